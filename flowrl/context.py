@@ -1,0 +1,105 @@
+"""The context: what a node knows of the run it is in, and what it can tell the run."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Schema
+from flowrl.state import START, Clock, Count, State
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Numbers of one firing."""
+
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A state worth a checkpoint."""
+
+    name: str
+    state: State
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The run has reached its goal: cut right after this firing."""
+
+    reason: str
+
+
+Record = Metrics | Keep | Verdict | str  # a str is a line of the node's log
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """Name, randomness, counters, surroundings; and the records of the current firing."""
+
+    name: str
+    replica: int = 0
+    seed: int = 0
+    torch_threads: int = 1
+    inputs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of the stream inputs
+    outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of the stream outputs
+    rates: Mapping[str, int] = field(default_factory=dict)  # every stream port's rate, `auto` worked out
+    wanted: frozenset[str] | None = None  # outputs that somebody takes now; None: all
+    clock: Clock = START  # the causal past of what this node holds, its own firings included
+    records: list[Record] = field(default_factory=list)
+    _did: Count | None = None
+
+    @property
+    def key(self) -> str:
+        """The instance's name: `collector`, or `collector#2` for a replica."""
+        return f"{self.name}#{self.replica}" if self.replica else self.name
+
+    def seed_for(self, purpose: str) -> int:
+        """A 63-bit seed of this node's own for one purpose; it depends on the run's seed, the node and replica only."""
+        text = f"{self.seed}/{self.name}/{self.replica}/{purpose}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A random stream of this node's own for one purpose."""
+        return np.random.Generator(np.random.PCG64(self.seed_for(purpose)))
+
+    def wants(self, port: str) -> bool:
+        """Whether somebody takes what this output gives in the current phase."""
+        return self.wanted is None or port in self.wanted
+
+    def count(self, env_steps: int = 0, episodes: int = 0) -> None:
+        """This firing stepped envs so often, and ended so many episodes."""
+        old = self._did or Count()
+        self._did = Count(old.env_steps + env_steps, old.episodes + episodes)
+
+    def metrics(self, values: Mapping[str, float]) -> None:
+        """Report numbers of this firing."""
+        self.records.append(Metrics(dict(values)))
+
+    def log(self, line: str) -> None:
+        """A line of the node's log."""
+        self.records.append(line)
+
+    def keep(self, name: str, state: State, **info: Any) -> None:
+        """Write this state as a checkpoint of the run."""
+        self.records.append(Keep(name, state, info))
+
+    def verdict(self, reason: str) -> None:
+        """Say that the run has reached its goal."""
+        self.records.append(Verdict(reason))
+
+    def take_count(self) -> Count | None:
+        """What the firing counted; forgotten by this call (for the engine)."""
+        did, self._did = self._did, None
+        return did
+
+    def now_s(self) -> float:
+        """Seconds on a monotonic clock: for reports only, nothing computed may depend on it."""
+        return time.perf_counter()

@@ -1,0 +1,70 @@
+"""What can go wrong, and how it is said.
+
+FlowError
+├── GraphError      the graph is unsound: carries every problem found (exit status 2)
+├── UsageError      the arguments or the installation are wrong (exit status 2)
+├── NodeError       a node raised while it was made or fired: first cause, node, firing
+└── RunError        a run folder cannot be written or read
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a graph: where, what, and how to mend it."""
+
+    where: str
+    what: str
+    hint: str = ""
+    warning: bool = False
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}; {self.hint}" if self.hint else text
+
+
+class FlowError(Exception):
+    """The base of all errors that flowrl raises on purpose."""
+
+
+class GraphError(FlowError):
+    """The graph is unsound."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class UsageError(FlowError):
+    """The arguments, or what is installed, do not allow what was asked."""
+
+
+class NodeError(FlowError):
+    """A node's own code raised; `__cause__` is what it raised."""
+
+    def __init__(self, node: str, doing: str, cause: BaseException) -> None:
+        self.node = node
+        self.doing = doing
+        super().__init__(f"node {node!r}, {doing}: {type(cause).__name__}: {cause}")
+        self.__cause__ = cause
+
+
+class RunError(FlowError):
+    """A run folder cannot be written, found or read."""
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """The hint that names the nearest right word, or lists the right words."""
+    known = sorted(set(words))
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if found:
+        return f"did you mean '{found[0]}'?"
+    if not known:
+        return "there are none"
+    shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return f"known: {shown}"

@@ -1,0 +1,121 @@
+"""The node: typed ports, parameters, private state in attributes, and a `fire` that the engine calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from flowrl.batch import Schema
+from flowrl.config import Config
+from flowrl.context import Context
+from flowrl.ports import In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.state import State
+
+Role = Literal["", "collector", "learner", "evaluator"]
+
+RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "config"})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a node's surroundings before the run."""
+
+    inputs: Mapping[str, Schema | None]  # the columns of each connected stream input; None: not a table
+    links: Mapping[str, Any]  # what each linked node's facts say of its service
+    wanted: frozenset[str]  # the outputs that somebody takes
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node says of itself before it is made; `check` reasons with these."""
+
+    outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of each stream output
+    rows: Mapping[str, int] = field(default_factory=dict)  # rows of one token of each stream output
+    needs: Mapping[str, Schema] = field(default_factory=dict)  # columns that each stream input must have
+    needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    # ^ rows that must have come in at a port before the first output is wanted, and the parameter that says so
+    env_steps: int | None = None  # env steps of one firing, where that number is fixed
+    memory_bytes: int = 0  # what the node will allocate for data
+    on_policy: bool = False  # a learner that must not see stale data
+    nondeterministic: str = ""  # why two runs may differ, if they may
+    service: Any = None  # what linked nodes are told
+
+
+class Unsound(ValueError):
+    """Raised by `describe`: this node cannot work with these parameters and neighbours."""
+
+    def __init__(self, what: str, hint: str = "", key: str = "") -> None:
+        self.what, self.hint, self.key = what, hint, key
+        super().__init__(f"{what}; {hint}" if hint else what)
+
+
+class Node:
+    """The base of all nodes.
+
+    Subclasses declare ports and a `Config`, build themselves in `setup`, and work in `fire`, whose parameters
+    are the stream and state inputs in the order of their declaration. Everything that must survive between
+    two firings lies in attributes.
+    """
+
+    role: ClassVar[Role] = ""
+    Config: ClassVar[type[Config]] = Config
+    ports: ClassVar[Mapping[str, Port]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        kinds = (In, StateIn, Link, Out, StateOut, Service)
+        found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items() if isinstance(v, kinds)}
+        cls.ports = {k: v for k, v in found.items() if isinstance(getattr(cls, k, None), kinds)}
+        _check_fire(cls)
+        clash = RESERVED & set(cls.Config.model_fields)
+        if clash:
+            raise TypeError(f"{cls.__name__}.Config: '{min(clash)}' is a word of the graph format")
+
+    def __init__(self, *, config: Config | None = None, context: Context | None = None, seed: int = 0, **given: Any):
+        """By hand: parameters and linked services by keyword. The engine gives `config` and `context`."""
+        links = {k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given}
+        self.config: Any = config if config is not None else self.Config(**given)
+        self.ctx = context if context is not None else Context(type(self).__name__, seed=seed)
+        for name, port in self.ports.items():
+            if isinstance(port, Link):
+                setattr(self, name, links.get(name))
+        self.setup()
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """The node's facts. The default: outputs are tables like the first stream input."""
+        first = next(iter(known.inputs.values()), None)
+        return Facts(outs={name: first for name, port in cls.ports.items() if isinstance(port, Out)})
+
+    def setup(self) -> None:
+        """Build what firing needs; links and context are there already."""
+
+    def fire(self, *inputs: Any) -> Any:
+        """One firing: gives the output's token, or a mapping of outputs where there are several."""
+        raise NotImplementedError(f"{type(self).__name__} does not define fire")
+
+    def state(self, port: str) -> State:
+        """The newest version of a state output: arrays that nobody will write to again."""
+        raise NotImplementedError(f"{type(self).__name__} does not define state('{port}')")
+
+    def reconfigure(self, **params: Any) -> None:
+        """Take other values for parameters declared with `phase=True` (a warm-up phase begins or ends)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reconfigure")
+
+    def close(self) -> None:
+        """Give back what is not memory: processes, files, windows."""
+
+
+def _check_fire(cls: type[Node]) -> None:
+    """A wrong signature is told when the class is defined, not in the middle of a run."""
+    if cls.fire is Node.fire:
+        return
+    wanted = [name for name, port in cls.ports.items() if isinstance(port, In | StateIn)]
+    given = list(inspect.signature(cls.fire).parameters)[1:]
+    if given != wanted:
+        raise TypeError(
+            f"{cls.__name__}.fire takes ({', '.join(given)}); its input ports are ({', '.join(wanted)}), "
+            "and both must agree in name and order"
+        )

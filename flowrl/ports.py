@@ -1,0 +1,96 @@
+"""Ports: what a node type declares of its inputs, outputs, states, links and services.
+
+Declared as class attributes of a node; the attribute's name is the port's name:
+
+    class Reward(Node):
+        data = In("samples")
+        out = Out("samples")
+
+Three kinds of connection, and no fourth: streams carry tokens, states carry versions, links carry calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["stream", "state", "link"]
+Rate = int | str  # a number, the name of a parameter, or AUTO
+
+AUTO = "auto"
+ANY = "any"  # the port type that fits every stream
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """A stream input: takes `rate` tokens in each firing (a list of them, unless the rate is the literal 1).
+
+    `initial` makes the value of one initial token, which lets the input close a feedback loop: before round 0
+    one round of such tokens lies on its edge.
+    """
+
+    type: str
+    rate: Rate = 1
+    optional: bool = False
+    initial: Callable[[], object] | None = None
+    about: str = ""
+    kind: Kind = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """A stream output: gives `rate` tokens in each firing (a list of them, unless the rate is the literal 1)."""
+
+    type: str
+    rate: Rate = 1
+    optional: bool = False
+    about: str = ""
+    kind: Kind = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class StateIn:
+    """A state input: every firing is given the version that the schedule says."""
+
+    type: str
+    optional: bool = False
+    about: str = ""
+    kind: Kind = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class StateOut:
+    """A state output: `Node.state(port)` gives the newest version; only versions that somebody sees are asked for."""
+
+    type: str
+    optional: bool = False
+    about: str = ""
+    kind: Kind = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A call to another node's service: the attribute holds the service when the node is set up."""
+
+    type: str
+    optional: bool = False
+    about: str = ""
+    kind: Kind = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a node offers to be called: the node itself, through the named methods."""
+
+    type: str
+    methods: tuple[str, ...]
+    stateful: bool = True  # a stateful service has one client
+    optional: bool = False
+    about: str = ""
+    kind: Kind = "link"
+
+
+Input = In | StateIn | Link
+Output = Out | StateOut | Service
+Port = Input | Output

@@ -1,0 +1,1 @@
+"""The bundled graphs: `flowrl run NAME` finds NAME.yaml here."""

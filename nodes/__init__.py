@@ -1,0 +1,1 @@
+"""The node library: environments, policies, models, collectors, buffers, reward models, learners, evaluators."""

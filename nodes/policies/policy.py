@@ -1,0 +1,101 @@
+"""What a policy is: one algorithm in one file, described by a `Policy` and worked by its modes.
+
+A policy knows the columns of its observations and actions, never the nodes around it. Each mode is a class of
+its own and builds only what it uses: a collector's process holds no optimiser.
+
+- learn mode: a batch in, weights changed; owned by the learner.
+- collect mode: observations in, actions out, exploring; owned by the collector.
+- eval mode: observations in, actions out, greedy; owned by the evaluator.
+- command mode: progress in, settings out (exploration, learning rate); run by the learner, and its answer
+  travels with the weights, so whoever acts with a version acts with the settings of that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config, Part
+from flowrl.state import Count, State
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one train iteration tells: metrics (floats or 0-d tensors), and a priority for each row."""
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    priorities: Array | None = None
+
+
+class LearnMode(Protocol):
+    """Owns the model and the optimiser."""
+
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+        """One train iteration on a batch with the policy's `learn_columns`."""
+
+    def weights(self) -> dict[str, Array]:
+        """A copy of what acting needs, by name."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next iteration depends on, as arrays and numbers."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; a missing or unknown name is an error."""
+
+
+class ActMode(Protocol):
+    """Collect and eval mode: one action for each observation."""
+
+    def load(self, state: State) -> None:
+        """Act with these weights, and the command that came with them, from now on."""
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        """Observations (B, …) to columns (B, …): `action`, and what `collect_columns` lists beside it."""
+
+
+class Policy(Part):
+    """The description of an algorithm; `self.config`, `self.obs` and `self.action` are all it knows."""
+
+    kind = "policy"
+    on_policy: ClassVar[bool] = False  # its learner must not see data of older weights
+    acts_without_weights: ClassVar[bool] = False  # such as the random policy
+
+    def __init__(self, config: Config | None = None, /, *, obs: Column, action: Column, **params: Any) -> None:
+        super().__init__(config, **params)
+        self.obs, self.action = obs, action
+
+    @property
+    def gamma(self) -> float:
+        """The discount of the returns that the collector works out (n-step rewards and the `discount` column)."""
+        return float(getattr(self.config, "gamma", 1.0))
+
+    @property
+    def nstep(self) -> int:
+        """How many rewards a row's `reward` sums."""
+        return int(getattr(self.config, "nstep", 1))
+
+    def collect_columns(self) -> Schema:
+        """The columns that collect mode gives, beside the env's: `action`, and for instance `logp`."""
+        return {"action": self.action}
+
+    def learn_columns(self) -> Schema:
+        """The columns that learn mode reads."""
+        raise NotImplementedError
+
+    def learn_mode(self, seed: int) -> LearnMode:
+        """The learner's side."""
+        raise NotImplementedError
+
+    def collect_mode(self, seed: int) -> ActMode:
+        """The collector's side."""
+        raise NotImplementedError
+
+    def eval_mode(self, seed: int) -> ActMode:
+        """The evaluator's side."""
+        raise NotImplementedError
+
+    def command(self, progress: Count) -> dict[str, float]:
+        """Command mode: the settings that depend on progress (env steps, episodes, train iterations)."""
+        return {}
