@@ -9,7 +9,7 @@ from typing import Any
 class Lazy:
     """Stands for a module; an attribute that was asked for once costs no more than an ordinary one."""
 
-    def __init__(self, module: str, threads: int | None = None) -> None:
+    def __init__(self, module: str) -> None:
         self.__dict__["_module"] = module
 
     def __getattr__(self, name: str) -> Any:
