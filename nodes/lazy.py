@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import warnings
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array
 
 
 class Lazy:
@@ -13,10 +20,26 @@ class Lazy:
         self.__dict__["_module"] = module
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module(self._module), name)
+        value = getattr(_load(self._module), name)
         self.__dict__[name] = value
         return value
 
 
+@functools.cache
+def _load(name: str) -> ModuleType:
+    """The module. Tokens are read-only, of which torch warns once a process: it does so here, unheard."""
+    module = importlib.import_module(name)
+    read_only = np.frombuffer(bytes(1), np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(read_only)
+    return module
+
+
 torch = Lazy("torch")
 functional = Lazy("torch.nn.functional")
+
+
+def tensor(array: Array) -> Any:
+    """A tensor on the array's own memory, which nobody may write to."""
+    return torch.from_numpy(array)

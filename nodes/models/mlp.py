@@ -1,0 +1,131 @@
+"""The multi-layer perceptron: torch to learn, plain numpy to act (a collector's process never loads torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from flowrl.batch import Array, Column
+from flowrl.config import Config, param
+from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+Activation = Literal["relu", "tanh", "elu", "silu", "sigmoid"]
+
+Affine = tuple[Array, Array]
+
+ONE, ZERO = np.float32(1), np.float32(0)
+
+
+def _sigmoid(x: Array) -> Array:
+    return ONE / (ONE + np.exp(-x))
+
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may work in place
+    "relu": lambda x: np.maximum(x, ZERO, out=x),
+    "tanh": lambda x: np.tanh(x, out=x),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, ZERO))),
+    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+}
+
+
+class Mlp(Model):
+    """Dense layers: a trunk for all heads together, or one for each."""
+
+    class Config(Config):
+        """The parameters of a multi-layer perceptron."""
+
+        hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
+        activation: Activation = param("relu", "what follows each hidden layer")
+        init: Literal["uniform", "orthogonal"] = param(
+            "uniform", "first weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases"
+        )
+        shared: bool = param(True, "all heads stand on one trunk; if not, each has its own")
+
+    def network(self, obs: Column, heads: Heads) -> Module:
+        from flowrl.nodes.models.torch_mlp import TorchMlp
+
+        return TorchMlp(self.config, obs, heads)
+
+    def infer(self, obs: Column, heads: Heads, wanted: Collection[str]) -> MlpInfer:
+        return MlpInfer(self.config, obs, {name: heads[name] for name in wanted})
+
+    def acts_with(self, wanted: Collection[str], name: str) -> bool:
+        owner = name.split(".")[0]
+        return owner in wanted or owner == "trunk"
+
+
+def is_discrete(obs: Column) -> bool:
+    """Whether an observation is one of `n` values, given to dense layers as one-hot."""
+    return obs.n is not None and not obs.shape
+
+
+def features(obs: Column) -> int:
+    """How many numbers an observation is to dense layers."""
+    return int(obs.n or 0) if is_discrete(obs) else int(np.prod(obs.shape, dtype=np.int64))
+
+
+def trunk_of(head: str, config: Mlp.Config) -> str:
+    """The name of the trunk that a head stands on."""
+    return "trunk" if config.shared else head
+
+
+class MlpInfer:
+    """Acts in numpy: for a few rows of a small net, a fraction of what a framework's dispatch costs."""
+
+    def __init__(self, config: Mlp.Config, obs: Column, heads: Heads) -> None:
+        self.config, self.heads = config, heads
+        self.activate = ACTIVATIONS[config.activation]
+        self.one_hot = np.eye(obs.n, dtype=np.float32) if is_discrete(obs) else None
+        self.trunks: dict[str, list[Affine]] = {}
+        self.out: dict[str, tuple[str, Affine]] = {}  # each head's trunk and last layer
+        self.free: dict[str, Array] = {}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        for name, head in self.heads.items():
+            if isinstance(head, Free):
+                self.free[name] = arrays[f"{name}.free"]
+                continue
+            trunk = trunk_of(name, self.config)
+            depth = len(self.config.hidden)
+            self.trunks[trunk] = [_affine(arrays, f"{trunk}.{i}") for i in range(depth)]
+            self.out[name] = trunk, _last(arrays, name, head)
+
+    def __call__(self, obs: Array) -> dict[str, Array]:
+        x = self._encode(obs)
+        found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
+        heads = {name: found[trunk] @ w + b for name, (trunk, (w, b)) in self.out.items()}
+        for name, free in self.free.items():
+            heads[name] = np.broadcast_to(free, (len(obs), len(free)))
+        return heads
+
+    def _encode(self, obs: Array) -> Array:
+        if self.one_hot is not None:
+            return self.one_hot[obs]
+        return obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+
+    def _features(self, x: Array, layers: list[Affine]) -> Array:
+        for weight, bias in layers:
+            x = x @ weight
+            x += bias
+            x = self.activate(x)
+        return x
+
+
+def _affine(arrays: Mapping[str, Array], name: str) -> Affine:
+    """Weights (inputs, outputs) and biases, in memory of their own."""
+    return np.ascontiguousarray(arrays[f"{name}.weight"].T), arrays[f"{name}.bias"].copy()
+
+
+def _last(arrays: Mapping[str, Array], name: str, head: Head) -> Affine:
+    """The last layer; while its weights stand still, a dueling head is one affine map too."""
+    if not isinstance(head, Dueling):
+        return _affine(arrays, f"{name}.out")
+    value, value_bias = _affine(arrays, f"{name}.value")
+    advantage, bias = _affine(arrays, f"{name}.advantage")
+    return value + advantage - advantage.mean(1, keepdims=True), value_bias + bias - bias.mean()

@@ -1,0 +1,129 @@
+"""What a model is: a described network, of which a policy asks named heads.
+
+One description, two executions: `build` gives the torch module that learns, `infer` what acts. Both know the
+parameters by the same names, so the weights of one are loaded into the other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from flowrl.batch import Array, Column
+from flowrl.config import Config, Part, param
+from flowrl.nodes.lazy import tensor, torch
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A head: `n` numbers, affine in the features; `scale` is the gain of its first weights."""
+
+    n: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dueling:
+    """A head: Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9)."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A head: `n` learned numbers that do not depend on the observation, `value` at first."""
+
+    n: int
+    value: float = 0.0
+
+
+Head = Linear | Dueling | Free
+Heads = Mapping[str, Head]
+
+# Modules draw their first weights from torch's one global generator: one module at a time.
+_building = threading.Lock()
+
+
+def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> None:
+    """A saved state must hold what is loaded, no less and no more."""
+    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+    if missing or unknown:
+        raise KeyError(f"{what}: the state lacks {missing} and has unknown {unknown}; was it of other parameters?")
+
+
+def load(module: Module, arrays: Mapping[str, Array]) -> None:
+    """Copies arrays into the parameters and buffers of these names."""
+    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    same_names(type(module).__name__, arrays, places)
+    with torch.no_grad():
+        for name, place in places.items():
+            place.copy_(tensor(arrays[name]))
+
+
+class Infer(Protocol):
+    """What acts: weights in, and the asked heads (B, n) of observations (B, …) out."""
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Use these weights from now on."""
+
+    def __call__(self, obs: Array) -> dict[str, Array]:
+        """The heads, by name."""
+
+
+class Model(Part):
+    """The description of a network. A user's own defines `network`; acting then runs the same module."""
+
+    kind = "model"
+
+    def network(self, obs: Column, heads: Heads) -> Module:
+        """A module of observations (B, …) to a dict of heads (B, n)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define network")
+
+    def build(self, obs: Column, heads: Heads, seed: int) -> Module:
+        """The module, its first weights drawn from `seed` alone."""
+        with _building, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.network(obs, heads)
+
+    def infer(self, obs: Column, heads: Heads, wanted: Collection[str]) -> Infer:
+        """What acts with the wanted heads."""
+        return TorchInfer(self.build(obs, heads, 0), wanted)  # the seed: weights are loaded before it acts
+
+    def acts_with(self, wanted: Collection[str], name: str) -> bool:
+        """Whether the parameter `name` is needed to act with the wanted heads."""
+        return True
+
+
+class TorchInfer:
+    """Acts by running the module itself."""
+
+    def __init__(self, module: Module, wanted: Collection[str]) -> None:
+        self.module, self.wanted = module.eval(), tuple(wanted)
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        load(self.module, arrays)
+
+    def __call__(self, obs: Array) -> dict[str, Array]:
+        with torch.inference_mode():
+            heads = self.module(tensor(obs))
+        return {name: heads[name].numpy() for name in self.wanted}
+
+
+class ModuleModel(Model):
+    """Any torch module: its class is called with the observations' column, the heads, and `args`."""
+
+    class Config(Config):
+        """The parameters of a module that is named by its import path."""
+
+        path: str = param(..., "import path of the module's class, `package.module:Class`", pattern=r"^[\w.]+:\w+$")
+        args: dict[str, Any] = param({}, "further keyword arguments of the class")
+
+    def network(self, obs: Column, heads: Heads) -> Module:
+        module, name = self.config.path.split(":")
+        return getattr(importlib.import_module(module), name)(obs, heads, **self.config.args)

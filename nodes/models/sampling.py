@@ -1,0 +1,40 @@
+"""From heads to actions: pure functions of what a model gives, and of a generator where they draw."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowrl.batch import Array
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+
+def argmax(scores: Array) -> Array:
+    """The best action of each row: (B, A) to (B,)."""
+    return scores.argmax(-1)
+
+
+def epsilon_greedy(scores: Array, epsilon: float, rng: np.random.Generator) -> Array:
+    """Each row draws for itself: with probability epsilon any action, else its best."""
+    rows, actions = scores.shape
+    explores = rng.random(rows) < epsilon
+    random = rng.integers(actions, size=rows)
+    return np.where(explores, random, scores.argmax(-1))
+
+
+def multinomial(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Actions drawn from softmax(logits), and their log-probabilities: (B, A) to (B,), (B,)."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    cumulated = np.exp(shifted).cumsum(-1)
+    total = cumulated[:, -1:]
+    # inverse transform: the draw lies strictly below the total, so the last action is the last resort
+    action = (cumulated[:, :-1] <= rng.random(total.shape, np.float32) * total).sum(-1)
+    logp = shifted[np.arange(len(action)), action] - np.log(total[:, 0])
+    return action, logp
+
+
+def gaussian(mean: Array, log_std: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Actions drawn from independent normals, and their log-densities: (B, A), (B, A) to (B, A), (B,)."""
+    noise = rng.standard_normal(mean.shape, np.float32)
+    logp = (-0.5 * (noise * noise + LOG_2PI) - log_std).sum(-1)
+    return mean + np.exp(log_std) * noise, logp

@@ -1,0 +1,92 @@
+"""The torch side of the multi-layer perceptron."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flowrl.batch import Column
+from flowrl.nodes.models.mlp import Mlp, features, is_discrete, trunk_of
+from flowrl.nodes.models.model import Dueling, Free, Head, Heads
+
+ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
+ACTIVATIONS = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "elu": F.elu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+Affine = tuple[nn.Parameter, nn.Parameter]
+
+
+class TorchMlp(nn.Module):
+    """Parameters are named `trunk.0.weight`, `q.out.bias`, …; without a shared trunk `q.0.weight`."""
+
+    def __init__(self, config: Mlp.Config, obs: Column, heads: Heads) -> None:
+        super().__init__()
+        self.orthogonal = config.init == "orthogonal"
+        self.activate = ACTIVATIONS[config.activation]
+        self.one_hot = features(obs) if is_discrete(obs) else 0
+        self.widths = [features(obs), *config.hidden]
+        self.trunks: dict[str, list[Affine]] = {}
+        self.last: dict[str, tuple[str, list[Affine]]] = {}  # each head's trunk and last layers
+        self.free: dict[str, nn.Parameter] = {}
+        for name, head in heads.items():
+            self._head(name, head, trunk_of(name, config))
+
+    def forward(self, obs: Tensor) -> dict[str, Tensor]:
+        """Observations (B, …) to heads (B, n)."""
+        x = F.one_hot(obs, self.one_hot).float() if self.one_hot else obs.flatten(1).float()
+        found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
+        heads = {name: _last(found[trunk], layers) for name, (trunk, layers) in self.last.items()}
+        for name, free in self.free.items():
+            heads[name] = free.expand(len(obs), -1)
+        return heads
+
+    def _features(self, x: Tensor, layers: list[Affine]) -> Tensor:
+        for weight, bias in layers:
+            x = self.activate(F.linear(x, weight, bias))
+        return x
+
+    def _head(self, name: str, head: Head, trunk: str) -> None:
+        if isinstance(head, Free):
+            self.free[name] = nn.Parameter(torch.full((head.n,), head.value))
+            self._owner(name).register_parameter("free", self.free[name])
+            return
+        if trunk not in self.trunks:
+            pairs = enumerate(zip(self.widths, self.widths[1:], strict=False))
+            self.trunks[trunk] = [self._affine(f"{trunk}.{i}", *pair, ROOT_2) for i, pair in pairs]
+        if isinstance(head, Dueling):
+            parts = {"value": (1, 1.0), "advantage": (head.n, 1.0)}
+        else:
+            parts = {"out": (head.n, head.scale)}
+        layers = [self._affine(f"{name}.{k}", self.widths[-1], *v) for k, v in parts.items()]
+        self.last[name] = trunk, layers
+
+    def _affine(self, path: str, inputs: int, outputs: int, gain: float) -> Affine:
+        layer = nn.Linear(inputs, outputs)
+        if self.orthogonal:
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)
+        owner, name = path.split(".")
+        self._owner(owner).add_module(name, layer)
+        return layer.weight, layer.bias
+
+    def _owner(self, name: str) -> nn.Module:
+        if name not in self._modules:
+            self.add_module(name, nn.Module())
+        return self.get_submodule(name)
+
+
+def _last(x: Tensor, layers: list[Affine]) -> Tensor:
+    """The head itself; two layers are a dueling head's value and advantage."""
+    if len(layers) == 1:
+        return F.linear(x, *layers[0])
+    value, advantage = (F.linear(x, *layer) for layer in layers)
+    return value + advantage - advantage.mean(1, keepdim=True)

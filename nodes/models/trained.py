@@ -1,0 +1,130 @@
+"""A module that learns: its parameters lie in one vector, and one Adam works on that vector.
+
+Ten small tensors cost ten dispatches a step; one vector makes the optimiser, the clipping, the target's update
+and the copy of the weights a few operations each, whatever the module's layers.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flowrl.batch import Array
+from flowrl.nodes.lazy import tensor
+from flowrl.nodes.models.model import load, same_names
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """Moves all parameters into one vector, which this gives; they become views of it."""
+    parameters = list(module.parameters())
+    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+    for parameter, view in zip(parameters, _views(flat, parameters), strict=True):
+        parameter.data = view
+    return flat
+
+
+def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    pieces = flat.split([p.numel() for p in like])
+    return [piece.view_as(p) for piece, p in zip(pieces, like, strict=True)]
+
+
+class Adam:
+    """Adam (Kingma & Ba 2015, algorithm 1) on one vector."""
+
+    def __init__(self, params: Tensor, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8):
+        self.params, self.beta1, self.beta2, self.eps = params, beta1, beta2, eps
+        self.m, self.v, self.steps = torch.zeros_like(params), torch.zeros_like(params), 0
+
+    def step(self, grads: Tensor, lr: float) -> None:
+        """params -= lr * m_hat / (sqrt(v_hat) + eps)."""
+        self.steps += 1
+        self.m.lerp_(grads, 1 - self.beta1)
+        self.v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
+        # m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t), with the divisions moved into two scalars
+        root = math.sqrt(1 - self.beta2**self.steps)
+        scale = lr * root / (1 - self.beta1**self.steps)
+        self.params.addcdiv_(self.m, self.v.sqrt().add_(self.eps * root), value=-scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments and the number of steps."""
+        return {"m": self.m.numpy().copy(), "v": self.v.numpy().copy(), "steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        same_names("Adam", state, {"m", "v", "steps"})
+        self.m.copy_(tensor(state["m"]))
+        self.v.copy_(tensor(state["v"]))
+        self.steps = int(state["steps"])
+
+
+class Network:
+    """A module and its parameters as one vector."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.params = module, flatten(module)
+
+    def __call__(self, obs: Tensor) -> dict[str, Tensor]:
+        return self.module(obs)  # type: ignore[no-any-return]
+
+    def frozen(self) -> Network:
+        """A copy that is never trained: a target."""
+        return Network(copy.deepcopy(self.module).requires_grad_(False))
+
+    def follow(self, other: Network, tau: float = 1.0) -> None:
+        """Moves the parameters towards another's: all the way, or by the fraction tau (Polyak averaging)."""
+        self.params.lerp_(other.params, tau)
+        for mine, theirs in zip(self.module.buffers(), other.module.buffers(), strict=True):
+            mine.copy_(theirs)
+
+    def weights(self, needed: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
+        """A copy of the parameters and buffers that are needed, by name."""
+        names, parameters = zip(*self.module.named_parameters(), strict=True)
+        views = dict(zip(names, _views(self.params.clone(), parameters), strict=True))
+        views.update((name, buffer.clone()) for name, buffer in self.module.named_buffers())
+        return {name: view.numpy() for name, view in views.items() if needed(name)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes."""
+        return dict(self.weights())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        load(self.module, state)
+
+
+class Trained(Network):
+    """A network with gradients, as a vector too, and an optimiser."""
+
+    def __init__(self, module: nn.Module, *, max_grad_norm: float | None = None, eps: float = 1e-8):
+        super().__init__(module)
+        self.max_grad_norm = max_grad_norm
+        self.grads = torch.zeros_like(self.params)
+        parameters = list(module.parameters())
+        for parameter, view in zip(parameters, _views(self.grads, parameters), strict=True):
+            parameter.grad = view
+        self.adam = Adam(self.params, eps=eps)
+
+    def descend(self, loss: Tensor, lr: float) -> Tensor:
+        """One step against the loss's gradient; gives the gradient's norm before it was clipped."""
+        self.grads.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.linalg.vector_norm(self.grads)
+        if self.max_grad_norm is not None:
+            self.grads.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self.adam.step(self.grads, lr)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters, buffers, and the optimiser."""
+        return {"weights": self.weights(), "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        same_names("a trained network", state, {"weights", "adam"})
+        load(self.module, state["weights"])
+        self.adam.load_state_dict(state["adam"])
