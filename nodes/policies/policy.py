@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config, Part
+from flowrl.config import Config, Part, PartSpec
 from flowrl.state import Count, State
 
 
@@ -62,7 +62,9 @@ class Policy(Part):
     on_policy: ClassVar[bool] = False  # its learner must not see data of older weights
     acts_without_weights: ClassVar[bool] = False  # such as the random policy
 
-    def __init__(self, config: Config | None = None, /, *, obs: Column, action: Column, **params: Any) -> None:
+    def __init__(
+        self, config: Config | None = None, /, *, obs: Column, action: Column, **params: Any
+    ) -> None:
         super().__init__(config, **params)
         self.obs, self.action = obs, action
 
@@ -99,3 +101,8 @@ class Policy(Part):
     def command(self, progress: Count) -> dict[str, float]:
         """Command mode: the settings that depend on progress (env steps, episodes, train iterations)."""
         return {}
+
+
+def policy_for(given: PartSpec | Policy, obs: Column, action: Column) -> Policy:
+    """The policy that a node was given: by the graph, to be made for these columns; by hand, ready."""
+    return given.make(obs=obs, action=action) if isinstance(given, PartSpec) else given

@@ -1,0 +1,86 @@
+"""The learner: one train iteration in each firing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flowrl.nodes.policies.policy import Policy, policy_for
+
+from flowrl.batch import Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
+from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.ports import In, Out, StateOut
+from flowrl.state import State
+
+
+class Learner(Node):
+    """Owns the model; its weights are versions of a state, one for each train iteration."""
+
+    role = "learner"
+    data = In("samples")
+    weights = StateOut("weights")
+    priorities = Out("priorities", optional=True, about="of the rows that were learned from")
+
+    class Config(BaseConfig):
+        policy: Any = part("policy", "what learns", shared="policy")
+        log_every_iters: int = param(
+            100, "train iterations that one line of metrics averages", ge=1
+        )
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """What the policy reads, and whether it may be stale."""
+        policy = _policy(config.policy, known.inputs["data"])
+        return Facts(
+            outs={"priorities": {"priority": Column("float32")}},
+            needs={"data": policy.learn_columns()},
+            on_policy=policy.on_policy,
+        )
+
+    def setup(self) -> None:
+        """The model, built from a seed of the node's own."""
+        self._policy = _policy(self.config.policy, self.ctx.inputs.get("data"))
+        self._mode = self._policy.learn_mode(self.ctx.seed_for("learn"))
+        self._told: dict[str, list[Any]] = {}
+        self.train_iter = 0
+
+    def fire(self, data: Batch) -> Batch | None:
+        """One train iteration."""
+        learned = self._mode.forward(data, self._policy.command(self.ctx.clock.total))
+        self.train_iter += 1
+        self._report(learned.metrics)
+        if learned.priorities is None:
+            return None
+        return Batch({"priority": np.asarray(learned.priorities, np.float32)})
+
+    def state(self, port: str = "weights") -> State:
+        """The newest weights, and the settings that belong to the progress so far."""
+        return State(self._mode.weights(), self._policy.command(self.ctx.clock.total))
+
+    def train(self, batch: Batch, env_steps: int = 0) -> Batch | None:
+        """By hand: one train iteration, after so many more env steps; gives priorities, if any."""
+        priorities = self.fire(batch)
+        self.ctx.clock = self.ctx.clock.add(self.ctx.key, env_steps=env_steps, train_iters=1)
+        return priorities
+
+    def _report(self, metrics: Mapping[str, Any]) -> None:
+        # Tensors are read only where metrics are due: to read one waits for it to be computed.
+        for name, value in metrics.items():
+            self._told.setdefault(name, []).append(value)
+        if self.train_iter % self.config.log_every_iters == 0:
+            self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._told.items()})
+            self._told = {}
+
+
+def _policy(given: Any, schema: Schema | None) -> Policy:
+    if isinstance(given, Policy):
+        return given
+    missing = [name for name in ("obs", "action") if name not in (schema or {})]
+    if schema is None or missing:
+        raise Unsound(
+            f"the data has no column '{(missing or ['obs'])[0]}'", "connect a collector or a buffer"
+        )
+    return policy_for(given, schema["obs"], schema["action"])

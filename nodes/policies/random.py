@@ -1,0 +1,72 @@
+"""The random policy: actions drawn uniformly, whatever is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
+
+from flowrl.batch import Array, Column, Schema
+from flowrl.node import Unsound
+from flowrl.state import State
+
+
+class Random(Policy):
+    """Acts without weights; there is nothing to learn."""
+
+    acts_without_weights = True
+
+    def learn_columns(self) -> Schema:
+        """A random policy cannot be learned."""
+        self._no_learning()
+
+    def learn_mode(self, seed: int) -> LearnMode:
+        """A random policy cannot be learned."""
+        self._no_learning()
+
+    def collect_mode(self, seed: int) -> ActMode:
+        """Random actions."""
+        return RandomAct(self.action, seed)
+
+    def eval_mode(self, seed: int) -> ActMode:
+        """Random actions: there is no better guess."""
+        return RandomAct(self.action, seed)
+
+    def _no_learning(self) -> NoReturn:
+        raise Unsound("the random policy does not learn", "give the learner another", "policy")
+
+
+class RandomAct:
+    """Draws from all actions alike; without bounds, from the standard normal distribution."""
+
+    def __init__(self, action: Column, seed: int) -> None:
+        rng = np.random.Generator(np.random.PCG64(seed))
+        self._draw = _sampler(action, rng)
+
+    def load(self, state: State) -> None:
+        """There is nothing to load."""
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        """One action for each observation."""
+        return {"action": self._draw(len(obs))}
+
+
+def _sampler(action: Column, rng: np.random.Generator) -> Callable[[int], Array]:
+    dtype, shape = np.dtype(action.dtype), action.shape
+    if action.n is not None:
+        n = action.n
+        return lambda rows: rng.integers(n, size=(rows, *shape), dtype=dtype)
+    low = np.broadcast_to(np.reshape(_bound(action.low, -np.inf), -1), np.prod(shape, dtype=int))
+    high = np.broadcast_to(np.reshape(_bound(action.high, np.inf), -1), np.prod(shape, dtype=int))
+    low, high = low.reshape(shape), high.reshape(shape)
+    if dtype.kind != "f":
+        return lambda rows: rng.integers(low, high, (rows, *shape), dtype=dtype, endpoint=True)
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        return lambda rows: rng.uniform(low, high, (rows, *shape)).astype(dtype)
+    return lambda rows: np.clip(rng.standard_normal((rows, *shape)), low, high).astype(dtype)
+
+
+def _bound(bound: Any, default: float) -> Any:
+    return default if bound is None else bound
