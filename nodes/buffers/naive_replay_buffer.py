@@ -1,4 +1,4 @@
-"""The naive replay buffer: the newest rows, drawn uniformly; demonstrations beside them, if there are any."""
+"""The naive replay buffer: the newest rows, drawn uniformly, and demonstrations beside them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowrl.ports import In, Out
 
 
 class NaiveReplayBuffer(Node):
-    """Demonstrations are kept apart: agent data never evicts them, and they fill the last rows of a batch."""
+    """Demonstrations are kept apart: data never evicts them; they are a batch's last rows."""
 
     data = In("samples")
     demos = In("samples", optional=True, about="kept for ever, beside the agent's rows")

@@ -18,11 +18,11 @@ from flowrl.state import State
 
 
 class SampleCollector(Node):
-    """Rows are those of all envs in the order of time; a token holds the next `n_sample` of them, env by env.
+    """Each token holds the next `n_sample` rows in the order of time, sorted by env.
 
-    Nothing is thrown away: steps whose row is not in a token yet (because there are more envs than rows left, or
-    because their n-step window is not whole) wait for the next firing. A step counts when its row is given, so
-    every firing counts `n_sample` env steps.
+    Nothing is thrown away: steps whose row is in no token yet (there are more envs than rows left,
+    or their n-step window is not whole) wait for the next firing. A step counts when its row is
+    given, so every firing counts `n_sample` env steps.
     """
 
     role = "collector"
@@ -93,7 +93,7 @@ class SampleCollector(Node):
         self.reset_policy(policy)
 
     def reset_env(self, envs: Any = None) -> None:
-        """Go on in new episodes, of other envs if any are given; steps without a row are dropped."""
+        """Go on in new episodes, of other envs if given; steps without a row are dropped."""
         self.envs = envs or self.envs
         self._count = self.envs.spec().count
         self._forget()
@@ -139,7 +139,7 @@ class SampleCollector(Node):
         return episodes
 
     def _next_rows(self, rows: dict[str, Array], n: int) -> Batch:
-        """The next `n` rows in the order of time, sorted by env; `rows` (B, M, …) begins with them."""
+        """The next `n` rows, sorted by env; `rows` (B, M, …) begins with them."""
         count, first = self._count, self._given % self._count
         self._given += n
         envs = np.arange(count)

@@ -33,8 +33,9 @@ def row_schema(obs: Column, action: Column, policy_columns: Schema) -> dict[str,
 def transitions(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:
     """Steps (B, T, …) to rows (B, T - nstep + 1, …).
 
-    A row's `reward` sums up to `nstep` rewards; `next_obs`, `terminated` and `truncated` are those at the end of
-    that window, and `discount` is what the value of `next_obs` counts. `last` says that the episode ended here.
+    A row's `reward` sums up to `nstep` rewards; `next_obs`, `terminated` and `truncated` are those
+    at the end of that window, and `discount` is what the value of `next_obs` counts. `last` says
+    that the episode ended here.
     """
     done = steps["terminated"] | steps["truncated"]
     if nstep == 1:

@@ -76,7 +76,7 @@ def package(name: str, hint: str) -> Any:
 
 
 def entry_point(id: str) -> Any:
-    """The class that `package.module:Class` names; None for a registered id (even `module:Id-v0`)."""
+    """The class that `package.module:Class` names; None for an id (even `module:Id-v0`)."""
     module, _, name = id.partition(":")
     if not name or not name.isidentifier():
         return None

@@ -24,7 +24,7 @@ class EnvSpec:
 
 
 def column(space: Any, what: str) -> Column:
-    """The column of a gym or gymnasium space; `what` names it in errors ("observation", "action")."""
+    """The column of a space of gym or gymnasium; `what` is "observation" or "action"."""
     for cls in type(space).__mro__:  # by name, so that either package may be missing
         if cls.__name__ in _COLUMNS:
             return _COLUMNS[cls.__name__](space, what)
@@ -79,7 +79,7 @@ _COLUMNS = {
 
 
 def columns_of(env: Any) -> tuple[Column, Column]:
-    """The columns of an env part, given ready or as the graph gives it; any failure is `Unsound`."""
+    """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
         raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
     try:

@@ -26,9 +26,7 @@ class Learner(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what learns", shared="policy")
-        log_every_iters: int = param(
-            100, "train iterations that one line of metrics averages", ge=1
-        )
+        log_every_iters: int = param(100, "train iterations that a line of metrics averages", ge=1)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:

@@ -104,5 +104,5 @@ class Policy(Part):
 
 
 def policy_for(given: PartSpec | Policy, obs: Column, action: Column) -> Policy:
-    """The policy that a node was given: by the graph, to be made for these columns; by hand, ready."""
+    """The policy that a node was given: by the graph, still to be made; by hand, ready."""
     return given.make(obs=obs, action=action) if isinstance(given, PartSpec) else given
