@@ -14,7 +14,7 @@ from flowrl.batch import Array
 
 
 class Lazy:
-    """Stands for a module; an attribute that was asked for once costs no more than an ordinary one."""
+    """Stands for a module; what was asked for once costs no more than an ordinary attribute."""
 
     def __init__(self, module: str) -> None:
         self.__dict__["_module"] = module
@@ -27,12 +27,11 @@ class Lazy:
 
 @functools.cache
 def _load(name: str) -> ModuleType:
-    """The module. Tokens are read-only, of which torch warns once a process: it does so here, unheard."""
+    """The module. torch warns once a process of read-only arrays, as tokens are: here, unheard."""
     module = importlib.import_module(name)
-    read_only = np.frombuffer(bytes(1), np.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.from_numpy(read_only)
+        importlib.import_module("torch").from_numpy(np.frombuffer(bytes(1), np.uint8))
     return module
 
 

@@ -23,7 +23,9 @@ class Moments:
         n, total = len(rows), self.count + len(rows)
         mean = rows.mean(0, dtype=np.float64)
         delta = mean - self.mean
-        self.squares = self.squares + ((rows - mean) ** 2).sum(0) + delta**2 * (self.count * n / total)
+        self.squares = (
+            self.squares + ((rows - mean) ** 2).sum(0) + delta**2 * (self.count * n / total)
+        )
         self.mean = self.mean + delta * (n / total)
         self.count = total
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
 
 from flowrl.batch import Array, Column
-from flowrl.config import Config, param
-from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -37,13 +38,14 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may work in plac
 class Mlp(Model):
     """Dense layers: a trunk for all heads together, or one for each."""
 
-    class Config(Config):
+    class Config(BaseConfig):
         """The parameters of a multi-layer perceptron."""
 
         hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
         activation: Activation = param("relu", "what follows each hidden layer")
         init: Literal["uniform", "orthogonal"] = param(
-            "uniform", "first weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases"
+            "uniform",
+            "first weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
         )
         shared: bool = param(True, "all heads stand on one trunk; if not, each has its own")
 

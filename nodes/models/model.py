@@ -12,9 +12,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flowrl.batch import Array, Column
-from flowrl.config import Config, Part, param
 from flowrl.nodes.lazy import tensor, torch
+
+from flowrl.batch import Array, Column
+from flowrl.config import Config as BaseConfig
+from flowrl.config import Part, PartSpec, param
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -54,7 +56,9 @@ def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> No
     """A saved state must hold what is loaded, no less and no more."""
     missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if missing or unknown:
-        raise KeyError(f"{what}: the state lacks {missing} and has unknown {unknown}; was it of other parameters?")
+        raise KeyError(
+            f"{what}: the state lacks {missing} and has unknown {unknown}; was it of other parameters?"
+        )
 
 
 def load(module: Module, arrays: Mapping[str, Array]) -> None:
@@ -93,7 +97,9 @@ class Model(Part):
 
     def infer(self, obs: Column, heads: Heads, wanted: Collection[str]) -> Infer:
         """What acts with the wanted heads."""
-        return TorchInfer(self.build(obs, heads, 0), wanted)  # the seed: weights are loaded before it acts
+        return TorchInfer(
+            self.build(obs, heads, 0), wanted
+        )  # the seed: weights are loaded before it acts
 
     def acts_with(self, wanted: Collection[str], name: str) -> bool:
         """Whether the parameter `name` is needed to act with the wanted heads."""
@@ -118,12 +124,23 @@ class TorchInfer:
 class ModuleModel(Model):
     """Any torch module: its class is called with the observations' column, the heads, and `args`."""
 
-    class Config(Config):
+    class Config(BaseConfig):
         """The parameters of a module that is named by its import path."""
 
-        path: str = param(..., "import path of the module's class, `package.module:Class`", pattern=r"^[\w.]+:\w+$")
+        path: str = param(
+            ...,
+            "import path of the module's class, `package.module:Class`",
+            pattern=r"^[\w.]+:\w+$",
+        )
         args: dict[str, Any] = param({}, "further keyword arguments of the class")
 
     def network(self, obs: Column, heads: Heads) -> Module:
         module, name = self.config.path.split(":")
         return getattr(importlib.import_module(module), name)(obs, heads, **self.config.args)
+
+
+def made(given: PartSpec | Model | None, default: Model) -> Model:
+    """The model of a policy's parameters: as the graph describes it, or as made by hand."""
+    if given is None:
+        return default
+    return given if isinstance(given, Model) else given.make()  # type: ignore[no-any-return]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
+from flowrl.nodes.models.mlp import Mlp, features, is_discrete, trunk_of
+from flowrl.nodes.models.model import Dueling, Free, Head, Heads
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flowrl.batch import Column
-from flowrl.nodes.models.mlp import Mlp, features, is_discrete, trunk_of
-from flowrl.nodes.models.model import Dueling, Free, Head, Heads
 
 ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
 ACTIVATIONS = {

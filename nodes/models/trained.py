@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from flowrl.nodes.lazy import tensor
+from flowrl.nodes.models.model import load, same_names
 from torch import Tensor, nn
 
 from flowrl.batch import Array
-from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.model import load, same_names
 
 
 def flatten(module: nn.Module) -> Tensor:

@@ -1,0 +1,186 @@
+"""DQN (Mnih et al. 2015), with double Q-learning, dueling heads and n-step returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from flowrl.nodes.lazy import functional, tensor, torch
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.model import Dueling, Heads, Linear, made, same_names
+from flowrl.nodes.models.sampling import argmax, epsilon_greedy
+from flowrl.nodes.policies import schedule
+from flowrl.nodes.policies.policy import Learned, Policy
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
+from flowrl.node import Unsound
+from flowrl.state import Count, State
+
+
+class Dqn(Policy):
+    """Learns what each of a few actions is worth, and takes the best."""
+
+    class Config(BaseConfig):
+        """The parameters of DQN."""
+
+        model: Any = part("model", "the network of Q(s, ·)", shared="model", default="mlp")
+        gamma: float = param(0.97, "discount of a reward one step later", ge=0, le=1)
+        nstep: int = param(1, "rewards that are summed before the target bootstraps", ge=1)
+        double: bool = param(
+            True, "the online network chooses the next action, the target rates it"
+        )
+        dueling: bool = param(True, "Q as the state's value plus each action's advantage")
+        loss: Literal["huber", "mse"] = param("huber", "of the temporal-difference error")
+        lr: float = param(1e-3, "learning rate of Adam", gt=0)
+        max_grad_norm: float | None = param(10.0, "shortens longer gradients; null: never", gt=0)
+        target: Literal["copy", "blend"] = param(
+            "copy", "how the target network follows the online one"
+        )
+        target_every_iters: int = param(
+            100, "`copy`: train iterations from one copy to the next", ge=1
+        )
+        target_tau: float = param(
+            0.005, "`blend`: the fraction moved in each train iteration", gt=0, le=1
+        )
+        epsilon_start: float = param(0.95, "share of random actions in the beginning", ge=0, le=1)
+        epsilon_end: float = param(0.1, "share of random actions in the end", ge=0, le=1)
+        epsilon_decay_steps: int = param(
+            10_000, "env steps in which it falls (`exponential`: by e)", ge=1
+        )
+        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "how it falls")
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        if self.action.n is None or self.action.shape:
+            raise Unsound(
+                f"dqn chooses one of n actions; the env takes {self.action}", "try ppo", "policy"
+            )
+        self.model = made(self.config.model, Mlp())
+        actions = self.action.n
+        self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
+
+    def learn_columns(self) -> Schema:
+        number = Column("float32")
+        return {
+            "obs": self.obs,
+            "action": self.action,
+            "reward": number,
+            "next_obs": self.obs,
+            "discount": number,
+        }
+
+    def learn_mode(self, seed: int) -> DqnLearn:
+        return DqnLearn(self, seed)
+
+    def collect_mode(self, seed: int) -> DqnCollect:
+        return DqnCollect(self, seed)
+
+    def eval_mode(self, seed: int) -> DqnEval:
+        return DqnEval(self)
+
+    def command(self, progress: Count) -> dict[str, float]:
+        c = self.config
+        fall = getattr(schedule, c.epsilon_shape)
+        return {
+            "epsilon": fall(
+                c.epsilon_start, c.epsilon_end, c.epsilon_decay_steps, progress.env_steps
+            )
+        }
+
+
+class DqnLearn:
+    """Moves Q(s, a) towards r + discount * Q_target(s', a')."""
+
+    def __init__(self, policy: Dqn, seed: int) -> None:
+        from flowrl.nodes.models.trained import Trained
+
+        self.policy, self.config = policy, policy.config
+        module = policy.model.build(policy.obs, policy.heads, seed)
+        self.online = Trained(module, max_grad_norm=self.config.max_grad_norm)
+        self.target = self.online.frozen()
+        self.loss = (
+            functional.smooth_l1_loss if self.config.loss == "huber" else functional.mse_loss
+        )
+        self.iters = 0
+
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+        """One gradient step; the priorities are the absolute errors."""
+        goal = self._goal(batch)
+        action = tensor(batch["action"]).unsqueeze(1)
+        q_t = self.online(tensor(batch["obs"]))["q"].gather(1, action).squeeze(1)
+        losses = self.loss(q_t, goal, reduction="none")
+        if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
+            losses = losses * tensor(batch["weight"])
+        loss = losses.mean()
+        norm = self.online.descend(loss, self.config.lr)
+        self._update_target()
+        q_t = q_t.detach()
+        metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
+        return Learned(metrics, (goal - q_t).abs_().numpy())
+
+    def _goal(self, batch: Batch) -> Any:
+        """reward_t + discount_t * Q_target(s_tp1, argmax_a Q(s_tp1, a)): van Hasselt et al. 2016, equation 4."""
+        next_obs = tensor(batch["next_obs"])
+        with torch.no_grad():
+            q_tp1 = self.target(next_obs)["q"]
+            chooser = self.online(next_obs)["q"] if self.config.double else q_tp1
+            best = chooser.argmax(1, keepdim=True)
+            v_tp1 = q_tp1.gather(1, best).squeeze(1)
+            return tensor(batch["reward"]) + tensor(batch["discount"]) * v_tp1
+
+    def _update_target(self) -> None:
+        self.iters += 1
+        if self.config.target == "blend":
+            self.target.follow(self.online, self.config.target_tau)
+        elif self.iters % self.config.target_every_iters == 0:
+            self.target.follow(self.online)
+
+    def weights(self) -> dict[str, Array]:
+        return self.online.weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "iters": self.iters,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        same_names("dqn", state, self.state_dict())
+        self.online.load_state_dict(state["online"])
+        self.target.load_state_dict(state["target"])
+        self.iters = int(state["iters"])
+
+
+class DqnEval:
+    """Takes the best action."""
+
+    def __init__(self, policy: Dqn) -> None:
+        self.infer = policy.model.infer(policy.obs, policy.heads, ("q",))
+        self.dtype = np.dtype(policy.action.dtype)
+
+    def load(self, state: State) -> None:
+        self.infer.load(state.arrays)
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        return {"action": argmax(self.infer(obs)["q"]).astype(self.dtype, copy=False)}
+
+
+class DqnCollect(DqnEval):
+    """Takes the best action, and with probability epsilon a random one."""
+
+    def __init__(self, policy: Dqn, seed: int) -> None:
+        super().__init__(policy)
+        self.rng = np.random.default_rng(seed)
+        self.epsilon = policy.config.epsilon_start
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.epsilon = state.command["epsilon"]
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        action = epsilon_greedy(self.infer(obs)["q"], self.epsilon, self.rng)
+        return {"action": action.astype(self.dtype, copy=False)}

@@ -1,0 +1,232 @@
+"""PPO (Schulman et al. 2017) with generalised advantage estimates, for discrete and continuous actions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.model import Heads, Linear, made, same_names
+from flowrl.nodes.moments import Moments
+from flowrl.nodes.policies import schedule
+from flowrl.nodes.policies.distribution import distribution_of
+from flowrl.nodes.policies.policy import Learned, Policy
+from flowrl.nodes.returns import gae, normalise
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
+from flowrl.state import Count, State
+
+MODEL = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
+
+
+class Ppo(Policy):
+    """Improves the policy on its own data, in steps that the clipped ratio keeps small."""
+
+    on_policy = True
+
+    class Config(BaseConfig):
+        """The parameters of PPO."""
+
+        model: Any = part(
+            "model",
+            "the network of policy and value",
+            shared="model",
+            default={"type": "mlp", **MODEL},
+        )
+        gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
+        gae_lambda: float = param(0.95, "1 sums all rewards, 0 trusts the next value", ge=0, le=1)
+        epochs: int = param(4, "times that each row is learned from", ge=1)
+        minibatch_size: int = param(256, "rows of one gradient step", ge=1)
+        clip: float = param(0.2, "how far the ratio of probabilities may gain from leaving 1", gt=0)
+        value_clip: float | None = param(
+            None, "how far a value may gain from leaving the old one", gt=0
+        )
+        value_weight: float = param(0.5, "of the value's error in the loss", ge=0)
+        entropy_weight: float = param(0.01, "of the policy's entropy in the loss", ge=0)
+        normalise_advantages: bool = param(
+            True, "mean 0, deviation 1 over the rows of an iteration"
+        )
+        normalise_values: bool = param(
+            False, "the network gives values in units of the returns so far"
+        )
+        lr: float = param(3e-4, "learning rate of Adam", gt=0)
+        lr_decay_steps: int | None = param(
+            None, "env steps in which it falls to 0; null: it stays", ge=1
+        )
+        max_grad_norm: float | None = param(0.5, "shortens longer gradients; null: never", gt=0)
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        self.model = made(self.config.model, Mlp(**MODEL))
+        self.distribution = distribution_of(self.action)
+        self.heads: Heads = {**self.distribution.heads, "value": Linear(1)}
+
+    def collect_columns(self) -> Schema:
+        return {**self.distribution.columns, "logp": Column("float32")}
+
+    def learn_columns(self) -> Schema:
+        number, flag = Column("float32"), Column("bool")
+        env = {"obs": self.obs, "next_obs": self.obs, "reward": number, "discount": number}
+        return {
+            **env,
+            "truncated": flag,
+            "terminated": flag,
+            "last": flag,
+            **self.collect_columns(),
+        }
+
+    def learn_mode(self, seed: int) -> PpoLearn:
+        return PpoLearn(self, seed)
+
+    def collect_mode(self, seed: int) -> PpoCollect:
+        return PpoCollect(self, seed)
+
+    def eval_mode(self, seed: int) -> PpoEval:
+        return PpoEval(self)
+
+    def command(self, progress: Count) -> dict[str, float]:
+        c = self.config
+        if c.lr_decay_steps is None:
+            return {"lr": c.lr}
+        return {"lr": schedule.linear(c.lr, 0.0, c.lr_decay_steps, progress.env_steps)}
+
+
+METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
+
+
+class PpoLearn:
+    """One train iteration: the advantages of a whole token, then epochs of minibatches of its rows."""
+
+    def __init__(self, policy: Ppo, seed: int) -> None:
+        from flowrl.nodes.models.trained import Trained
+
+        self.config, self.distribution = policy.config, policy.distribution
+        module = policy.model.build(policy.obs, policy.heads, seed)
+        self.net = Trained(module, max_grad_norm=self.config.max_grad_norm, eps=1e-5)
+        self.needed = functools.partial(policy.model.acts_with, self.distribution.heads)
+        self.rng = np.random.default_rng(seed)
+        self.returns = Moments()  # of the returns, if values are learned in their units
+
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+        """Learns from the rows of one collection."""
+        rows, told = self._rows(batch), []
+        for _ in range(self.config.epochs):
+            order = tensor(self.rng.permutation(len(batch)))
+            shuffled = [column[order].split(self.config.minibatch_size) for column in rows]
+            for minibatch in zip(*shuffled, strict=True):
+                told.append(self._step(*minibatch, command["lr"]))
+        means = torch.stack(told).mean(0)
+        return Learned({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
+
+    def _rows(self, batch: Batch) -> list[Any]:
+        """What a gradient step takes of each row: the first parameters of `_step`."""
+        advantage, goal, v_t = map(tensor, self._advantages(batch))
+        drawn, logp = self.distribution.drawn(batch), tensor(batch["logp"])
+        return [tensor(batch["obs"]), drawn, logp, advantage, goal, v_t]
+
+    def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """Advantages, and goals and old values of the value head, all (N,)."""
+        cut_t = batch["last"] | batch["terminated"] | batch["truncated"]
+        v_t = self._value(batch["obs"])
+        v_tp1 = np.append(
+            v_t[1:], v_t[:1]
+        )  # the next row's; at a cut, that of the observation that came
+        v_tp1[cut_t] = self._value(batch["next_obs"][cut_t])
+        mean, std = self._unit()
+        scaled_t = v_t * std + mean
+        scaled_tp1 = v_tp1 * std + mean
+        lambda_ = self.config.gae_lambda
+        advantage = gae(batch["reward"], batch["discount"], scaled_t, scaled_tp1, cut_t, lambda_)
+        goal = scaled_t + advantage
+        if self.config.normalise_values:
+            self.returns.update(goal)
+            mean, std = self._unit()
+        if self.config.normalise_advantages:
+            advantage = normalise(advantage)
+        return advantage, (goal - mean) / std, (scaled_t - mean) / std
+
+    def _value(self, obs: Array) -> Array:
+        with torch.no_grad():
+            return self.net(tensor(obs))["value"].squeeze(1).numpy()
+
+    def _unit(self) -> tuple[np.float32, np.float32]:
+        """The mean and deviation in which the value head counts."""
+        return np.float32(self.returns.mean), np.float32(self.returns.std)
+
+    def _step(
+        self, obs: Any, drawn: Any, old_logp: Any, advantage: Any, goal: Any, v_old: Any, lr: float
+    ) -> Any:
+        """One gradient step on a minibatch; gives the metrics."""
+        c, out = self.config, self.net(obs)
+        logp, entropy = self.distribution.logp_entropy(out, drawn)
+        log_ratio = logp - old_logp
+        ratio = log_ratio.exp()
+        policy_loss = clipped_loss(ratio, advantage, c.clip)
+        value_loss = squared_loss(out["value"].squeeze(1), goal, v_old, c.value_clip)
+        entropy = entropy.mean()
+        loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
+        norm = self.net.descend(loss, lr)
+        with torch.no_grad():
+            kl = (ratio - 1 - log_ratio).mean()  # Schulman 2020, the estimator k3
+            clipped = ((ratio - 1).abs() > c.clip).float().mean()
+            return torch.stack([policy_loss, value_loss, entropy, kl, clipped, norm])
+
+    def weights(self) -> dict[str, Array]:
+        return self.net.weights(self.needed)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "net": self.net.state_dict(),
+            "rng": self.rng.bit_generator.state,
+            "returns": self.returns.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        same_names("ppo", state, {"net", "rng", "returns"})
+        self.net.load_state_dict(state["net"])
+        self.rng.bit_generator.state = state["rng"]
+        self.returns.load_state_dict(state["returns"])
+
+
+def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
+    """-mean min(ratio A, clip(ratio, 1 - c, 1 + c) A): Schulman et al. 2017, equation 7."""
+    return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+
+
+def squared_loss(value: Any, goal: Any, v_old: Any, clip: float | None) -> Any:
+    """mean (V - G)^2; with a clip, the worse of it and of V held to within `clip` of what it was."""
+    loss = (value - goal).square()
+    if clip is not None:
+        held = v_old + (value - v_old).clamp(-clip, clip)
+        loss = torch.max(loss, (held - goal).square())
+    return loss.mean()
+
+
+class PpoEval:
+    """Takes the likeliest action."""
+
+    def __init__(self, policy: Ppo) -> None:
+        self.distribution = policy.distribution
+        self.infer = policy.model.infer(policy.obs, policy.heads, tuple(self.distribution.heads))
+
+    def load(self, state: State) -> None:
+        self.infer.load(state.arrays)
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        return self.distribution.mode(self.infer(obs))
+
+
+class PpoCollect(PpoEval):
+    """Draws actions, and says how likely they were."""
+
+    def __init__(self, policy: Ppo, seed: int) -> None:
+        super().__init__(policy)
+        self.rng = np.random.default_rng(seed)
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        return self.distribution.sample(self.infer(obs), self.rng)
