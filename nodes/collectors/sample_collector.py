@@ -26,7 +26,7 @@ class SampleCollector(Node):
     """
 
     role = "collector"
-    envs = Link("env_manager")
+    envs: Any = Link("env_manager")
     weights = StateIn("weights")
     data = Out("samples")
 

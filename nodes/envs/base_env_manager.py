@@ -151,7 +151,7 @@ class BaseEnvManager(Node):
 
     def _end(self, index: int) -> Episode:
         self._ended[index] += 1
-        return Episode(index, float(self._totals[index]), int(self._lengths[index]))
+        return Episode(int(index), float(self._totals[index]), int(self._lengths[index]))
 
     def _fail(self, index: int, stepping: int, what: str, cause: Exception) -> NoReturn:
         step = int(self._lengths[index]) + stepping

@@ -1,0 +1,28 @@
+"""The names of the built-in types: by kind, from the name in a graph to an import path."""
+
+from __future__ import annotations
+
+CATALOGUE: dict[str, dict[str, str]] = {
+    "node": {
+        "env_manager": "flowrl.nodes.envs.base_env_manager:BaseEnvManager",
+        "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
+        "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
+        "learner": "flowrl.nodes.learners.learner:Learner",
+        "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
+        "demos": "flowrl.nodes.datasets.demos:Demos",
+        "npz_writer": "flowrl.nodes.datasets.npz_writer:NpzWriter",
+        "rnd": "flowrl.nodes.rewards.rnd:Rnd",
+    },
+    "policy": {
+        "random": "flowrl.nodes.policies.random:Random",
+        "dqn": "flowrl.nodes.policies.dqn:Dqn",
+        "ppo": "flowrl.nodes.policies.ppo:Ppo",
+    },
+    "env": {
+        "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
+        "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
+    },
+    "model": {
+        "mlp": "flowrl.nodes.models.mlp:Mlp",
+    },
+}

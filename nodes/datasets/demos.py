@@ -1,0 +1,43 @@
+"""Demonstrations from a file: all of them in the first firing, none afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flowrl.nodes.datasets.npz import read, read_schema
+
+from flowrl.batch import Batch, row_bytes
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.node import Facts, Known, Node
+from flowrl.ports import Out
+
+
+class Demos(Node):
+    """A buffer keeps what it is given once, so later tokens are tables without rows."""
+
+    data = Out("samples")
+
+    class Config(BaseConfig):
+        path: str = param(..., "the NPZ file: one array a column", min_length=1)
+        rows: int | None = param(None, "how many of its first rows; default: all", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """The columns of the file."""
+        schema, held = read_schema(Path(config.path))
+        rows = min(held, config.rows or held)
+        return Facts(outs={"data": schema}, memory_bytes=rows * row_bytes(schema))
+
+    def setup(self) -> None:
+        """The file is read at the first firing."""
+        self._rest: Batch | None = None
+
+    def fire(self) -> Batch:
+        """The demonstrations, or a table without rows."""
+        if self._rest is not None:
+            return self._rest
+        table = read(Path(self.config.path), self.config.rows)
+        self._rest = Batch({name: array[:0].copy() for name, array in table.columns.items()})
+        return table

@@ -1,0 +1,47 @@
+"""The writer of datasets: the newest rows that came, in an NPZ file."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from flowrl.nodes.datasets.npz import write
+
+from flowrl.batch import Batch, row_bytes
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.node import Facts, Known, Node
+from flowrl.ports import In
+
+
+class NpzWriter(Node):
+    """The file is whole after each firing, so it may be read while the run goes on."""
+
+    data = In("samples")
+
+    class Config(BaseConfig):
+        path: str = param(..., "the NPZ file; its folder is made where there is none", min_length=1)
+        rows: int = param(10_000, "how many of the newest rows it holds", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """The memory of the rows."""
+        schema = known.inputs["data"]
+        return Facts(memory_bytes=config.rows * row_bytes(schema) if schema else 0)
+
+    def setup(self) -> None:
+        """Tokens are kept as they came; the oldest is cut when all are too many."""
+        self._tokens: deque[Batch] = deque()
+        self._rows = 0
+
+    def fire(self, data: Batch) -> None:
+        """Keep the token's rows, and write the newest."""
+        self._tokens.append(data)
+        self._rows += len(data)
+        while self._rows - len(self._tokens[0]) >= self.config.rows:
+            self._rows -= len(self._tokens.popleft())
+        table = Batch.concat(list(self._tokens))
+        newest = table.take(slice(max(0, self._rows - self.config.rows), None))
+        write(Path(self.config.path), newest)
+        self.ctx.metrics({"rows": len(newest)})
