@@ -54,6 +54,7 @@ class Context:
     wanted: frozenset[str] | None = None  # outputs that somebody takes now; None: all
     clock: Clock = START  # the causal past of what this node holds, its own firings included
     records: list[Record] = field(default_factory=list)
+    dirty: bool = False  # something was counted or recorded in this firing
     _did: Count | None = None
 
     @property
@@ -76,24 +77,29 @@ class Context:
 
     def count(self, env_steps: int = 0, episodes: int = 0) -> None:
         """This firing stepped envs so often, and ended so many episodes."""
+        self.dirty = True
         old = self._did or Count()
         self._did = Count(old.env_steps + env_steps, old.episodes + episodes)
 
     def metrics(self, values: Mapping[str, float]) -> None:
         """Report numbers of this firing."""
-        self.records.append(Metrics(dict(values)))
+        self._record(Metrics(dict(values)))
 
     def log(self, line: str) -> None:
         """A line of the node's log."""
-        self.records.append(line)
+        self._record(line)
 
     def keep(self, name: str, state: State, **info: Any) -> None:
         """Write this state as a checkpoint of the run."""
-        self.records.append(Keep(name, state, info))
+        self._record(Keep(name, state, info))
 
     def verdict(self, reason: str) -> None:
         """Say that the run has reached its goal."""
-        self.records.append(Verdict(reason))
+        self._record(Verdict(reason))
+
+    def _record(self, record: Record) -> None:
+        self.dirty = True
+        self.records.append(record)
 
     def take_count(self) -> Count | None:
         """What the firing counted; forgotten by this call (for the engine)."""

@@ -1,0 +1,1 @@
+"""flowrl: reinforcement learning as a dataflow graph. Placement is not semantics."""

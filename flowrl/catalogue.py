@@ -1,0 +1,137 @@
+"""The catalogue: from a type's name to its class. Classes are imported when they are first asked for.
+
+A name is built in (or from a package that registers under the entry-point group `flowrl.catalogue`), or it is
+`package.module:Class`, or `module:Class` of a Python file beside the graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowrl.config import Part
+from flowrl.errors import UsageError, nearest
+from flowrl.node import Node
+
+GROUP = "flowrl.catalogue"
+BUILT_IN = "flowrl.nodes.catalogue:CATALOGUE"  # kind -> name -> "package.module:Class"
+
+Table = Mapping[str, Mapping[str, str]]
+
+
+class UnknownType(LookupError):
+    """A type that cannot be found or imported; says what is wrong and how to mend it."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        self.what, self.hint = what, hint
+        super().__init__(f"{what}; {hint}" if hint else what)
+
+
+@dataclass
+class Catalogue:
+    """Finds types by name; `folders` are where modules beside the graph lie."""
+
+    folders: tuple[Path, ...] = ()
+    _tables: list[Table] = field(default_factory=list)
+    _found: dict[tuple[str, str], type[Any]] = field(default_factory=dict)
+
+    def names(self, kind: str) -> list[str]:
+        """All registered names of a kind."""
+        return sorted({name for table in self._all() for name in table.get(kind, {})})
+
+    def kinds(self) -> list[str]:
+        """All registered kinds."""
+        return sorted({kind for table in self._all() for kind in table})
+
+    def find(self, kind: str, name: str) -> type[Any]:
+        """The class of a type's name."""
+        if (kind, name) not in self._found:
+            self._found[kind, name] = self._find(kind, name)
+        return self._found[kind, name]
+
+    def path(self, kind: str, name: str) -> str | None:
+        """The import path that a registered name stands for."""
+        for table in self._all():
+            if name in table.get(kind, {}):
+                return table[kind][name]
+        return None
+
+    def _find(self, kind: str, name: str) -> type[Any]:
+        if ":" in name:
+            return _checked(kind, name, self._imported(name))
+        path = self.path(kind, name)
+        if path is None:
+            hint = nearest(name, self.names(kind))
+            raise UnknownType(f"unknown {kind} type '{name}'", f"{hint} (your own: 'package.module:Class')")
+        return _checked(kind, name, self._imported(path))
+
+    def _all(self) -> list[Table]:
+        if not self._tables:
+            self._tables.append(_load_table(BUILT_IN))
+            for point in importlib.metadata.entry_points(group=GROUP):
+                self._tables.append(_load_table(point.value))
+        return self._tables
+
+    def _imported(self, path: str) -> Any:
+        module, _, name = path.partition(":")
+        _importable(self.folders)
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and (module == error.name or module.startswith(error.name + ".")):
+                beside = " or ".join(str(f) for f in self.folders) or "the graph"
+                raise UnknownType(
+                    f"'{path}': there is no module '{error.name}'", f"install it, or put it beside {beside}"
+                ) from error
+            raise UnknownType(f"'{path}' needs the module '{error.name}'", "install it") from error
+        except Exception as error:
+            raise UnknownType(f"'{path}' cannot be imported: {_where(error)}") from error
+        if not hasattr(found, name):
+            public = [n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module]
+            raise UnknownType(f"'{path}': the module '{module}' has no '{name}'", nearest(name, public))
+        return getattr(found, name)
+
+
+def _where(error: Exception) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+
+
+def _checked(kind: str, name: str, found: Any) -> type[Any]:
+    wanted: type[Any] = Node if kind == "node" else Part
+    if kind == "node" and isinstance(getattr(found, "node", None), type):
+        found = found.node  # a decorated function
+    if not (isinstance(found, type) and issubclass(found, wanted)):
+        how = "subclass flowrl.Node, or decorate a function with @flowrl.node" if kind == "node" else ""
+        raise UnknownType(f"'{name}' is not a {kind} type", how or f"subclass the library's {kind} class")
+    if kind != "node" and found.kind != kind:
+        raise UnknownType(f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here")
+    return found
+
+
+def _load_table(path: str) -> Table:
+    module, _, name = path.partition(":")
+    try:
+        table: Table = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"the catalogue '{path}' cannot be loaded: {error}; reinstall its package, "
+            "or run from an installed checkout ('make run' sets one up)"
+        ) from error
+    return table
+
+
+def _importable(folders: tuple[Path, ...]) -> None:
+    """Modules beside the graph come after the installed ones, so that nothing is hidden by accident.
+
+    They stay importable: a node may import a neighbour when it first fires.
+    """
+    for folder in (str(f.resolve()) for f in folders):
+        if folder not in sys.path:
+            sys.path.append(folder)

@@ -1,0 +1,140 @@
+"""The graph as data: nodes, edges, warm-up phases, limits. What a graph file means once it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from flowrl.config import Config
+from flowrl.node import Node
+from flowrl.ports import In, Out, Port
+from flowrl.yamlfile import Item, Mark
+
+OnFailure = Literal["stop", "restart", "ignore"]
+
+
+@dataclass(frozen=True, slots=True)
+class PortRef:
+    """A port of a node, written `node.port`."""
+
+    node: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.port}"
+
+
+@dataclass(slots=True)
+class NodeSpec:
+    """A node of the graph: its type, parameters, and how many there are of it."""
+
+    name: str
+    type: str
+    cls: type[Node]
+    config: Config
+    written: Item  # the parameters as they were written, for their places
+    replicas: int = 1
+    on_failure: OnFailure = "stop"
+
+    def port(self, name: str) -> Port:
+        """A port by its name."""
+        return self.cls.ports[name]
+
+    def rate(self, name: str) -> int | None:
+        """The rate of a stream port; None for `auto`."""
+        port = self.cls.ports[name]
+        assert isinstance(port, In | Out)
+        value = port.rate if isinstance(port.rate, int) else getattr(self.config, port.rate, None)
+        return value if isinstance(value, int) else None
+
+    def mark(self, key: str = "") -> Mark:
+        """Where a parameter was written, or else the node."""
+        return self.written.fields[key].at if key in self.written.fields else self.written.at
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What feeds one input: a stream, a state or a link, with its options."""
+
+    kind: Literal["stream", "state", "link"]
+    sources: tuple[PortRef, ...]
+    to: PortRef
+    mark: Mark
+    lag: int = 0  # state: rounds of staleness
+    every: int | None = None  # state: the firings of the source between two firings of a paced node
+    latest: bool = False  # state: the newest version, whatever it is
+    max_staleness: int | None = None  # rounds
+    merge: Literal["order", "any"] = "order"  # stream: several sources
+    capacity: int | None = None  # stream: tokens
+    when_full: Literal["wait", "drop_oldest"] = "wait"
+
+    @property
+    def source(self) -> PortRef:
+        """The only source."""
+        return self.sources[0]
+
+    def __str__(self) -> str:
+        arrow = "<->" if self.kind == "link" else "->"
+        return f"{', '.join(map(str, self.sources))} {arrow} {self.to}"
+
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as they are written."""
+        names = ("lag", "every", "latest", "max_staleness", "merge", "capacity", "when_full")
+        defaults = Edge.__dataclass_fields__
+        return {n: v for n in names if (v := getattr(self, n)) != defaults[n].default}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A warm-up phase: the paths that are active, settings that differ, and its length."""
+
+    paths: tuple[tuple[str, str], ...]  # from node, to node
+    mark: Mark
+    steps: int | None = None  # env steps, rounded up to whole rounds
+    rounds: int | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # node -> parameter -> value
+    written: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a run ends at the latest."""
+
+    steps: int | None = None
+    train_iters: int | None = None
+    time_s: float | None = None
+
+    def over(self, **given: Any) -> Limits:
+        """These limits, with those that are given in their place."""
+        known = {n: getattr(self, n) for n in Limits.__slots__}
+        return Limits(**{**known, **{k: v for k, v in given.items() if v is not None}})
+
+
+@dataclass(slots=True)
+class Graph:
+    """A graph, resolved: every port found, every parameter filled in."""
+
+    name: str
+    about: str = ""
+    seed: int = 0
+    torch_threads: int = 1
+    limits: Limits = field(default_factory=Limits)
+    nodes: dict[str, NodeSpec] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    placements: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+
+    def into(self, node: str) -> list[Edge]:
+        """The edges that end in a node."""
+        return [e for e in self.edges if e.to.node == node]
+
+    def edge_into(self, node: str, port: str) -> Edge | None:
+        """What feeds one input."""
+        return next((e for e in self.edges if e.to == PortRef(node, port)), None)
+
+    def role(self, role: str) -> list[str]:
+        """The names of the nodes of a role, sorted."""
+        return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
