@@ -1,0 +1,212 @@
+"""Models: numpy acts as torch learns, and one vector holds every parameter."""
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.batch import Column
+from flowrl.nodes.models.mlp import ACTIVATIONS, Mlp
+from flowrl.nodes.models.model import Dueling, Free, Linear, ModuleModel, TorchInfer
+from flowrl.nodes.models.trained import Adam, Network, Trained
+
+OBS = Column("float32", (4,))
+HEADS = {"q": Dueling(3), "logits": Linear(2, 0.01), "value": Linear(1), "log_std": Free(2, -0.5)}
+
+
+def observations(rows: int = 7) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32)
+
+
+class Tiny(torch.nn.Module):
+    """A user's own module, with a buffer."""
+
+    def __init__(self, obs: Column, heads, width: int = 3) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(obs.shape[0], width)
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.out = torch.nn.ModuleDict({k: torch.nn.Linear(width, h.n) for k, h in heads.items()})
+
+    def forward(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.norm(self.body(obs))
+        return {name: layer(x) for name, layer in self.out.items()}
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@pytest.mark.parametrize("init", ["uniform", "orthogonal"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_numpy_acts_as_torch_computes(activation: str, init: str, shared: bool) -> None:
+    model = Mlp(hidden=[16, 8], activation=activation, init=init, shared=shared)
+    module = model.build(OBS, HEADS, seed=1)
+    infer = model.infer(OBS, HEADS, tuple(HEADS))
+    infer.load(Network(module).weights())
+    obs = observations()
+    expected = module(torch.from_numpy(obs))
+    for name, found in infer(obs).items():
+        np.testing.assert_allclose(found, expected[name].detach().numpy(), rtol=1e-5, atol=1e-6)
+        assert found.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("column", "obs"),
+    [
+        (Column("int64", n=5), np.array([0, 4, 2])),
+        (Column("float32", (2, 3)), np.arange(12, dtype=np.float32).reshape(2, 2, 3)),
+        (Column("uint8", (2, 2)), np.arange(12, dtype=np.uint8).reshape(3, 2, 2)),
+        (Column("float64", (2,)), np.ones((3, 2))),
+    ],
+)
+def test_observations_of_any_kind_are_numbers_to_dense_layers(column: Column, obs) -> None:
+    model = Mlp(hidden=[8])
+    module = model.build(column, {"q": Linear(2)}, seed=0)
+    infer = model.infer(column, {"q": Linear(2)}, ("q",))
+    infer.load(Network(module).weights())
+    expected = module(torch.from_numpy(obs))["q"].detach().numpy()
+    np.testing.assert_allclose(infer(obs)["q"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_net_without_hidden_layers_is_affine() -> None:
+    module = Mlp(hidden=[]).build(OBS, {"q": Linear(2)}, seed=0)
+    assert sorted(Network(module).weights()) == ["q.out.bias", "q.out.weight"]
+
+
+def test_a_dueling_heads_mean_is_the_states_value() -> None:
+    module = Mlp(hidden=[8]).build(OBS, {"q": Dueling(3)}, seed=0)
+    x = torch.relu(module.trunk.get_submodule("0")(torch.from_numpy(observations())))
+    value = module.q.value(x)
+    q = module(torch.from_numpy(observations()))["q"]
+    torch.testing.assert_close(q.mean(1, keepdim=True), value)
+
+
+def test_only_what_acts_is_sent() -> None:
+    apart, shared = Mlp(hidden=[8], shared=False), Mlp(hidden=[8])
+    heads = {"logits": Linear(2), "value": Linear(1)}
+    for model, wanted in ((apart, {"logits"}), (shared, {"trunk", "logits"})):
+        names = Network(model.build(OBS, heads, 0)).weights(
+            lambda name, model=model: model.acts_with(("logits",), name)
+        )
+        assert {name.split(".")[0] for name in names} == wanted
+        model.infer(OBS, heads, ("logits",)).load(names)  # and that is enough
+
+
+def test_first_weights_depend_on_the_seed_alone() -> None:
+    def weights(seed: int, poison: int) -> dict[str, np.ndarray]:
+        torch.manual_seed(poison)
+        return Network(Mlp().build(OBS, HEADS, seed)).weights()
+
+    one, same, other = weights(3, 1), weights(3, 2), weights(4, 1)
+    assert all(np.array_equal(one[name], same[name]) for name in one)
+    assert not np.array_equal(one["trunk.0.weight"], other["trunk.0.weight"])
+
+
+def test_building_leaves_torchs_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    Mlp().build(OBS, HEADS, seed=0)
+    torch.testing.assert_close(torch.rand(3), expected)
+
+
+def test_orthogonal_layers_keep_lengths_and_the_heads_scale_is_its_gain() -> None:
+    model = Mlp(hidden=[4], init="orthogonal")
+    module = model.build(OBS, {"logits": Linear(2, 0.01)}, seed=0)
+    first, head = module.trunk.get_submodule("0").weight, module.logits.out.weight
+    torch.testing.assert_close(first @ first.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(2), atol=1e-8, rtol=0)
+
+
+def test_a_users_module_is_built_trained_and_acts() -> None:
+    model = ModuleModel(path=f"{__name__}:Tiny", args={"width": 5})
+    heads = {"q": Linear(2)}
+    net = Trained(model.build(OBS, heads, seed=0))
+    net.descend(net(torch.from_numpy(observations()))["q"].square().mean(), lr=0.1)
+    infer = model.infer(OBS, heads, ("q",))
+    assert isinstance(infer, TorchInfer)
+    infer.load(net.weights())
+    expected = net.module.eval()(torch.from_numpy(observations()))["q"].detach().numpy()
+    np.testing.assert_array_equal(infer(observations())["q"], expected)
+    assert net.weights()["norm.running_mean"].any()  # buffers travel too
+
+
+def test_all_parameters_lie_in_one_vector() -> None:
+    net = Network(Mlp(hidden=[3]).build(OBS, {"q": Linear(2)}, seed=0))
+    net.params.zero_()
+    assert all(not p.any() for p in net.module.parameters())
+    assert net.params.numel() == 4 * 3 + 3 + 3 * 2 + 2
+
+
+def test_weights_are_a_copy() -> None:
+    net = Network(Mlp(hidden=[3]).build(OBS, {"q": Linear(2)}, seed=0))
+    before = net.weights()["q.out.bias"].copy()
+    copied = net.weights()
+    net.params.add_(1)
+    np.testing.assert_array_equal(copied["q.out.bias"], before)
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-3])
+def test_adam_agrees_with_torchs_own(eps: float) -> None:
+    start = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    mine, theirs = start.clone(), torch.nn.Parameter(start.clone())
+    adam, reference = Adam(mine, eps=eps), torch.optim.Adam([theirs], lr=0.05, eps=eps)
+    for step in range(30):
+        grads = torch.sin(mine + step)
+        adam.step(grads, 0.05)
+        theirs.grad = torch.sin(theirs.detach() + step)
+        reference.step()
+    torch.testing.assert_close(mine, theirs.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_long_gradient_is_shortened_and_its_length_told() -> None:
+    net = Trained(Mlp(hidden=[]).build(OBS, {"q": Linear(1)}, seed=0), max_grad_norm=0.5)
+    obs = torch.tensor([[3.0, 0, 0, 4.0]])
+    norm = net.descend(net(obs)["q"].sum(), lr=0.0)
+    assert norm.item() == pytest.approx(np.sqrt(26))  # of (3, 0, 0, 4) and the bias's 1
+    assert net.grads.norm().item() == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_short_gradient_is_left_alone() -> None:
+    net = Trained(Mlp(hidden=[]).build(OBS, {"q": Linear(1)}, seed=0), max_grad_norm=50.0)
+    net.descend(net(torch.tensor([[3.0, 0, 0, 4.0]]))["q"].sum(), lr=0.0)
+    assert net.grads.norm().item() == pytest.approx(np.sqrt(26))
+
+
+def test_a_frozen_copy_follows_when_it_is_told_to() -> None:
+    net = Trained(Mlp(hidden=[3]).build(OBS, {"q": Linear(2)}, seed=0))
+    target = net.frozen()
+    start = net.params.clone()
+    net.params.add_(1)
+    torch.testing.assert_close(target.params, start)
+    target.follow(net, 0.25)
+    torch.testing.assert_close(target.params, start + 0.25)
+    target.follow(net)
+    torch.testing.assert_close(target.params, net.params)
+    assert not target(torch.zeros(1, 4))["q"].requires_grad
+
+
+def test_a_loaded_state_goes_on_as_the_saved_one() -> None:
+    obs = torch.from_numpy(observations())
+
+    def train(net: Trained, iters: int) -> None:
+        for _ in range(iters):
+            net.descend((net(obs)["q"] - 1).square().mean(), lr=0.01)
+
+    one, other = (Trained(Mlp(hidden=[8]).build(OBS, {"q": Linear(2)}, s)) for s in (0, 1))
+    train(one, 5)
+    other.load_state_dict(one.state_dict())
+    train(one, 5)
+    train(other, 5)
+    assert torch.equal(one.params, other.params)
+
+
+def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
+    net = Network(Mlp(hidden=[8]).build(OBS, {"q": Linear(2)}, 0))
+    weights = net.weights()
+    weights["surplus"] = weights.pop("q.out.bias")
+    with pytest.raises(KeyError, match=r"lacks \['q.out.bias'\] and has unknown \['surplus'\]"):
+        net.load_state_dict(weights)
+
+
+def test_a_model_without_a_network_says_so() -> None:
+    from flowrl.nodes.models.model import Model
+
+    with pytest.raises(NotImplementedError, match="Model does not define network"):
+        Model().build(OBS, {}, 0)
