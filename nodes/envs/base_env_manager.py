@@ -77,31 +77,15 @@ class BaseEnvManager(Node):
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
         seen, given, terminated, truncated = self._step(at, actions)
-        try:
-            next_obs = observations(seen, self._obs_column, self._obs_dtype)
-            reward = rewards(given)
-        except Bad as bad:
-            self._fail(at[bad.k], 1, str(bad), bad)
+        next_obs, reward = self._check(at, seen, given)
         self._count(at, reward)
         obs, episodes = next_obs, []
         if any(terminated) or any(truncated):
             ends = [k for k in range(len(at)) if terminated[k] or truncated[k]]
-            episodes = [self._end(at[k]) for k in ends]
-            obs = next_obs.copy()
-            obs[ends] = self._begin([at[k] for k in ends])
-        if ids is None:
-            self._obs = obs
-        else:
-            self._obs = self._obs.copy()  # whoever was given the old one may still hold it
-            self._obs[ids] = obs
-        return Steps(
-            obs,
-            reward.astype(np.float32),
-            np.array(terminated, np.bool_),
-            np.array(truncated, np.bool_),
-            next_obs,
-            episodes,
-        )
+            obs, episodes = self._renew(at, ends, next_obs)
+        self._keep(obs, ids)
+        final, cut = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes)
 
     def _step(self, at: Sequence[int], actions: Array) -> tuple[list[Any], ...]:
         acts = list(actions)  # numpy's scalars: gymnasium's Discrete checks them faster than ints
@@ -122,6 +106,12 @@ class BaseEnvManager(Node):
             self._fail(index, 1, f"step raised {type(broken).__name__}: {broken}", broken)
         return seen, given, terminated, truncated
 
+    def _check(self, at: Sequence[int], seen: list[Any], given: list[Any]) -> tuple[Array, Array]:
+        try:
+            return observations(seen, self._obs_column, self._obs_dtype), rewards(given)
+        except Bad as bad:
+            self._fail(at[bad.k], 1, str(bad), bad)
+
     def _count(self, at: Sequence[int], reward: Array) -> None:
         if at is self._ids:  # without the index it is twice as fast
             self._totals += reward
@@ -129,6 +119,22 @@ class BaseEnvManager(Node):
         else:
             self._totals[at] += reward
             self._lengths[at] += 1
+
+    def _renew(
+        self, at: Sequence[int], ends: list[int], next_obs: Array
+    ) -> tuple[Array, list[Episode]]:
+        """End the episodes of the `ends`-th envs and begin the next."""
+        episodes = [self._end(at[k]) for k in ends]
+        obs = next_obs.copy()
+        obs[ends] = self._begin([at[k] for k in ends])
+        return obs, episodes
+
+    def _keep(self, obs: Array, ids: Sequence[int] | None) -> None:
+        if ids is None:
+            self._obs = obs
+        else:
+            self._obs = self._obs.copy()  # whoever was given the old one may still hold it
+            self._obs[ids] = obs
 
     def _begin(self, at: Sequence[int]) -> Array:
         seen = [self._reset_one(index) for index in at]

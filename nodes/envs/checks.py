@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,17 +40,19 @@ def rewards(given: Sequence[Any]) -> Array:
             return array
     except (TypeError, ValueError):
         pass  # said below, with the place
-    for k, reward in enumerate(given):
-        if not (np.ndim(reward) == 0 and np.isreal(reward) and np.isfinite(float(reward))):
-            raise Bad(k, f"the reward is {reward!r}; it must be a finite number")
-    raise Bad(0, f"the rewards are {list(given)!r}; they must be finite numbers")
+    k = next(k for k, reward in enumerate(given) if not _is_number(reward))
+    raise Bad(k, f"the reward is {given[k]!r}; it must be a finite number")
 
 
 def _finite(values: Array) -> bool:
-    # The sum of squares is not finite if a value is not, and takes a quarter of the time of
-    # `isfinite`; where it overflows for large values, `isfinite` decides.
-    flat = values.reshape(-1)
-    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())
+    return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # `all` takes twice as long
+
+
+def _is_number(reward: Any) -> bool:
+    try:
+        return np.ndim(reward) == 0 and bool(np.isfinite(float(reward)))
+    except (TypeError, ValueError):
+        return False
 
 
 def _cast(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:

@@ -1,4 +1,4 @@
-"""The evaluator: plays episodes greedily, keeps the best weights, tells when the goal is reached."""
+"""The evaluator: plays greedily, keeps the best weights, and tells when the goal is reached."""
 
 from __future__ import annotations
 

@@ -1,0 +1,158 @@
+"""Envs of gymnasium and of gym, by id and by import path."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.legacy_gym import LegacyGym
+
+from flowrl.node import Unsound
+from tests.nodes.toy_envs import Counting
+
+COUNTING = "tests.nodes.toy_envs:Counting"
+
+
+def test_a_registered_id_is_made_without_the_checker() -> None:
+    env = Gymnasium(id="CartPole-v1").make(0)
+    assert env.spec.max_episode_steps == 500
+    assert "PassiveEnvChecker" not in str(env)
+
+
+def test_the_columns_come_from_one_env_that_is_closed_again(monkeypatch: Any) -> None:
+    made: list[Counting] = []
+    part = Gymnasium(id=COUNTING)
+    monkeypatch.setattr(part, "make", lambda index: made.append(Counting()) or made[-1])
+    assert part.spec() is part.spec()
+    assert [env.closed for env in made] == [True]
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", COUNTING])
+def test_an_episode_limit_truncates(id: str) -> None:
+    kwargs = {"length": 9} if id == COUNTING else {}
+    env = Gymnasium(id=id, kwargs=kwargs, max_episode_steps=3).make(0)
+    env.reset(seed=0)
+    assert [env.step(0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
+
+
+def test_arguments_reach_the_constructor() -> None:
+    assert Gymnasium(id=COUNTING, kwargs={"length": 7}).make(0).length == 7
+    assert Gymnasium(id="Pendulum-v1", kwargs={"g": 9.81}).make(0).unwrapped.g == 9.81
+
+
+@pytest.mark.parametrize(
+    ("id", "told"),
+    [
+        ("CartPol-v1", r"cannot make the env 'CartPol-v1'.*; did you mean 'CartPole-v1'"),
+        ("Zzzzzzzzz-v0", r"cannot make the env 'Zzzzzzzzz-v0'.*; is its package installed\?"),
+        ("no_such_module:Env-v0", r"cannot make the env 'no_such_module:Env-v0'"),
+        ("no.such.module:Env", r"cannot import 'no.such.module'"),
+        ("tests.nodes.toy_envs:Countin", r"'tests.nodes.toy_envs' has no 'Countin'"),
+    ],
+)
+def test_an_unknown_id_is_unsound_with_a_hint(id: str, told: str) -> None:
+    with pytest.raises(Unsound, match=told) as error:
+        Gymnasium(id=id).spec()
+    assert error.value.key == "env.id"
+
+
+def test_a_missing_package_is_unsound_with_the_command_that_mends_it() -> None:
+    with pytest.raises(Unsound, match=r"'gym' is not installed; pip install 'gym>=0.21,<0.27'"):
+        LegacyGym(id="CartPole-v1").make(0)
+
+
+class OldCounting:
+    """The interface of gym before 0.26: four results of a step, one of a reset, and `seed`."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, cut: bool = False) -> None:
+        self.cut, self.seeded = cut, None
+
+    def seed(self, seed: int) -> None:
+        self.seeded = seed
+
+    def reset(self) -> Any:
+        self.t = 0
+        return np.zeros(1, np.float32)
+
+    def step(self, action: int) -> tuple[Any, float, bool, dict]:
+        self.t += 1
+        done = self.t == 2
+        info = {"TimeLimit.truncated": True} if done and self.cut else {}
+        return np.full(1, self.t, np.float32), 1.0, done, info
+
+    def close(self) -> None:
+        pass
+
+
+def old(module: ModuleType, monkeypatch: Any, env: Any = OldCounting) -> None:
+    """Install a package 'gym' with one env."""
+
+    def make(id: str, max_episode_steps: int | None = None, **kwargs: Any) -> Any:
+        if id != "Old-v0":
+            raise module.error.Error(f"no env {id}")
+        return env(**kwargs)
+
+    module.make = make
+    module.error = SimpleNamespace(Error=type("Error", (Exception,), {}))
+    module.envs = SimpleNamespace(registry={"Old-v0": SimpleNamespace(id="Old-v0")})
+    monkeypatch.setitem(sys.modules, "gym", module)
+
+
+@pytest.fixture
+def gym(monkeypatch: Any) -> ModuleType:
+    module = ModuleType("gym")
+    old(module, monkeypatch)
+    return module
+
+
+@pytest.mark.parametrize(("cut", "ends"), [(False, (True, False)), (True, (False, True))])
+def test_one_done_of_the_old_interface_becomes_two(gym: Any, cut: bool, ends: tuple) -> None:
+    env = LegacyGym(id="Old-v0", kwargs={"cut": cut}).make(0)
+    obs, info = env.reset(seed=5)
+    assert (obs.tolist(), info) == ([0.0], {})
+    assert env.step(0)[2:4] == (False, False)
+    assert env.step(0)[2:4] == ends
+
+
+def test_the_old_interface_is_seeded_by_a_call(gym: Any) -> None:
+    env = LegacyGym(id="Old-v0").make(0)
+    env.reset(seed=5)
+    assert env._env.seeded == 5
+
+
+def test_the_newer_interface_of_gym_passes_through(gym: Any, monkeypatch: Any) -> None:
+    old(gym, monkeypatch, Counting)
+    env = LegacyGym(id="Old-v0", kwargs={"length": 2, "ends": "cut"}).make(0)
+    obs, _ = env.reset(seed=7)
+    assert obs.tolist() == [7.0, 0.0]
+    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+def test_a_class_with_the_old_interface_takes_an_episode_limit() -> None:
+    env = LegacyGym(id=f"{__name__}:OldCounting", max_episode_steps=1).make(0)
+    env.reset(seed=1)
+    assert env.step(0)[2:4] == (False, True)
+
+
+def test_an_unknown_id_of_gym_names_the_nearest(gym: Any) -> None:
+    with pytest.raises(Unsound, match=r"cannot make the env 'Odl-v0': .*; did you mean 'Old-v0'"):
+        LegacyGym(id="Odl-v0").make(0)
+
+
+def test_a_manager_cannot_tell_an_old_env_from_a_new_one(gym: Any) -> None:
+    envs = BaseEnvManager(env=LegacyGym(id="Old-v0"), count=2)
+    envs.reset()
+    envs.advance(np.zeros(2, np.int64))
+    steps = envs.advance(np.zeros(2, np.int64))
+    assert steps.terminated.tolist() == [True, True]
+    assert steps.next_obs.tolist() == [[2.0], [2.0]]
+    assert steps.obs.tolist() == [[0.0], [0.0]]

@@ -1,0 +1,84 @@
+"""Columns from spaces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flowrl.nodes.envs.spec import column, columns_of
+from gymnasium import spaces
+
+from flowrl.batch import Column
+from flowrl.node import Unsound
+
+
+def test_observations_of_double_precision_become_single() -> None:
+    assert column(spaces.Box(-1, 1, (3,), np.float64), "observation") == Column("float32", (3,))
+
+
+def test_images_stay_bytes_and_equal_bounds_are_one_number() -> None:
+    found = column(spaces.Box(0, 255, (4, 84, 84), np.uint8), "observation")
+    assert found == Column("uint8", (4, 84, 84))
+    assert (found.low, found.high) == (0.0, 255.0)
+
+
+def test_continuous_actions_carry_a_bound_for_each_element() -> None:
+    low, high = np.array([[-1, -2], [1, 2]], np.float32)
+    space = spaces.Box(low, high, dtype=np.float32)
+    found = column(space, "action")
+    assert (found.dtype, found.shape) == ("float32", (2,))
+    assert (found.low, found.high) == ((-1.0, -2.0), (1.0, 2.0))
+
+
+def test_discrete_actions_say_how_many_they_are() -> None:
+    found = column(spaces.Discrete(5), "action")
+    assert found == Column("int64")
+    assert found.n == 5
+
+
+def test_several_discrete_actions_are_bounded_each() -> None:
+    found = column(spaces.MultiDiscrete([3, 4]), "action")
+    assert found == Column("int64", (2,))
+    assert (found.low, found.high) == ((0.0, 0.0), (2.0, 3.0))
+
+
+def test_switches_are_bytes_of_two_values() -> None:
+    found = column(spaces.MultiBinary(6), "observation")
+    assert found == Column("int8", (6,))
+    assert found.n == 2
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 2], start=[0, 1])],
+    ids=["discrete", "multi"],
+)
+def test_discrete_values_that_do_not_begin_at_zero_are_refused(space: spaces.Space) -> None:
+    with pytest.raises(Unsound, match=r"^actions are discrete and begin at .*; .*begin at 0$"):
+        column(space, "action")
+
+
+def test_a_nested_space_is_refused_with_what_to_do() -> None:
+    with pytest.raises(Unsound, match=r"observations are a Dict space, .*; wrap the env so that"):
+        column(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
+
+
+def test_a_subclass_of_a_space_counts_as_that_space() -> None:
+    class Mine(spaces.Discrete):
+        pass
+
+    assert column(Mine(2), "action").n == 2
+
+
+def test_a_missing_env_is_told_with_an_example() -> None:
+    with pytest.raises(Unsound, match=r"no env is given; write `env: \{id: CartPole-v1\}`"):
+        columns_of(None)
+
+
+def test_whatever_a_constructor_raises_is_told_as_unsound() -> None:
+    class Falls:
+        def spec(self) -> None:
+            raise RuntimeError("no display")
+
+    with pytest.raises(Unsound, match="the env cannot be made: RuntimeError: no display") as told:
+        columns_of(Falls())
+    assert told.value.key == "env"

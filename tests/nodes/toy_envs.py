@@ -1,0 +1,115 @@
+"""Small envs whose every number can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Counting(gymnasium.Env):
+    """Observes [seed of the episode mod 1000, steps taken]; the t-th step's reward is t.
+
+    Episodes last `length` steps, or 1 to 5 by their seed; even seeds terminate, odd ones are truncated.
+    """
+
+    def __init__(self, length: int | None = None, ends: str = "by seed") -> None:
+        self.observation_space = Box(-1e6, 1e6, (2,), np.float32)
+        self.action_space = Discrete(3)
+        self.length, self.ends = length, ends
+        self.closed = False
+        self.seeds: list[int] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.seed, self.t = seed or 0, 0
+        self.seeds.append(self.seed)
+        self.lasts = self.length or 1 + self.seed % 5
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        assert self.t < self.lasts, "stepped after the end"
+        assert self.action_space.contains(action)
+        self.t += 1
+        over = self.t == self.lasts
+        terminates = {"by seed": self.seed % 2 == 0, "final": True, "cut": False}[self.ends]
+        return self._obs(), float(self.t), over and terminates, over and not terminates, {}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _obs(self) -> Any:
+        return np.array([self.seed % 1000, self.t], np.float32)
+
+
+class Broken(Counting):
+    """Fails in its third step, in the way that it is told to."""
+
+    def __init__(self, how: str, index_broken: int | None = None) -> None:
+        super().__init__(length=20)
+        self.how = how
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        obs, reward, *rest = super().step(action)
+        if self.t == 3:
+            if self.how == "raises":
+                raise ZeroDivisionError("the simulator fell over")
+            obs = {"nan": obs * np.nan, "inf": obs * np.inf, "shape": obs[:1]}.get(self.how, obs)
+            obs = np.array(["a", "b"]) if self.how == "dtype" else obs
+            reward = {"reward": float("nan"), "reward array": np.ones(1)}.get(self.how, reward)
+            reward = None if self.how == "no reward" else reward
+        return obs, reward, *rest
+
+
+class BrokenReset(Counting):
+    """Cannot begin its second episode."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        if self.seeds:
+            raise OSError("no simulator answers")
+        return super().reset(seed=seed)
+
+
+class Stubborn(gymnasium.Env):
+    """Length and return go together: an episode of n steps returns n, and n is 1 or `long`, by its seed."""
+
+    def __init__(self, long: int = 40) -> None:
+        self.observation_space = Box(0, 1, (1,), np.float64)
+        self.action_space = Discrete(2)
+        self.long = long
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.left = self.long if (seed or 0) % 2 else 1
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.left -= 1
+        return np.zeros(1), 1.0, self.left == 0, False, {}
+
+
+class Reusing(Counting):
+    """Gives the same array each time, written over."""
+
+    buffer = None
+
+    def _obs(self) -> Any:
+        if self.buffer is None:
+            self.buffer = np.zeros(2, np.float32)
+        self.buffer[:] = super()._obs()
+        return self.buffer
+
+
+class Pushing(gymnasium.Env):
+    """Continuous actions; the reward is the action's sum."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = Box(*np.array([[-1, -2], [1, 2]], np.float32), dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        return np.zeros(3), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        assert self.action_space.contains(action)
+        return np.append(action, 1.0).astype(np.float64), float(action.sum()), False, False, {}

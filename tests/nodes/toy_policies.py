@@ -1,0 +1,75 @@
+"""Policies without torch, whose every number can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flowrl.nodes.policies.policy import Learned, Policy
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.state import Count, State
+
+
+class Toy(Policy):
+    """Its weight is a count of train iterations; its action is that weight mod 3, its `logp` the steps acted."""
+
+    class Config(BaseConfig):
+        gamma: float = param(0.5, "discount")
+        nstep: int = param(1, "n")
+        priorities: bool = param(False, "whether it gives any")
+
+    def collect_columns(self) -> Schema:
+        return {"action": self.action, "logp": Column("float32")}
+
+    def learn_columns(self) -> Schema:
+        return {"obs": self.obs, "reward": Column("float32")}
+
+    def learn_mode(self, seed: int) -> Any:
+        return ToyLearn(self, seed)
+
+    def collect_mode(self, seed: int) -> Any:
+        return ToyAct()
+
+    def eval_mode(self, seed: int) -> Any:
+        return ToyAct()
+
+    def command(self, progress: Count) -> dict[str, float]:
+        return {"iters": float(progress.train_iters), "steps": float(progress.env_steps)}
+
+
+class ToyLearn:
+    def __init__(self, policy: Toy, seed: int) -> None:
+        self.policy, self.seed, self.weight, self.commands = policy, seed, 0, []
+
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+        self.weight += 1
+        self.commands.append(dict(command))
+        given = batch["reward"] if self.policy.config.priorities else None
+        return Learned({"loss": np.float32(self.weight)}, given)
+
+    def weights(self) -> dict[str, Array]:
+        return {"w": np.array([self.weight], np.float32)}
+
+
+class ToyAct:
+    def __init__(self) -> None:
+        self.weight, self.acted, self.loads = 0, 0, 0
+
+    def load(self, state: State) -> None:
+        self.weight = int(state.arrays["w"][0])
+        self.loads += 1
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        self.acted += 1
+        rows = len(obs)
+        action = np.full(rows, self.weight % 3)
+        return {"action": action, "logp": np.full(rows, self.acted, np.float32)}
+
+
+def weights(value: int) -> State:
+    """Weights as the toy learner gives them."""
+    return State({"w": np.array([value], np.float32)})
