@@ -1,0 +1,61 @@
+"""Synthetic batches, and what every learn mode must keep: determinism, and exact resumption."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowrl.batch import Batch, Column
+from flowrl.nodes.policies.policy import LearnMode, Policy
+
+OBS = Column("float32", (4,))
+DISCRETE = Column("int64", n=2)
+CONTINUOUS = Column("float32", (2,), low=-1.0, high=1.0)
+
+
+def rows(n: int = 32, seed: int = 0, gamma: float = 0.9, **columns: Any) -> Batch:
+    """Rows as collectors give them, of a random walk with random ends."""
+    rng = np.random.default_rng(seed)
+    terminated, truncated = rng.random((2, n)) < 0.1
+    last = terminated | truncated
+    last[-1] = True
+    found = {
+        "obs": rng.standard_normal((n, 4)).astype(np.float32),
+        "next_obs": rng.standard_normal((n, 4)).astype(np.float32),
+        "action": rng.integers(2, size=n),
+        "reward": rng.standard_normal(n).astype(np.float32),
+        "terminated": terminated,
+        "truncated": truncated,
+        "last": last,
+        "discount": (gamma * ~terminated).astype(np.float32),
+        "logp": np.full(n, np.log(0.5), np.float32),
+    }
+    return Batch({**found, **columns})
+
+
+def poison(seed: int) -> None:
+    """Whatever state the global generators are in must not matter."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+
+
+def trained(policy: Policy, iters: int = 20, poisoned: int = 0, command: Any = None) -> LearnMode:
+    """A learn mode after so many iterations."""
+    poison(poisoned)
+    mode = policy.learn_mode(seed=7)
+    learn(mode, range(iters), command)
+    return mode
+
+
+def learn(mode: LearnMode, seeds: range, command: Any = None) -> None:
+    for seed in seeds:
+        mode.forward(rows(seed=seed), command or {})
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    """Whether two states hold the same, all the way down."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_bits(one[k], other[k]) for k in one)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    return bool(one == other)

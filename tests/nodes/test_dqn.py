@@ -1,0 +1,215 @@
+"""DQN: targets worked by hand, schedules, and the same bits again."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.batch import Batch, Column
+from flowrl.node import Unsound
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.policy import policy_for
+from flowrl.state import Count, State
+from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, poison, rows, same_bits, trained
+
+STATES = Column("int64", n=3)  # one-hot: without hidden layers Q is a table
+
+
+def table_dqn(**params) -> Dqn:
+    """Q(s, a) is a bias plus one number for each state and action."""
+    given = {"model": Mlp(hidden=[]), "dueling": False, "max_grad_norm": None, **params}
+    return Dqn(obs=STATES, action=DISCRETE, **given)
+
+
+def write(network, table: list[list[float]]) -> None:
+    """Make the network's Q this table (states, actions)."""
+    with torch.no_grad():
+        network.module.q.out.weight.copy_(torch.tensor(table).T)
+        network.module.q.out.bias.zero_()
+
+
+ONLINE = [[1.0, 2.0], [4.0, 3.0], [0.0, 0.0]]
+TARGET = [[0.0, 0.0], [10.0, 20.0], [7.0, 5.0]]
+
+
+def two_rows(**columns) -> Batch:
+    """From state 0 action 1 leads to state 1 for a reward of 1; from 1, action 0 to 2, terminated."""
+    given = {
+        "obs": np.array([0, 1]),
+        "action": np.array([1, 0]),
+        "reward": np.array([1.0, 5.0], np.float32),
+        "next_obs": np.array([1, 2]),
+        "discount": np.array([0.5, 0.0], np.float32),
+    }
+    return Batch({**given, **columns})
+
+
+def table_learner(**params):
+    mode = table_dqn(**params).learn_mode(seed=0)
+    write(mode.online, ONLINE)
+    write(mode.target, TARGET)
+    return mode
+
+
+@pytest.mark.parametrize(
+    ("double", "expected"),
+    [
+        # 1 + 0.5 * 20, the target's own best; |11 - Q(0, 1) = 2| = 9.  5 + 0; |5 - 4| = 1
+        (False, [9.0, 1.0]),
+        # the online network prefers action 0 in state 1: 1 + 0.5 * 10; |6 - 2| = 4
+        (True, [4.0, 1.0]),
+    ],
+)
+def test_targets_are_as_worked_by_hand(double: bool, expected: list[float]) -> None:
+    learned = table_learner(double=double).forward(two_rows(), {})
+    np.testing.assert_allclose(learned.priorities, expected)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [("mse", (16 + 1) / 2), ("huber", ((4 - 0.5) + 0.5) / 2)],
+)
+def test_losses_are_as_worked_by_hand(loss: str, expected: float) -> None:
+    learned = table_learner(loss=loss).forward(two_rows(), {})
+    assert float(learned.metrics["loss"]) == pytest.approx(expected)
+
+
+def test_only_the_taken_actions_move_and_towards_their_targets() -> None:
+    mode = table_learner(lr=0.1)
+    mode.forward(two_rows(), {})
+    moved = mode.online.module.q.out.weight.detach().T - torch.tensor(ONLINE)
+    # the first step of Adam has the length of the learning rate
+    torch.testing.assert_close(moved, torch.tensor([[0, 0.1], [0.1, 0], [0, 0]]), atol=1e-6, rtol=0)
+
+
+def test_the_target_network_gets_no_gradient() -> None:
+    mode = table_learner()
+    mode.forward(two_rows(), {})
+    torch.testing.assert_close(mode.target.module.q.out.weight.T, torch.tensor(TARGET))
+
+
+def test_the_weights_of_a_prioritised_buffer_scale_each_rows_loss() -> None:
+    weight = np.array([0.0, 2.0], np.float32)
+    learned = table_learner(loss="mse").forward(two_rows(weight=weight), {})
+    assert float(learned.metrics["loss"]) == pytest.approx((0 * 16 + 2 * 1) / 2)
+    np.testing.assert_allclose(learned.priorities, [4.0, 1.0])  # errors as they are
+
+
+def test_the_target_is_copied_every_so_many_iterations() -> None:
+    mode = Dqn(obs=OBS, action=DISCRETE, target_every_iters=3).learn_mode(0)
+    first = mode.target.params.clone()
+    for iteration in range(1, 7):
+        mode.forward(rows(seed=iteration), {})
+        if iteration < 3:
+            assert torch.equal(mode.target.params, first)
+        assert torch.equal(mode.target.params, mode.online.params) == (iteration % 3 == 0)
+
+
+def test_a_blended_target_moves_a_fraction_in_every_iteration() -> None:
+    mode = Dqn(obs=OBS, action=DISCRETE, target="blend", target_tau=0.25).learn_mode(0)
+    before = mode.target.params.clone()
+    mode.forward(rows(), {})
+    torch.testing.assert_close(mode.target.params, before + 0.25 * (mode.online.params - before))
+
+
+def test_q_learning_finds_the_values_of_a_chain() -> None:
+    """0 -> 1 -> 2 -> end by action 1, for 1 in the end; action 0 ends at once for nothing."""
+    policy = table_dqn(lr=0.05, target_every_iters=20, gamma=0.5)
+    mode, grid = policy.learn_mode(0), list(product(range(3), range(2)))
+    batch = Batch(
+        {
+            "obs": np.array([s for s, _ in grid]),
+            "action": np.array([a for _, a in grid]),
+            "reward": np.array([float((s, a) == (2, 1)) for s, a in grid], np.float32),
+            "next_obs": np.array([min(s + 1, 2) for s, _ in grid]),
+            "discount": np.array([0.5 * (a == 1 and s < 2) for s, a in grid], np.float32),
+        }
+    )
+    for _ in range(600):
+        mode.forward(batch, {})
+    q = mode.online(torch.arange(3))["q"].detach()
+    expected = torch.tensor([[0, 0.25], [0, 0.5], [0, 1]])
+    torch.testing.assert_close(q, expected, atol=0.02, rtol=0)
+    act = policy.eval_mode(0)
+    act.load(State(mode.weights()))
+    np.testing.assert_array_equal(act.forward(np.arange(3))["action"], [1, 1, 1])
+
+
+@pytest.mark.parametrize("shape", ["exponential", "linear"])
+def test_epsilon_begins_at_its_start_and_falls_to_its_end(shape: str) -> None:
+    policy = Dqn(obs=OBS, action=DISCRETE, epsilon_shape=shape, epsilon_decay_steps=100)
+    found = [policy.command(Count(env_steps=t))["epsilon"] for t in range(0, 2000, 10)]
+    assert found[0] == pytest.approx(0.95)
+    assert found[-1] == pytest.approx(0.1, abs=1e-6)
+    assert found == sorted(found, reverse=True)
+
+
+def test_epsilons_shapes_are_their_formulas() -> None:
+    given = {"epsilon_start": 1.0, "epsilon_end": 0.2, "epsilon_decay_steps": 100}
+    line = Dqn(obs=OBS, action=DISCRETE, epsilon_shape="linear", **given)
+    curve = Dqn(obs=OBS, action=DISCRETE, epsilon_shape="exponential", **given)
+    assert line.command(Count(50))["epsilon"] == pytest.approx(0.6)
+    assert curve.command(Count(100))["epsilon"] == pytest.approx(0.2 + 0.8 / math.e)
+
+
+def test_collecting_explores_by_the_command_that_came_with_the_weights() -> None:
+    policy = table_dqn()
+    act, weights = policy.collect_mode(seed=0), table_learner().weights()
+    obs = np.zeros(2000, np.int64)  # action 1 is best
+    act.load(State(weights, {"epsilon": 0.0}))
+    assert set(act.forward(obs)["action"]) == {1}
+    act.load(State(weights, {"epsilon": 1.0}))
+    assert act.forward(obs)["action"].mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_actions_have_the_dtype_of_their_column() -> None:
+    policy = Dqn(obs=OBS, action=Column("int32", n=2))
+    act = policy.collect_mode(0)
+    act.load(State(policy.learn_mode(0).weights(), {"epsilon": 0.5}))
+    assert act.forward(rows()["obs"])["action"].dtype == np.int32
+
+
+def test_twenty_iterations_give_the_same_bits_whatever_the_global_generators() -> None:
+    policy = Dqn(obs=OBS, action=DISCRETE, target_every_iters=7)
+    one, other = trained(policy, poisoned=1), trained(policy, poisoned=2)
+    assert same_bits(one.state_dict(), other.state_dict())
+    assert not same_bits(one.weights(), policy.learn_mode(7).weights())
+
+
+@pytest.mark.parametrize("target", ["copy", "blend"])
+def test_saved_and_loaded_equals_uninterrupted(target: str) -> None:
+    policy = Dqn(obs=OBS, action=DISCRETE, target=target, target_every_iters=7)
+    whole, half = trained(policy, 20), trained(policy, 10)
+    resumed = policy.learn_mode(seed=99)
+    resumed.load_state_dict(half.state_dict())
+    poison(3)
+    learn(resumed, range(10, 20))
+    assert same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_a_saved_state_is_a_copy() -> None:
+    mode = trained(Dqn(obs=OBS, action=DISCRETE), 3)
+    saved, again = mode.state_dict(), mode.state_dict()
+    learn(mode, range(5))
+    assert same_bits(saved, again)
+
+
+def test_a_batch_is_not_written_to() -> None:
+    batch = rows()
+    before = {name: array.tobytes() for name, array in batch.columns.items()}
+    Dqn(obs=OBS, action=DISCRETE).learn_mode(0).forward(batch, {})
+    assert before == {name: array.tobytes() for name, array in batch.columns.items()}
+
+
+def test_real_valued_actions_are_refused_with_a_way_out() -> None:
+    with pytest.raises(Unsound, match=r"dqn chooses one of n actions.*try ppo"):
+        Dqn(obs=OBS, action=CONTINUOUS)
+
+
+def test_a_policy_that_is_ready_is_taken_as_it_is() -> None:
+    policy = Dqn(obs=OBS, action=DISCRETE)
+    assert policy_for(policy, OBS, DISCRETE) is policy
+    assert set(policy.learn_columns()) == {"obs", "action", "reward", "next_obs", "discount"}
