@@ -1,0 +1,243 @@
+"""PPO against an implementation that is written out, and the same bits again."""
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.batch import Column
+from flowrl.node import Unsound
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.policies.ppo import Ppo, clipped_loss, squared_loss
+from flowrl.state import Count, State
+from tests.nodes.learning import (
+    CONTINUOUS,
+    DISCRETE,
+    OBS,
+    learn,
+    poison,
+    rows,
+    same_bits,
+    trained,
+)
+from tests.nodes.test_returns_gae import slow_gae
+
+LR = {"lr": 1e-3}
+
+
+def ppo(action: Column = DISCRETE, **params) -> Ppo:
+    return Ppo(obs=OBS, action=action, **params)
+
+
+def head(mode, name: str, obs: np.ndarray) -> torch.Tensor:
+    with torch.no_grad():
+        return mode.net(torch.from_numpy(obs))[name]
+
+
+def written_out(policy: Ppo, mode, batch) -> torch.Tensor:
+    """The loss of the first step over the whole batch, from the papers, row by row."""
+    c = policy.config
+    v_t = head(mode, "value", batch["obs"])[:, 0].numpy()
+    v_tp1 = head(mode, "value", batch["next_obs"])[:, 0].numpy()
+    for t in range(len(batch) - 1):  # within an episode the next row's own value is meant
+        if not batch["last"][t]:
+            v_tp1[t] = v_t[t + 1]
+    columns = batch["reward"], batch["discount"], v_t, v_tp1, batch["last"], c.gae_lambda
+    advantage = slow_gae(*columns)
+    returns = advantage + v_t
+    advantage = (advantage - advantage.mean()) / advantage.std()
+    out = mode.net(torch.from_numpy(batch["obs"]))
+    total = torch.zeros(())
+    for i in range(len(batch)):
+        p = torch.softmax(out["logits"][i], 0)
+        ratio = p[batch["action"][i]] / float(np.exp(batch["logp"][i]))
+        gain = ratio * advantage[i]
+        if advantage[i] > 0 and ratio > 1 + c.clip:
+            gain = torch.tensor((1 + c.clip) * advantage[i])
+        if advantage[i] < 0 and ratio < 1 - c.clip:
+            gain = torch.tensor((1 - c.clip) * advantage[i])
+        error = (out["value"][i, 0] - returns[i]) ** 2
+        entropy = -(p * p.log()).sum()
+        total = total - gain + c.value_weight * error - c.entropy_weight * entropy
+    return total / len(batch)
+
+
+def test_the_gradient_is_that_of_the_loss_as_written_out() -> None:
+    policy = ppo(epochs=1, minibatch_size=1000, max_grad_norm=None)
+    mode, reference = policy.learn_mode(3), policy.learn_mode(3)
+    rng = np.random.default_rng(1)
+    batch = rows(40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32))  # some are clipped
+    written_out(policy, reference, batch).backward()
+    mode.forward(batch, {"lr": 0.0})
+    torch.testing.assert_close(mode.net.grads, reference.net.grads, rtol=1e-3, atol=1e-5)
+    assert mode.net.grads.abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "slope"),
+    [
+        (1.0, 2.0, -2.0),  # -A within the band
+        (1.3, 2.0, 0.0),  # has gained enough
+        (0.7, 2.0, -2.0),  # a bad action grew unlikely too far: may come back
+        (0.7, -2.0, 0.0),  # has gained enough
+        (1.3, -2.0, 2.0),
+    ],
+)
+def test_the_clip_stops_gradients_only_where_nothing_more_is_to_be_gained(
+    ratio: float, advantage: float, slope: float
+) -> None:
+    at = torch.tensor([ratio], requires_grad=True)
+    clipped_loss(at, torch.tensor([advantage]), 0.2).backward()
+    assert at.grad is not None
+    assert at.grad.item() == pytest.approx(slope)
+
+
+def test_a_clipped_value_counts_its_worse_error() -> None:
+    value, goal, old = torch.tensor([2.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])
+    # held to 1.5: errors (1, 2) become max(1, 1.5)^2 and max(2, 1.5)^2
+    assert squared_loss(value, goal, old, 0.5).item() == pytest.approx((1.5**2 + 2**2) / 2)
+    assert squared_loss(value, goal, old, None).item() == pytest.approx((1 + 4) / 2)
+
+
+def test_a_truncated_row_bootstraps_from_what_came_and_a_terminated_one_does_not() -> None:
+    flags = np.array([True])
+    one = {"reward": np.ones(1, np.float32), "last": flags}
+    truncated = rows(1, terminated=~flags, truncated=flags, discount=np.full(1, 0.9, "f4"), **one)
+    terminated = rows(1, terminated=flags, truncated=~flags, discount=np.zeros(1, "f4"), **one)
+    mode = ppo(normalise_advantages=False).learn_mode(0)
+    value, value_tp1 = (head(mode, "value", truncated[k]).item() for k in ("obs", "next_obs"))
+    assert mode._advantages(truncated)[0] == pytest.approx(1 + 0.9 * value_tp1 - value)
+    assert mode._advantages(terminated)[0] == pytest.approx(1 - value)
+
+
+def test_the_last_row_of_a_token_bootstraps_though_its_episode_goes_on() -> None:
+    no = np.zeros(2, bool)
+    last = np.array([False, True])
+    batch = rows(2, terminated=no, truncated=no, last=last, discount=np.full(2, 0.9, "f4"))
+    mode = ppo(normalise_advantages=False, gae_lambda=0.0).learn_mode(0)
+    v_t, v_end = head(mode, "value", batch["obs"]), head(mode, "value", batch["next_obs"][1:])
+    expected = batch["reward"] + 0.9 * np.array([v_t[1], v_end[0]]).ravel() - v_t[:, 0].numpy()
+    np.testing.assert_allclose(mode._advantages(batch)[0], expected, rtol=1e-5)
+
+
+def test_normalised_values_change_units_and_nothing_else() -> None:
+    mode = ppo(normalise_values=True, normalise_advantages=False).learn_mode(0)
+    plain = ppo(normalise_advantages=False).learn_mode(0)
+    batch = rows(50)
+    advantage, goal, _ = mode._advantages(batch)
+    expected, returns, _ = plain._advantages(batch)
+    np.testing.assert_allclose(advantage, expected, rtol=1e-5)  # units of 1 so far
+    np.testing.assert_allclose(goal, (returns - returns.mean()) / returns.std(), atol=1e-5)
+    values = head(mode, "value", batch["obs"])[:, 0].numpy() * returns.std() + returns.mean()
+    again, goal, old = mode._advantages(batch)
+    mean, std = mode._unit()
+    np.testing.assert_allclose(goal * std + mean, again + values, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(old * std + mean, values, rtol=1e-3, atol=1e-4)
+
+
+def test_each_epoch_sees_every_row_once() -> None:
+    mode, seen = ppo(epochs=3, minibatch_size=10).learn_mode(0), []
+    step = mode._step
+    mode._step = lambda obs, *rest: (seen.append(obs), step(obs, *rest))[1]
+    batch = rows(32)
+    mode.forward(batch, LR)
+    assert [len(obs) for obs in seen] == [10, 10, 10, 2] * 3
+    for epoch in range(3):
+        got = torch.cat(seen[4 * epoch : 4 * epoch + 4])
+        assert sorted(got[:, 0].tolist()) == sorted(batch["obs"][:, 0].tolist())
+    assert not torch.equal(seen[0], seen[4])
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_old_and_new_likelihoods_agree_before_anything_is_learned(action: Column) -> None:
+    policy = ppo(action, epochs=1, minibatch_size=1000)
+    mode, act = policy.learn_mode(0), policy.collect_mode(1)
+    act.load(State(mode.weights(), {}))
+    batch = rows(200)
+    acted = act.forward(batch["obs"])
+    assert set(acted) == set(policy.collect_columns())
+    learned = mode.forward(batch.replace(**acted), LR)
+    assert float(learned.metrics["kl"]) == pytest.approx(0, abs=1e-6)
+    assert float(learned.metrics["clipped"]) == 0
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_what_is_rewarded_grows_likelier(action: Column) -> None:
+    policy = ppo(action, lr=3e-3, gae_lambda=0.0, gamma=0.0)
+    mode, act, greedy = policy.learn_mode(0), policy.collect_mode(1), policy.eval_mode(2)
+    obs = rows(64)["obs"]
+    for _ in range(40):
+        act.load(State(mode.weights(), {}))
+        acted = act.forward(obs)
+        wanted = acted["action"] if action is DISCRETE else -np.abs(acted["unclipped"] - 0.5).sum(1)
+        given = {"reward": wanted.astype(np.float32), "discount": np.zeros(64, np.float32)}
+        mode.forward(rows(64, obs=obs, **acted, **given), {"lr": 3e-3})
+    greedy.load(State(mode.weights(), {}))
+    goal = 1.0 if action is DISCRETE else 0.5
+    assert np.abs(greedy.forward(obs)["action"] - goal).mean() < 0.2
+
+
+def test_real_valued_actions_reach_the_env_within_its_bounds() -> None:
+    policy = ppo(Column("float32", (2,), low=(-0.1, -0.5), high=(0.1, 0.5)))
+    act = policy.collect_mode(0)
+    act.load(State(policy.learn_mode(0).weights(), {}))
+    acted = act.forward(rows(500)["obs"])
+    assert np.abs(acted["action"]).max(0) == pytest.approx([0.1, 0.5])
+    assert np.abs(acted["unclipped"]).max() > 1
+    assert acted["action"].dtype == np.float32
+    assert acted["logp"].shape == (500,)
+
+
+def test_the_gaussian_entropy_is_that_of_the_formula() -> None:
+    policy = ppo(CONTINUOUS)
+    out = {"mean": torch.zeros(3, 2), "log_std": torch.tensor([[0.0, 1.0]]).expand(3, 2)}
+    _, entropy = policy.distribution.logp_entropy(out, torch.zeros(3, 2))
+    expected = torch.distributions.Normal(torch.zeros(2), torch.tensor([1.0, np.e])).entropy().sum()
+    torch.testing.assert_close(entropy, expected.expand(3).float())
+
+
+def test_the_learning_rate_falls_to_zero_where_it_is_told_to() -> None:
+    policy = ppo(lr=0.1, lr_decay_steps=100)
+    found = [policy.command(Count(env_steps=t))["lr"] for t in (0, 50, 100, 200)]
+    assert found == pytest.approx([0.1, 0.05, 0.0, 0.0])
+    assert ppo(lr=0.1).command(Count(10**6))["lr"] == 0.1
+
+
+def test_only_the_actors_weights_travel() -> None:
+    names = ppo().learn_mode(0).weights()
+    assert {name.split(".")[0] for name in names} == {"logits"}
+    shared = ppo(model=Mlp(hidden=[8])).learn_mode(0).weights()
+    assert {name.split(".")[0] for name in shared} == {"trunk", "logits"}
+
+
+@pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
+def test_twenty_iterations_give_the_same_bits_whatever_the_global_generators(params) -> None:
+    policy = ppo(epochs=2, minibatch_size=10, **params)
+    one, other = (trained(policy, poisoned=p, command=LR) for p in (1, 2))
+    assert same_bits(one.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
+def test_saved_and_loaded_equals_uninterrupted(params) -> None:
+    policy = ppo(epochs=2, minibatch_size=10, **params)
+    whole, half = trained(policy, 20, command=LR), trained(policy, 10, command=LR)
+    resumed = policy.learn_mode(seed=99)
+    resumed.load_state_dict(half.state_dict())
+    poison(3)
+    learn(resumed, range(10, 20), LR)
+    assert same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_metrics_are_told_and_finite() -> None:
+    learned = ppo().learn_mode(0).forward(rows(), LR)
+    assert {"policy_loss", "value_loss", "entropy", "kl", "clipped"} <= set(learned.metrics)
+    assert all(np.isfinite(float(v)) for v in learned.metrics.values())
+
+
+def test_actions_of_many_choices_are_refused_with_a_way_out() -> None:
+    with pytest.raises(Unsound, match="no distribution for actions"):
+        ppo(Column("int64", (3,), low=0.0, high=4.0))
+
+
+def test_data_of_older_weights_must_not_be_learned_from() -> None:
+    assert Ppo.on_policy
+    assert {"logp", "last", "truncated", "next_obs"} <= set(ppo().learn_columns())
