@@ -42,7 +42,9 @@ def balance(graph: Graph, names: Iterable[str], edges: Iterable[Edge]) -> Balanc
         _join(ratio, flow)
     for edge in mixed:
         _join_any(graph, edge, ratio, found)
-    found.firings = {name: int(value) for _, group in ratio.groups() for name, value in group.items()}
+    found.firings = {
+        name: int(value) for _, group in ratio.groups() for name, value in group.items()
+    }
     _fill_rates(graph, edges, open_flows, found)
     return found
 
@@ -52,7 +54,9 @@ class _Ratios:
 
     def __init__(self, names: list[str]) -> None:
         self.of: dict[str, int] = {n: i for i, n in enumerate(names)}
-        self.members: dict[int, dict[str, Fraction]] = {i: {n: Fraction(1)} for i, n in enumerate(names)}
+        self.members: dict[int, dict[str, Fraction]] = {
+            i: {n: Fraction(1)} for i, n in enumerate(names)
+        }
 
     def groups(self) -> Iterator[tuple[int, dict[str, Fraction]]]:
         yield from self.members.items()
@@ -153,7 +157,11 @@ def _join_any(graph: Graph, edge: Edge, ratio: _Ratios, found: Balance) -> None:
         if ratio.of[source.node] != ratio.of[edge.source.node]:
             ratio.unite(edge.source.node, source.node, Fraction(1))
     total = sum(
-        (ratio.value(s.node) * (graph.nodes[s.node].rate(s.port) or 1) * graph.nodes[s.node].replicas)
+        (
+            ratio.value(s.node)
+            * (graph.nodes[s.node].rate(s.port) or 1)
+            * graph.nodes[s.node].replicas
+        )
         for s in edge.sources
     )
     want = Fraction(total) / taken
@@ -171,7 +179,9 @@ def _join_any(graph: Graph, edge: Edge, ratio: _Ratios, found: Balance) -> None:
         )
 
 
-def _fill_rates(graph: Graph, edges: Iterable[Edge], open_flows: list[_Flow], found: Balance) -> None:
+def _fill_rates(
+    graph: Graph, edges: Iterable[Edge], open_flows: list[_Flow], found: Balance
+) -> None:
     for edge in edges:
         for ref in (*edge.sources, edge.to):
             rate = graph.nodes[ref.node].rate(ref.port)

@@ -56,7 +56,9 @@ class Batch:
         for name, array in self._columns.items():
             if rows != len(array):
                 if rows >= 0:
-                    raise ValueError(f"column '{name}' has {len(array)} rows; the others have {rows}")
+                    raise ValueError(
+                        f"column '{name}' has {len(array)} rows; the others have {rows}"
+                    )
                 rows = len(array)
             array.flags.writeable = False
         self.rows = max(rows, 0)

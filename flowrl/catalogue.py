@@ -68,7 +68,9 @@ class Catalogue:
         path = self.path(kind, name)
         if path is None:
             hint = nearest(name, self.names(kind))
-            raise UnknownType(f"unknown {kind} type '{name}'", f"{hint} (your own: 'package.module:Class')")
+            raise UnknownType(
+                f"unknown {kind} type '{name}'", f"{hint} (your own: 'package.module:Class')"
+            )
         return _checked(kind, name, self._imported(path))
 
     def _all(self) -> list[Table]:
@@ -87,14 +89,19 @@ class Catalogue:
             if error.name and (module == error.name or module.startswith(error.name + ".")):
                 beside = " or ".join(str(f) for f in self.folders) or "the graph"
                 raise UnknownType(
-                    f"'{path}': there is no module '{error.name}'", f"install it, or put it beside {beside}"
+                    f"'{path}': there is no module '{error.name}'",
+                    f"install it, or put it beside {beside}",
                 ) from error
             raise UnknownType(f"'{path}' needs the module '{error.name}'", "install it") from error
         except Exception as error:
             raise UnknownType(f"'{path}' cannot be imported: {_where(error)}") from error
         if not hasattr(found, name):
-            public = [n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module]
-            raise UnknownType(f"'{path}': the module '{module}' has no '{name}'", nearest(name, public))
+            public = [
+                n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module
+            ]
+            raise UnknownType(
+                f"'{path}': the module '{module}' has no '{name}'", nearest(name, public)
+            )
         return getattr(found, name)
 
 
@@ -108,8 +115,14 @@ def _checked(kind: str, name: str, found: Any) -> type[Any]:
     if kind == "node" and isinstance(getattr(found, "node", None), type):
         found = found.node  # a decorated function
     if not (isinstance(found, type) and issubclass(found, wanted)):
-        how = "subclass flowrl.Node, or decorate a function with @flowrl.node" if kind == "node" else ""
-        raise UnknownType(f"'{name}' is not a {kind} type", how or f"subclass the library's {kind} class")
+        how = (
+            "subclass flowrl.Node, or decorate a function with @flowrl.node"
+            if kind == "node"
+            else ""
+        )
+        raise UnknownType(
+            f"'{name}' is not a {kind} type", how or f"subclass the library's {kind} class"
+        )
     if kind != "node" and found.kind != kind:
         raise UnknownType(f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here")
     return found

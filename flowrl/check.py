@@ -110,8 +110,16 @@ def _unfed(graph: Graph, spec: NodeSpec, port: str, kind: Input) -> Problem:
     arrow = "<->" if isinstance(kind, Link) else "->"
     word = {"stream": "input", "state": "state input", "link": "link"}[kind.kind]
     first = fits[0].partition(".")[0] if fits else ""
-    hint = f"add '{first} {arrow} {spec.name}.{port}'" if fits else f"no node of the graph gives '{kind.type}'"
-    return Problem(str(spec.mark()), f"nodes.{spec.name}: the {word} '{port}' ({kind.type}) is not connected", hint)
+    hint = (
+        f"add '{first} {arrow} {spec.name}.{port}'"
+        if fits
+        else f"no node of the graph gives '{kind.type}'"
+    )
+    return Problem(
+        str(spec.mark()),
+        f"nodes.{spec.name}: the {word} '{port}' ({kind.type}) is not connected",
+        hint,
+    )
 
 
 def _untaken(graph: Graph, spec: NodeSpec, port: str, kind: Output) -> Problem:
@@ -124,8 +132,14 @@ def _untaken(graph: Graph, spec: NodeSpec, port: str, kind: Output) -> Problem:
     ]
     word = {"stream": "output", "state": "state output", "link": "service"}[kind.kind]
     arrow = "<->" if isinstance(kind, Service) else "->"
-    hint = f"add '{spec.name} {arrow} {fits[0]}'" if fits else "remove the node, or add one that takes it"
-    return Problem(str(spec.mark()), f"nodes.{spec.name}: nobody takes the {word} '{port}' ({kind.type})", hint)
+    hint = (
+        f"add '{spec.name} {arrow} {fits[0]}'"
+        if fits
+        else "remove the node, or add one that takes it"
+    )
+    return Problem(
+        str(spec.mark()), f"nodes.{spec.name}: nobody takes the {word} '{port}' ({kind.type})", hint
+    )
 
 
 def _link_cycle(graph: Graph) -> Iterator[Problem]:
@@ -142,7 +156,11 @@ def _link_cycle(graph: Graph) -> Iterator[Problem]:
             del path[depth:]
             if name in path:
                 ring = " <-> ".join([*path[path.index(name) :], name])
-                yield Problem(str(calls[name][0].mark), f"the links {ring} call each other in a circle", "cut one")
+                yield Problem(
+                    str(calls[name][0].mark),
+                    f"the links {ring} call each other in a circle",
+                    "cut one",
+                )
                 return
             if name not in done:
                 path.append(name)
@@ -153,7 +171,9 @@ def _link_cycle(graph: Graph) -> Iterator[Problem]:
 # columns
 
 
-def _columns(graph: Graph, facts: Mapping[str, Facts], schemas: Mapping[PortRef, Schema | None]) -> Iterator[Problem]:
+def _columns(
+    graph: Graph, facts: Mapping[str, Facts], schemas: Mapping[PortRef, Schema | None]
+) -> Iterator[Problem]:
     """Columns that a consumer needs against those that it is given."""
     for edge in graph.edges:
         needs = facts[edge.to.node].needs.get(edge.to.port) if edge.to.node in facts else None
@@ -166,7 +186,9 @@ def _columns(graph: Graph, facts: Mapping[str, Facts], schemas: Mapping[PortRef,
                 yield Problem(
                     str(edge.mark),
                     f"{edge.to} needs the column '{name}' ({column}), and {_sources(edge)} does not give it",
-                    f"it gives {shown}; {nearest(name, given)}" if nearest(name, given)[:3] == "did" else f"it gives {shown}",
+                    f"it gives {shown}; {nearest(name, given)}"
+                    if nearest(name, given)[:3] == "did"
+                    else f"it gives {shown}",
                 )
             elif given[name] != column:
                 yield Problem(
@@ -188,7 +210,9 @@ def _warmup_columns(checked: Checked) -> Iterator[Problem]:
             spec = graph.nodes[node]
             config = spec.config.model_copy(update=dict(settings))
             problems: list[Problem] = []
-            facts, _ = describe_all(graph, checked.program, problems, {node: config}, only=node, known=checked.facts)
+            facts, _ = describe_all(
+                graph, checked.program, problems, {node: config}, only=node, known=checked.facts
+            )
             yield from problems
             if node in facts and not problems:
                 for port, schema in facts[node].outs.items():
@@ -221,18 +245,30 @@ def _first_rows(checked: Checked) -> Iterator[Problem]:
             rows = 0
             for warm in program.warmup:
                 if name in warm.part.firings and not warm.part.active_outputs(name):
-                    rows += warm.rounds * warm.part.firings[name] * warm.part.rates.get(edge.to, 1) * per_token
+                    rows += (
+                        warm.rounds
+                        * warm.part.firings[name]
+                        * warm.part.rates.get(edge.to, 1)
+                        * per_token
+                    )
             rows += program.round.rates.get(edge.to, 1) * per_token
             if program.round.active_outputs(name) and rows < needed:
                 yield _too_short(checked, name, edge, rows, needed, param)
 
 
 def _rows_of_token(checked: Checked, edge: Edge) -> int | None:
-    rows = [checked.facts[s.node].rows.get(s.port) if s.node in checked.facts else None for s in edge.sources]
+    rows = [
+        checked.facts[s.node].rows.get(s.port) if s.node in checked.facts else None
+        for s in edge.sources
+    ]
     if any(r is None for r in rows):
         return _rows_before(checked, edge)
     fan_in = 1 if checked.graph.nodes[edge.to.node].replicas > 1 else 0
-    return sum(r * (1 if fan_in else checked.graph.nodes[s.node].replicas) for r, s in zip(rows, edge.sources, strict=True) if r)
+    return sum(
+        r * (1 if fan_in else checked.graph.nodes[s.node].replicas)
+        for r, s in zip(rows, edge.sources, strict=True)
+        if r
+    )
 
 
 def _rows_before(checked: Checked, edge: Edge) -> int | None:
@@ -246,7 +282,9 @@ def _rows_before(checked: Checked, edge: Edge) -> int | None:
     return _rows_of_token(checked, before) if before else None
 
 
-def _too_short(checked: Checked, name: str, edge: Edge, rows: int, needed: int, param: str) -> Problem:
+def _too_short(
+    checked: Checked, name: str, edge: Edge, rows: int, needed: int, param: str
+) -> Problem:
     spec = checked.graph.nodes[name]
     phases = [w.phase for w in checked.program.warmup if name in w.part.firings]
     mark = phases[0].mark if phases else spec.mark(param)
@@ -260,7 +298,11 @@ def _too_short(checked: Checked, name: str, edge: Edge, rows: int, needed: int, 
 
 def _memory(checked: Checked) -> Iterator[Problem]:
     """What all nodes would allocate, against what this machine has."""
-    wants = {n: f.memory_bytes * checked.graph.nodes[n].replicas for n, f in checked.facts.items() if f.memory_bytes}
+    wants = {
+        n: f.memory_bytes * checked.graph.nodes[n].replicas
+        for n, f in checked.facts.items()
+        if f.memory_bytes
+    }
     have = machine_memory_bytes()
     total = sum(wants.values())
     if have is None or total <= have:
@@ -310,7 +352,11 @@ def _staleness(graph: Graph) -> Iterator[Problem]:
     for edge in graph.edges:
         if edge.max_staleness is None:
             continue
-        worst = edge if edge.kind == "state" else max(_state_upstream(graph, edge), key=lambda e: e.lag, default=None)
+        worst = (
+            edge
+            if edge.kind == "state"
+            else max(_state_upstream(graph, edge), key=lambda e: e.lag, default=None)
+        )
         if worst is not None and not worst.latest and worst.lag > edge.max_staleness:
             yield Problem(
                 str(edge.mark),
@@ -362,7 +408,9 @@ def _failures(graph: Graph) -> Iterator[Problem]:
     """A failed firing can be passed over only where nobody waits for what it gives."""
     taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
     for name, spec in graph.nodes.items():
-        outs = [p for p, k in spec.cls.ports.items() if isinstance(k, Out) and PortRef(name, p) in taken]
+        outs = [
+            p for p, k in spec.cls.ports.items() if isinstance(k, Out) and PortRef(name, p) in taken
+        ]
         if spec.on_failure == "ignore" and outs:
             yield Problem(
                 str(spec.mark()),
@@ -377,7 +425,9 @@ def _reasons(checked: Checked) -> Iterator[str]:
     for edge in graph.edges:
         if edge.latest:
             yield f"{edge}: latest (the version depends on speed)"
-        if edge.merge == "any" and (len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1):
+        if edge.merge == "any" and (
+            len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
+        ):
             yield f"{edge}: merge any (the order depends on speed)"
         if edge.when_full == "drop_oldest":
             yield f"{edge}: drop_oldest (what is dropped depends on speed)"

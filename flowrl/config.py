@@ -27,7 +27,9 @@ def param(default: Any, about: str, *, phase: bool = False, **limits: Any) -> An
     return Field(default, description=about, json_schema_extra={"phase": phase}, **limits)
 
 
-def part(kind: str, about: str, *, shared: str = "", default: Any = REQUIRED, phase: bool = False) -> Any:
+def part(
+    kind: str, about: str, *, shared: str = "", default: Any = REQUIRED, phase: bool = False
+) -> Any:
     """A parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
     `shared` names the section at the top of the graph that it is taken from (and laid over) where the

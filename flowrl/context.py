@@ -48,9 +48,13 @@ class Context:
     replica: int = 0
     seed: int = 0
     torch_threads: int = 1
-    inputs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of the stream inputs
+    inputs: Mapping[str, Schema | None] = field(
+        default_factory=dict
+    )  # columns of the stream inputs
     outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of the stream outputs
-    rates: Mapping[str, int] = field(default_factory=dict)  # every stream port's rate, `auto` worked out
+    rates: Mapping[str, int] = field(
+        default_factory=dict
+    )  # every stream port's rate, `auto` worked out
     wanted: frozenset[str] | None = None  # outputs that somebody takes now; None: all
     clock: Clock = START  # the causal past of what this node holds, its own firings included
     records: list[Record] = field(default_factory=list)

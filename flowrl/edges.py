@@ -16,7 +16,9 @@ from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.yamlfile import Item, Mark
 
-OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {  # option: the kinds of edge it fits, what it takes
+OPTIONS: Mapping[
+    str, tuple[tuple[str, ...], str]
+] = {  # option: the kinds of edge it fits, what it takes
     "lag": (("state",), "a whole number of rounds, 0 or more"),
     "every": (("state",), "a whole number of firings, 1 or more"),
     "latest": (("state",), "true or false"),
@@ -102,22 +104,34 @@ class EdgeReader:
         if options.value is None:
             if "->" in text:
                 for s in self.chain(text, {}, mark):
-                    yield Statement(s.arrow, (), s.to, {"from": Item(str(s.sources[0]), mark)}, mark)
+                    yield Statement(
+                        s.arrow, (), s.to, {"from": Item(str(s.sources[0]), mark)}, mark
+                    )
             else:
                 yield Statement("->", (), end_of(text), {}, mark)
         elif isinstance(options.value, dict):
             yield from self.chain(text, options.value, mark)
         else:
-            self.problem(options.mark, f"edges: the options of '{text}' are not a mapping", "write {lag: 1}")
+            self.problem(
+                options.mark, f"edges: the options of '{text}' are not a mapping", "write {lag: 1}"
+            )
 
     def chain(self, text: str, options: Mapping[str, Item], mark: Mark) -> Iterator[Statement]:
         if not _CHAIN.fullmatch(text):
-            self.problem(mark, f"edges: '{text}' is not an edge", "write 'a -> b' or 'a <-> b', ports as 'a.port'")
+            self.problem(
+                mark,
+                f"edges: '{text}' is not an edge",
+                "write 'a -> b' or 'a <-> b', ports as 'a.port'",
+            )
             return
         words = _ARROW.split(text.strip())
         ends = [tuple(map(end_of, w.split(","))) for w in words[::2]]
         if options and len(ends) > 2:
-            self.problem(mark, f"edges: the options of '{text}' could mean several edges", "write that edge apart")
+            self.problem(
+                mark,
+                f"edges: the options of '{text}' could mean several edges",
+                "write that edge apart",
+            )
             return
         for arrow, sources, targets in zip(words[1::2], ends, ends[1:], strict=False):
             for to in targets:
@@ -127,15 +141,29 @@ class EdgeReader:
         fields = dict(item.fields)
         to, source = fields.pop("to", None), fields.pop("from", None)
         if to is None or not isinstance(to.value, str) or source is None:
-            self.problem(item.mark, "edges: an edge in full has 'from' and 'to'", "{from: a.port, to: b.port}")
+            self.problem(
+                item.mark,
+                "edges: an edge in full has 'from' and 'to'",
+                "{from: a.port, to: b.port}",
+            )
             return
-        names = [i.value for i in source.items] if isinstance(source.value, list) else [source.value]
-        if not names or not all(isinstance(n, str) and re.fullmatch(_NAME, n.strip()) for n in names):
-            self.problem(source.mark, "edges: 'from' is not a node or port", "write 'node.port', or a list of them")
+        names = (
+            [i.value for i in source.items] if isinstance(source.value, list) else [source.value]
+        )
+        if not names or not all(
+            isinstance(n, str) and re.fullmatch(_NAME, n.strip()) for n in names
+        ):
+            self.problem(
+                source.mark,
+                "edges: 'from' is not a node or port",
+                "write 'node.port', or a list of them",
+            )
             return
         link = fields.pop("link", None)
         arrow = "<->" if link is not None and link.value else "->"
-        yield Statement(arrow, tuple(end_of(str(n)) for n in names), end_of(to.value), fields, item.mark)
+        yield Statement(
+            arrow, tuple(end_of(str(n)) for n in names), end_of(to.value), fields, item.mark
+        )
 
     # what it means
 
@@ -169,7 +197,9 @@ class EdgeReader:
             and (source is None or end_of(str(source.value)).node in {s.node for s in edge.sources})
         ]
         if not gone:
-            self.problem(statement.mark, f"edges: null removes the edge into '{to}', and there is none")
+            self.problem(
+                statement.mark, f"edges: null removes the edge into '{to}', and there is none"
+            )
         for ref in gone:
             del found[ref]
 
@@ -178,7 +208,9 @@ class EdgeReader:
         for end in ends:
             if not self.known(end) and end.node not in self.broken:
                 names = {*self.nodes, *self.broken, *self.parts}
-                self.problem(statement.mark, f"edges: unknown node '{end.node}'", nearest(end.node, names))
+                self.problem(
+                    statement.mark, f"edges: unknown node '{end.node}'", nearest(end.node, names)
+                )
         if not all(map(self.known, ends)):
             return None
         pairs = [self.pair(statement, source) for source in statement.sources]
@@ -188,7 +220,11 @@ class EdgeReader:
         targets = {p[1] for p in pairs if p}
         if len(targets) > 1:
             names = ", ".join(sorted(map(str, targets)))
-            self.problem(statement.mark, f"edges: the sources lead to different inputs: {names}", "name the port")
+            self.problem(
+                statement.mark,
+                f"edges: the sources lead to different inputs: {names}",
+                "name the port",
+            )
             return None
         return self.with_options(statement, sources, targets.pop())
 
@@ -203,7 +239,9 @@ class EdgeReader:
         for end in (source, to):
             if not self.ports(end):
                 names = [name for _, name, _ in self.ports(End(end.node))]
-                self.problem(mark, f"edges: '{end.node}' has no port '{end.port}'", nearest(end.port, names))
+                self.problem(
+                    mark, f"edges: '{end.node}' has no port '{end.port}'", nearest(end.port, names)
+                )
                 return None
         if statement.arrow == "<->":
             found = self.fits(source, to, link=True) + self.fits(to, source, link=True)
@@ -213,7 +251,9 @@ class EdgeReader:
             return found[0]
         if found:
             options = " or ".join(f"'{a} {statement.arrow} {b}'" for a, b in found)
-            self.problem(mark, f"edges: '{source} {statement.arrow} {to}' is ambiguous", f"write {options}")
+            self.problem(
+                mark, f"edges: '{source} {statement.arrow} {to}' is ambiguous", f"write {options}"
+            )
         else:
             what = f"edges: no output of '{source}' fits an input of '{to}'"
             if statement.arrow == "<->":
@@ -228,7 +268,9 @@ class EdgeReader:
             ports = self.nodes[end.node].cls.ports
             found = [(PortRef(end.node, name), name, port) for name, port in ports.items()]
         else:
-            found = [(ref, name, self.nodes[ref.node].port(ref.port)) for name, ref in inner.items()]
+            found = [
+                (ref, name, self.nodes[ref.node].port(ref.port)) for name, ref in inner.items()
+            ]
         return [f for f in found if end.port in ("", f[1])]
 
     def fits(self, source: End, to: End, link: bool) -> list[tuple[PortRef, PortRef]]:
@@ -248,7 +290,11 @@ class EdgeReader:
     def candidates(self, source: End, to: End, arrow: str) -> str:
         def listed(end: End, kinds: Any) -> str:
             ports = self.ports(End(end.node))
-            shown = [f"{n} ({p.type}{', optional' if p.optional else ''})" for _, n, p in ports if isinstance(p, kinds)]
+            shown = [
+                f"{n} ({p.type}{', optional' if p.optional else ''})"
+                for _, n, p in ports
+                if isinstance(p, kinds)
+            ]
             return ", ".join(shown) or "none"
 
         if arrow == "<->":
@@ -261,13 +307,23 @@ class EdgeReader:
             f"inputs of '{to.node}': {listed(to, In | StateIn)}; optional inputs must be named"
         )
 
-    def with_options(self, statement: Statement, sources: tuple[PortRef, ...], to: PortRef) -> Edge | None:
+    def with_options(
+        self, statement: Statement, sources: tuple[PortRef, ...], to: PortRef
+    ) -> Edge | None:
         kind = self.nodes[to.node].port(to.port).kind
         if kind == "link" and len(sources) > 1:
-            self.problem(statement.mark, f"edges: the link {to} has one service", "write one node before '<->'")
+            self.problem(
+                statement.mark,
+                f"edges: the link {to} has one service",
+                "write one node before '<->'",
+            )
             return None
         if kind == "state" and len(sources) > 1:
-            self.problem(statement.mark, f"edges: the state input {to} has one source", "write one node before '->'")
+            self.problem(
+                statement.mark,
+                f"edges: the state input {to} has one source",
+                "write one node before '->'",
+            )
             return None
         options: dict[str, Any] = {}
         for name, item in statement.options.items():
@@ -282,11 +338,21 @@ class EdgeReader:
         kinds, wanted = OPTIONS[name]
         if kind not in kinds:
             fitting = [n for n, (k, _) in OPTIONS.items() if kind in k]
-            hint = f"options of a {kind} edge: {', '.join(fitting)}" if fitting else "a link has no options"
-            self.problem(item.at, f"edges: '{name}' is an option of {' and '.join(kinds)} edges; {to} is a {kind}", hint)
+            hint = (
+                f"options of a {kind} edge: {', '.join(fitting)}"
+                if fitting
+                else "a link has no options"
+            )
+            self.problem(
+                item.at,
+                f"edges: '{name}' is an option of {' and '.join(kinds)} edges; {to} is a {kind}",
+                hint,
+            )
             return False
         if not _right(name, item.value):
-            self.problem(item.mark, f"edges: {to}: {name} is {item.plain()!r}", f"expected {wanted}")
+            self.problem(
+                item.mark, f"edges: {to}: {name} is {item.plain()!r}", f"expected {wanted}"
+            )
             return False
         return True
 

@@ -23,7 +23,9 @@ from flowrl.state import Count, State
 from flowrl.wiring import Wired, make
 
 Reason = Literal["verdict", "steps", "train_iters", "time", "interrupt", "done"]
-Step = tuple[Runner, int, Callable[[], None] | None, bool]  # who, how often, what follows each firing, may starve
+Step = tuple[
+    Runner, int, Callable[[], None] | None, bool
+]  # who, how often, what follows each firing, may starve
 
 RETRIES = 3  # firings that `on_failure: restart` tries again before it gives up
 
@@ -66,7 +68,9 @@ class _Cut(Exception):
 class Engine:
     """Runs a sound graph in one thread."""
 
-    def __init__(self, checked: Checked, sink: Sink, seed: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, checked: Checked, sink: Sink, seed: int | None = None, limits: Limits | None = None
+    ) -> None:
         self.checked, self.sink = checked.demand(), sink
         self.graph = checked.graph
         self.limits = limits or self.graph.limits
@@ -98,7 +102,11 @@ class Engine:
         found = {}
         for runner in self._learners:
             for name, port in runner.spec.cls.ports.items():
-                if port.kind == "state" and hasattr(port, "type") and type(port).__name__ == "StateOut":
+                if (
+                    port.kind == "state"
+                    and hasattr(port, "type")
+                    and type(port).__name__ == "StateOut"
+                ):
                     state = runner.node.state(name)
                     found[f"{runner.key}.{name}"] = State(
                         state.arrays, state.command, runner.fired, runner.ctx.clock
@@ -147,7 +155,9 @@ class Engine:
             try:
                 runner.node.reconfigure(**values)
             except Exception as error:
-                raise NodeError(runner.key, f"taking the settings {', '.join(values)}", error) from error
+                raise NodeError(
+                    runner.key, f"taking the settings {', '.join(values)}", error
+                ) from error
         return {key: getattr(self.graph.nodes[name].config, key) for key in values}
 
     def _rounds(self) -> None:
@@ -333,7 +343,11 @@ class _Guard:
         """The same node, made anew; its context (and so its counters) goes on."""
         runner = self.runner
         old = runner.node
-        links = {n: getattr(old, n) for n, p in runner.spec.cls.ports.items() if type(p).__name__ == "Link"}
+        links = {
+            n: getattr(old, n)
+            for n, p in runner.spec.cls.ports.items()
+            if type(p).__name__ == "Link"
+        }
         old.close()
         context: Context = runner.ctx
         runner.node = runner.spec.cls(config=runner.spec.config, context=context, **links)

@@ -69,7 +69,12 @@ def _order(graph: Graph, program: Program) -> list[str]:
 
 
 def _inputs(
-    graph: Graph, spec: NodeSpec, edges: list[Edge], facts: Mapping[str, Facts], schemas: Schemas, problems: list[Problem]
+    graph: Graph,
+    spec: NodeSpec,
+    edges: list[Edge],
+    facts: Mapping[str, Facts],
+    schemas: Schemas,
+    problems: list[Problem],
 ) -> dict[str, Schema | None] | None:
     found: dict[str, Schema | None] = {}
     for port, kind in spec.cls.ports.items():
@@ -93,7 +98,8 @@ def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | N
     a = ", ".join(f"{n} {c}" for n, c in (first or {}).items()) or "no table"
     b = ", ".join(f"{n} {c}" for n, c in (other or {}).items()) or "no table"
     return Problem(
-        str(edge.mark), f"{edge}: its sources give different columns: {edge.source} gives {a}; {source} gives {b}",
+        str(edge.mark),
+        f"{edge}: its sources give different columns: {edge.source} gives {a}; {source} gives {b}",
         "put a node in between that makes them alike",
     )
 
@@ -108,15 +114,27 @@ def _links(edges: list[Edge], facts: Mapping[str, Facts]) -> dict[str, object] |
     return found
 
 
-def _describe(spec: NodeSpec, config: Config, known: Known, problems: list[Problem]) -> Facts | None:
-    missing = [p for p, k in spec.cls.ports.items() if not k.optional and isinstance(k, In) and p not in known.inputs]
-    missing += [p for p, k in spec.cls.ports.items() if not k.optional and type(k).__name__ == "Link" and p not in known.links]
+def _describe(
+    spec: NodeSpec, config: Config, known: Known, problems: list[Problem]
+) -> Facts | None:
+    missing = [
+        p
+        for p, k in spec.cls.ports.items()
+        if not k.optional and isinstance(k, In) and p not in known.inputs
+    ]
+    missing += [
+        p
+        for p, k in spec.cls.ports.items()
+        if not k.optional and type(k).__name__ == "Link" and p not in known.links
+    ]
     if missing:
         return None  # not connected: told elsewhere
     try:
         return spec.cls.describe(config, known)
     except Unsound as error:
-        problems.append(Problem(str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}", error.hint))
+        problems.append(
+            Problem(str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}", error.hint)
+        )
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"

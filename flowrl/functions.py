@@ -47,7 +47,10 @@ def node(function: Callable[..., Any]) -> Callable[..., Any]:
         self.params = {name: getattr(self.config, name) for name in fields}  # type: ignore[attr-defined]
 
     own = inspect.Parameter
-    signature = [own("self", own.POSITIONAL_ONLY), *(own(n, own.POSITIONAL_OR_KEYWORD) for n in inputs)]
+    signature = [
+        own("self", own.POSITIONAL_ONLY),
+        *(own(n, own.POSITIONAL_OR_KEYWORD) for n in inputs),
+    ]
     fire.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     body = {
         **ports,

@@ -37,6 +37,9 @@ class NodeSpec:
     written: Item  # the parameters as they were written, for their places
     replicas: int = 1
     on_failure: OnFailure = "stop"
+    shared: Mapping[str, Item] = field(
+        default_factory=dict
+    )  # the sections at the top that it may take
 
     def port(self, name: str) -> Port:
         """A port by its name."""
@@ -90,11 +93,15 @@ class Edge:
 class Phase:
     """A warm-up phase: the paths that are active, settings that differ, and its length."""
 
-    paths: tuple[tuple[str, str], ...]  # from node, to node
+    paths: tuple[
+        tuple[tuple[str, ...], tuple[str, ...]], ...
+    ]  # from nodes, to nodes (a part-graph is several)
     mark: Mark
     steps: int | None = None  # env steps, rounded up to whole rounds
     rounds: int | None = None
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # node -> parameter -> value
+    settings: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # node -> parameter -> value
     written: Mapping[str, Any] = field(default_factory=dict)
 
 

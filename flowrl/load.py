@@ -24,12 +24,22 @@ from flowrl.ports import In, StateIn
 from flowrl.tree import locate, merge, put, read_graph, shown, substitute
 from flowrl.yamlfile import Item, Mark, item_of, parse_value
 
-ROOT_KEYS = ("about", "seed", "torch_threads", "limits", "params", "nodes", "edges", "warmup", "placements")
+ROOT_KEYS = (
+    "about",
+    "seed",
+    "torch_threads",
+    "limits",
+    "params",
+    "nodes",
+    "edges",
+    "warmup",
+    "placements",
+)
 PART_KEYS = ("about", "params", "ports", "nodes", "edges")
 NODE_KEYS = ("type", "replicas", "on_failure")
 FAILURES = ("stop", "restart", "ignore")
 
-_NAME = re.compile(r"[A-Za-z_]\w*(-\w+)*")
+_NAME = re.compile(r"[A-Za-z_]\w*(-\w+)*(/[A-Za-z_]\w*(-\w+)*)*")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
 _SITE = re.compile(r"[\w.*?@:/\[\]-]+")
@@ -85,7 +95,6 @@ class _Loader:
         self.nodes: dict[str, NodeSpec] = {}
         self.broken: set[str] = set()
         self.parts: dict[str, dict[str, PortRef]] = {}
-        self.shared: dict[str, Mapping[str, Item]] = {}
         self.edge_sets: list[tuple[PortRef, str, Item]] = []
         self.folder = folders[-1] if folders else None
 
@@ -96,7 +105,9 @@ class _Loader:
         """The whole graph."""
         graph = Graph(name, nodes=self.nodes, files=files)
         reader = EdgeReader(self.nodes, self.parts, self.broken, self.problems)
-        tree, statements = self.scope(tree, "", {}, {}, reader, ROOT_KEYS, [self.folder] if self.folder else [])
+        tree, statements = self.scope(
+            tree, "", {}, {}, reader, ROOT_KEYS, [self.folder] if self.folder else []
+        )
         graph.edges = self.with_sets(reader.edges(statements), reader)
         self.root(tree, graph)
         return Loaded(graph, tree, self.problems)
@@ -117,11 +128,15 @@ class _Loader:
             sections = {*ROOT_KEYS, *tree.fields} - {"nodes", "edges", "warmup"}
             if path[0] not in sections:
                 known = {*sections, *(nodes.fields if nodes else ())}
-                self.problem(value.mark, f"there is no node or section '{path[0]}'", nearest(path[0], known))
+                self.problem(
+                    value.mark, f"there is no node or section '{path[0]}'", nearest(path[0], known)
+                )
                 return tree
             return put(tree, path, value)
         if len(path) == 1:
-            self.problem(value.mark, f"'{path[0]}' is a node", f"set one of its parameters: {path[0]}.KEY")
+            self.problem(
+                value.mark, f"'{path[0]}' is a node", f"set one of its parameters: {path[0]}.KEY"
+            )
             return tree
         return self.set_in_node(tree, path, value, node)
 
@@ -130,7 +145,11 @@ class _Loader:
         type_item = node.fields.get("type")
         name = type_item.value if type_item else node.value
         try:
-            cls = self.catalogue.find("node", name) if isinstance(name, str) and not _is_file(name) else None
+            cls = (
+                self.catalogue.find("node", name)
+                if isinstance(name, str) and not _is_file(name)
+                else None
+            )
         except UnknownType:
             cls = None  # told when the node is read
         key = path[1]
@@ -188,7 +207,9 @@ class _Loader:
         statements: list[Statement] = []
         nodes = tree.fields.get("nodes", Item({}, tree.mark))
         if not isinstance(nodes.value, dict) or not nodes.value:
-            self.problem(nodes.at, "nodes: expected a mapping of names to nodes", "nodes: {name: {type: …}}")
+            self.problem(
+                nodes.at, "nodes: expected a mapping of names to nodes", "nodes: {name: {type: …}}"
+            )
         for name, item in nodes.fields.items():
             statements += self.node(name, prefix, item, shared, reader, above)
         self.unused(sections, keys, tree)
@@ -204,13 +225,21 @@ class _Loader:
             self.problem(params.mark, "params: expected a mapping of names to values")
         for name, item in given.items():
             if name not in params.fields:
-                self.problem(item.at, f"unknown parameter '{name}' of the part-graph", nearest(name, params.fields))
+                self.problem(
+                    item.at,
+                    f"unknown parameter '{name}' of the part-graph",
+                    nearest(name, params.fields),
+                )
         values = {**params.fields, **given}
         used: set[str] = set()
         rest = {k: v for k, v in tree.fields.items() if k != "params"}
         done = substitute(Item(rest, tree.mark), values, self.problems, used)
         for name in params.fields.keys() - used:
-            self.problem(params.fields[name].at, f"params: '{name}' is used nowhere", f"write ${{{name}}} where it is meant")
+            self.problem(
+                params.fields[name].at,
+                f"params: '{name}' is used nowhere",
+                f"write ${{{name}}} where it is meant",
+            )
         return done
 
     def unused(self, sections: Mapping[str, Item], keys: tuple[str, ...], tree: Item) -> None:
@@ -232,12 +261,20 @@ class _Loader:
         }
 
     def node(
-        self, name: str, prefix: str, item: Item, shared: Mapping[str, Item], reader: EdgeReader, above: list[Path]
+        self,
+        name: str,
+        prefix: str,
+        item: Item,
+        shared: Mapping[str, Item],
+        reader: EdgeReader,
+        above: list[Path],
     ) -> list[Statement]:
         full = prefix + name
         self.broken.add(full)
         if not _NAME.fullmatch(name):
-            self.problem(item.at, f"nodes: '{name}' is not a name", "use letters, digits, '_' and '-'")
+            self.problem(
+                item.at, f"nodes: '{name}' is not a name", "use letters, digits, '_' and '-'"
+            )
             return []
         if isinstance(item.value, str):
             item = Item({"type": Item(item.value, item.mark)}, item.mark, item.key)
@@ -246,72 +283,110 @@ class _Loader:
             return []
         named = item.fields.get("type")
         if named is None or not isinstance(named.value, str):
-            hint = nearest("", self.catalogue.names("node")) if named is None else "expected a type's name"
+            hint = (
+                nearest("", self.catalogue.names("node"))
+                if named is None
+                else "expected a type's name"
+            )
             self.problem(named.mark if named else item.at, f"nodes.{full}: missing 'type'", hint)
             return []
         if _is_file(named.value):
             return self.part_graph(full, named, item, shared, reader, above)
         spec = self.node_spec(full, named, item, shared)
         if spec is not None:
-            self.nodes[full], self.shared[full] = spec, shared
+            self.nodes[full] = spec
             self.broken.discard(full)
         return []
 
-    def node_spec(self, name: str, named: Item, item: Item, shared: Mapping[str, Item]) -> NodeSpec | None:
+    def node_spec(
+        self, name: str, named: Item, item: Item, shared: Mapping[str, Item]
+    ) -> NodeSpec | None:
         path = f"nodes.{name}"
         try:
             cls = self.catalogue.find("node", str(named.value))
         except UnknownType as error:
             self.problem(named.mark, f"{path}: {error.what}", error.hint)
             return None
-        own = Item({k: v for k, v in item.fields.items() if k not in NODE_KEYS}, item.mark, item.key)
-        self.params.used |= {a["shared"] for a in part_fields(cls.Config).values() if a["shared"]} & set(shared)
+        own = Item(
+            {k: v for k, v in item.fields.items() if k not in NODE_KEYS}, item.mark, item.key
+        )
+        self.params.used |= {
+            a["shared"] for a in part_fields(cls.Config).values() if a["shared"]
+        } & set(shared)
         config = self.params.config(cls.Config, own, shared, path)
         replicas, on_failure = self.engine_keys(item, path, cls.role)
         if config is None:
             return None
-        return NodeSpec(name, str(named.value), cls, config, own, replicas, on_failure)
+        return NodeSpec(name, str(named.value), cls, config, own, replicas, on_failure, shared)
 
     def engine_keys(self, item: Item, path: str, role: str) -> tuple[int, Any]:
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
         count, failure = 1, "stop"
         if replicas is not None:
-            if isinstance(replicas.value, int) and not isinstance(replicas.value, bool) and replicas.value >= 1:
+            if (
+                isinstance(replicas.value, int)
+                and not isinstance(replicas.value, bool)
+                and replicas.value >= 1
+            ):
                 count = replicas.value
             else:
-                self.problem(replicas.mark, f"{path}.replicas is {replicas.plain()!r}", "expected 1 or more")
+                self.problem(
+                    replicas.mark, f"{path}.replicas is {replicas.plain()!r}", "expected 1 or more"
+                )
         if on_failure is not None:
             if on_failure.value in FAILURES:
                 failure = str(on_failure.value)
             else:
                 self.problem(
-                    on_failure.mark, f"{path}.on_failure is {on_failure.plain()!r}", f"expected {', '.join(FAILURES)}"
+                    on_failure.mark,
+                    f"{path}.on_failure is {on_failure.plain()!r}",
+                    f"expected {', '.join(FAILURES)}",
                 )
             if role == "learner" and failure != "stop":
-                self.problem(on_failure.mark, f"{path}: a learner's failure stops the run", "leave on_failure out")
+                self.problem(
+                    on_failure.mark,
+                    f"{path}: a learner's failure stops the run",
+                    "leave on_failure out",
+                )
         return count, failure
 
     def part_graph(
-        self, name: str, named: Item, item: Item, shared: Mapping[str, Item], reader: EdgeReader, above: list[Path]
+        self,
+        name: str,
+        named: Item,
+        item: Item,
+        shared: Mapping[str, Item],
+        reader: EdgeReader,
+        above: list[Path],
     ) -> list[Statement]:
         """The nodes and edges of a file, under this node's name."""
         beside = Path(named.mark.file).parent if named.mark.line else self.folder
         path = locate(str(named.value), beside, find_bundled)
         if path is None:
-            self.problem(named.mark, f"nodes.{name}: there is no part-graph '{named.value}'", "its path is from this file")
+            self.problem(
+                named.mark,
+                f"nodes.{name}: there is no part-graph '{named.value}'",
+                "its path is from this file",
+            )
             return []
         if path.resolve() in [p.resolve() for p in above] or len(above) > 20:
-            self.problem(named.mark, f"nodes.{name}: the part-graph '{named.value}' contains itself")
+            self.problem(
+                named.mark, f"nodes.{name}: the part-graph '{named.value}' contains itself"
+            )
             return []
         try:
             tree, files = read_graph(str(path), find_bundled, bundled_graphs)
         except GraphError as error:
             self.problems.extend(error.problems)
             return []
-        self.catalogue.folders = tuple(dict.fromkeys([*self.catalogue.folders, *(f.parent for f in files)]))
+        self.catalogue.folders = tuple(
+            dict.fromkeys([*self.catalogue.folders, *(f.parent for f in files)])
+        )
         given = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
         before = set(self.nodes)
-        tree, statements = self.scope(tree, f"{name}/", given, shared, reader, PART_KEYS, [*above, path])
+        tree, statements = self.scope(
+            tree, f"{name}/", given, shared, reader, PART_KEYS, [*above, path]
+        )
         replicas, on_failure = self.engine_keys(item, f"nodes.{name}", "")
         for inner in set(self.nodes) - before:
             self.nodes[inner].replicas *= replicas
@@ -325,7 +400,9 @@ class _Loader:
         ports = tree.fields.get("ports")
         if ports is None or not isinstance(ports.value, dict):
             where = ports.mark if ports else Mark(shown(path))
-            self.problem(where, f"the part-graph '{name}' shows no ports", "ports: {data: inner.data}")
+            self.problem(
+                where, f"the part-graph '{name}' shows no ports", "ports: {data: inner.data}"
+            )
             return {}
         found = {}
         for outside, item in ports.fields.items():
@@ -338,7 +415,11 @@ class _Loader:
             elif spec is not None and end.port in spec.cls.ports:
                 found[outside] = PortRef(inner, end.port)
             elif inner not in self.broken:
-                hint = nearest(end.port, spec.cls.ports) if spec else nearest(end.node, _inner(self.nodes, name))
+                hint = (
+                    nearest(end.port, spec.cls.ports)
+                    if spec
+                    else nearest(end.node, _inner(self.nodes, name))
+                )
                 self.problem(item.mark, f"ports.{outside}: there is no port '{item.value}'", hint)
         return found
 
@@ -363,14 +444,22 @@ class _Loader:
         value = item.value
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
-        self.problem(item.mark, f"{path} is {item.plain()!r}", f"expected a whole number from {least} to {most}")
+        self.problem(
+            item.mark,
+            f"{path} is {item.plain()!r}",
+            f"expected a whole number from {least} to {most}",
+        )
         return default
 
     def limits(self, item: Item | None) -> Limits:
         if item is None:
             return Limits()
         if not isinstance(item.value, dict):
-            self.problem(item.mark, "limits: expected a mapping", "limits: {steps: 100000, train_iters: 5000, time: 10m}")
+            self.problem(
+                item.mark,
+                "limits: expected a mapping",
+                "limits: {steps: 100000, train_iters: 5000, time: 10m}",
+            )
             return Limits()
         for name in item.value.keys() - {"steps", "train_iters", "time"}:
             hint = nearest(name, ("steps", "train_iters", "time"))
@@ -383,7 +472,11 @@ class _Loader:
             time = item.value["time"]
             found["time_s"] = seconds(time.value)
             if found["time_s"] is None:
-                self.problem(time.mark, f"limits.time is {time.plain()!r}", "expected a time such as 30s, 10m or 2h")
+                self.problem(
+                    time.mark,
+                    f"limits.time is {time.plain()!r}",
+                    "expected a time such as 30s, 10m or 2h",
+                )
         return Limits(**found)
 
     def placements(self, item: Item | None) -> dict[str, dict[str, str]]:
@@ -392,7 +485,11 @@ class _Loader:
         for name, placement in (item.fields if item else {}).items():
             found[name] = self.placement(name, placement)
         if item is not None and not isinstance(item.value, dict):
-            self.problem(item.mark, "placements: expected a mapping", "placements: {parallel: {collector: process}}")
+            self.problem(
+                item.mark,
+                "placements: expected a mapping",
+                "placements: {parallel: {collector: process}}",
+            )
         return found
 
     def placement(self, name: str, item: Item) -> dict[str, str]:
@@ -400,9 +497,15 @@ class _Loader:
         for node, site in item.fields.items():
             known = {*self.nodes, *self.parts, *self.broken}
             if node not in known:
-                self.problem(site.at, f"placements.{name}: unknown node '{node}'", nearest(node, known))
+                self.problem(
+                    site.at, f"placements.{name}: unknown node '{node}'", nearest(node, known)
+                )
             elif not isinstance(site.value, str) or not _SITE.fullmatch(site.value):
-                self.problem(site.mark, f"placements.{name}.{node} is {site.plain()!r}", "expected thread, process or a host")
+                self.problem(
+                    site.mark,
+                    f"placements.{name}.{node} is {site.plain()!r}",
+                    "expected thread, process or a host",
+                )
             else:
                 found[node] = site.value
         if not isinstance(item.value, dict):
@@ -416,19 +519,31 @@ class _Loader:
             if len(counts) > 1:
                 names = ", ".join(f"{n}: {self.nodes[n].replicas}" for n in sorted(group))
                 mark = self.nodes[min(group)].mark()
-                self.problem(mark, f"linked nodes have different replicas ({names})", "give the number to one of them")
+                self.problem(
+                    mark,
+                    f"linked nodes have different replicas ({names})",
+                    "give the number to one of them",
+                )
             for name in group:
                 self.nodes[name].replicas = max(counts, default=1)
 
     def setting_of(self, item: Item, node: str, key: str) -> Any:
         """The value that a warm-up phase gives a parameter."""
         if node in self.parts:
-            self.problem(item.at, f"warmup: '{node}' is a part-graph", f"set a node of it: '{node}/NODE.{key}'")
+            self.problem(
+                item.at,
+                f"warmup: '{node}' is a part-graph",
+                f"set a node of it: '{node}/NODE.{key}'",
+            )
             return REQUIRED
-        spec, shared = self.nodes[node], self.shared[node]
+        spec = self.nodes[node]
         info = spec.cls.Config.model_fields.get(key)
         if info is None:
-            self.problem(item.at, f"warmup: '{node}' has no parameter '{key}'", nearest(key, spec.cls.Config.model_fields))
+            self.problem(
+                item.at,
+                f"warmup: '{node}' has no parameter '{key}'",
+                nearest(key, spec.cls.Config.model_fields),
+            )
             return REQUIRED
         if not extra(info).get("phase"):
             free = [n for n, i in spec.cls.Config.model_fields.items() if extra(i).get("phase")]
@@ -436,7 +551,7 @@ class _Loader:
             self.problem(item.at, f"warmup: a phase cannot set '{node}.{key}'", hint)
             return REQUIRED
         written = Item({**spec.written.fields, key: item}, spec.written.mark, spec.written.key)
-        config = self.params.config(spec.cls.Config, written, shared, f"warmup: {node}")
+        config = self.params.config(spec.cls.Config, written, spec.shared, f"warmup: {node}")
         return REQUIRED if config is None else getattr(config, key)
 
 
@@ -470,11 +585,23 @@ def _prefixed(statement: Statement, prefix: str) -> Statement:
     if not prefix:
         return statement
     sources = tuple(End(prefix + s.node, s.port) for s in statement.sources)
-    return replace(statement, sources=sources, to=End(prefix + statement.to.node, statement.to.port))
+    return replace(
+        statement, sources=sources, to=End(prefix + statement.to.node, statement.to.port)
+    )
 
 
 def _inner(nodes: Mapping[str, Any], part: str) -> list[str]:
     return [n.removeprefix(f"{part}/") for n in nodes if n.startswith(f"{part}/")]
 
 
-__all__ = ["Loaded", "bundled_graphs", "find_bundled", "graphs_folder", "linked_groups", "load", "load_tree", "merge", "seconds"]
+__all__ = [
+    "Loaded",
+    "bundled_graphs",
+    "find_bundled",
+    "graphs_folder",
+    "linked_groups",
+    "load",
+    "load_tree",
+    "merge",
+    "seconds",
+]

@@ -22,7 +22,9 @@ RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "conf
 class Known:
     """What is known of a node's surroundings before the run."""
 
-    inputs: Mapping[str, Schema | None]  # the columns of each connected stream input; None: not a table
+    inputs: Mapping[
+        str, Schema | None
+    ]  # the columns of each connected stream input; None: not a table
     links: Mapping[str, Any]  # what each linked node's facts say of its service
     wanted: frozenset[str]  # the outputs that somebody takes
 
@@ -33,7 +35,9 @@ class Facts:
 
     outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of each stream output
     rows: Mapping[str, int] = field(default_factory=dict)  # rows of one token of each stream output
-    needs: Mapping[str, Schema] = field(default_factory=dict)  # columns that each stream input must have
+    needs: Mapping[str, Schema] = field(
+        default_factory=dict
+    )  # columns that each stream input must have
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     # ^ rows that must have come in at a port before the first output is wanted, and the parameter that says so
     env_steps: int | None = None  # env steps of one firing, where that number is fixed
@@ -66,16 +70,30 @@ class Node:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         kinds = (In, StateIn, Link, Out, StateOut, Service)
-        found = {k: v for base in reversed(cls.__mro__) for k, v in vars(base).items() if isinstance(v, kinds)}
+        found = {
+            k: v
+            for base in reversed(cls.__mro__)
+            for k, v in vars(base).items()
+            if isinstance(v, kinds)
+        }
         cls.ports = {k: v for k, v in found.items() if isinstance(getattr(cls, k, None), kinds)}
         _check_fire(cls)
         clash = RESERVED & set(cls.Config.model_fields)
         if clash:
             raise TypeError(f"{cls.__name__}.Config: '{min(clash)}' is a word of the graph format")
 
-    def __init__(self, *, config: Config | None = None, context: Context | None = None, seed: int = 0, **given: Any):
+    def __init__(
+        self,
+        *,
+        config: Config | None = None,
+        context: Context | None = None,
+        seed: int = 0,
+        **given: Any,
+    ):
         """By hand: parameters and linked services by keyword. The engine gives `config` and `context`."""
-        links = {k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given}
+        links = {
+            k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given
+        }
         self.config: Any = config if config is not None else self.Config(**given)
         self.ctx = context if context is not None else Context(type(self).__name__, seed=seed)
         for name, port in self.ports.items():
@@ -87,7 +105,9 @@ class Node:
     def describe(cls, config: Any, known: Known) -> Facts:
         """The node's facts. The default: outputs are tables like the first stream input."""
         first = next(iter(known.inputs.values()), None)
-        return Facts(outs={name: first for name, port in cls.ports.items() if isinstance(port, Out)})
+        return Facts(
+            outs={name: first for name, port in cls.ports.items() if isinstance(port, Out)}
+        )
 
     def setup(self) -> None:
         """Build what firing needs; links and context are there already."""

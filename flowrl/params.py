@@ -37,7 +37,9 @@ class ParamReader:
 
     def problem(self, item: Item, what: str, hint: str = "", key: bool = False) -> None:
         problem = Problem(str(item.at if key else item.mark), what, hint)
-        if problem not in self.problems:  # a shared section is read once for each node that takes it
+        if (
+            problem not in self.problems
+        ):  # a shared section is read once for each node that takes it
             self.problems.append(problem)
 
     def config(self, cls: type[Config], written: Item, shared: Shared, path: str) -> Config | None:
@@ -61,7 +63,12 @@ class ParamReader:
         return self.validate(cls, values, written, path)
 
     def unknown(
-        self, name: str, item: Item, cls: type[Config], parts: Mapping[str, Mapping[str, Any]], path: str
+        self,
+        name: str,
+        item: Item,
+        cls: type[Config],
+        parts: Mapping[str, Mapping[str, Any]],
+        path: str,
     ) -> None:
         hint = nearest(name, cls.model_fields)
         for part, about in parts.items():
@@ -69,7 +76,9 @@ class ParamReader:
                 hint = f"{hint}; a parameter of the {about['part']} goes under '{part}:'"
         self.problem(item, f"{path}: unknown key '{name}'", hint, key=True)
 
-    def part(self, name: str, about: Mapping[str, Any], written: Item, shared: Shared, path: str) -> Any:
+    def part(
+        self, name: str, about: Mapping[str, Any], written: Item, shared: Shared, path: str
+    ) -> Any:
         """The part that a parameter names: what the node writes, laid over the shared section or the default."""
         kind, section, default = about["part"], about["shared"], about["written"]
         own, item, place = written.fields.get(name), None, name
@@ -86,19 +95,34 @@ class ParamReader:
             return None
         if item is None:
             where = f", or as the section '{section}' at the top" if section else ""
-            self.problem(written, f"{path}: missing required parameter '{name}'", f"give it here{where}", key=True)
+            self.problem(
+                written,
+                f"{path}: missing required parameter '{name}'",
+                f"give it here{where}",
+                key=True,
+            )
             return REQUIRED
         return self.part_spec(kind, item, default, shared, place)
 
     def part_spec(self, kind: str, item: Item, default: Any, shared: Shared, path: str) -> Any:
         if not isinstance(item.value, dict):
-            self.problem(item, f"{path} is {short(item.plain())}", f"expected the {kind}'s type, or a mapping with it")
+            self.problem(
+                item,
+                f"{path} is {short(item.plain())}",
+                f"expected the {kind}'s type, or a mapping with it",
+            )
             return REQUIRED
         type_item = item.fields.get("type")
-        fallback = as_mapping(item_of(default, item.mark)).fields.get("type") if default not in (REQUIRED, None) else None
+        fallback = (
+            as_mapping(item_of(default, item.mark)).fields.get("type")
+            if default not in (REQUIRED, None)
+            else None
+        )
         named = type_item or fallback
         if named is None or not isinstance(named.value, str):
-            self.problem(item, f"{path}: missing 'type'", nearest("", self.catalogue.names(kind)), key=True)
+            self.problem(
+                item, f"{path}: missing 'type'", nearest("", self.catalogue.names(kind)), key=True
+            )
             return REQUIRED
         try:
             cls = self.catalogue.find(kind, named.value)
@@ -131,7 +155,12 @@ class ParamReader:
                 below = item.items[step]
             item = below or item
         if error["type"] == "missing":
-            self.problem(written, f"{path}: missing required parameter '{name}'", f"add '{name}: …'", key=True)
+            self.problem(
+                written,
+                f"{path}: missing required parameter '{name}'",
+                f"add '{name}: …'",
+                key=True,
+            )
             return
         said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if said.startswith("Input should "):

@@ -27,11 +27,19 @@ class Reader(Protocol):
 
 
 def read_phases(
-    item: Item, graph: Graph, parts: Mapping[str, Mapping[str, PortRef]], broken: set[str], reader: Reader
+    item: Item,
+    graph: Graph,
+    parts: Mapping[str, Mapping[str, PortRef]],
+    broken: set[str],
+    reader: Reader,
 ) -> list[Phase]:
     """The phases of a graph."""
     if not isinstance(item.value, list):
-        reader.problem(item.mark, "warmup: expected a list of phases", "warmup: [{edges: [a -> b], steps: 1000}]")
+        reader.problem(
+            item.mark,
+            "warmup: expected a list of phases",
+            "warmup: [{edges: [a -> b], steps: 1000}]",
+        )
         return []
     known = {*graph.nodes, *parts, *broken}
     found = [_phase(entry, known, parts, broken, reader) for entry in item.items]
@@ -42,11 +50,13 @@ def _phase(
     item: Item, known: set[str], parts: Mapping[str, Any], broken: set[str], reader: Reader
 ) -> Phase | None:
     if not isinstance(item.value, dict):
-        reader.problem(item.mark, "warmup: expected a phase", "{edges: [collector -> buffer], steps: 1000}")
+        reader.problem(
+            item.mark, "warmup: expected a phase", "{edges: [collector -> buffer], steps: 1000}"
+        )
         return None
     for name in item.value.keys() - set(KEYS):
         reader.problem(item.value[name].at, f"warmup: unknown key '{name}'", nearest(name, KEYS))
-    paths = _paths(item, known, reader)
+    paths = _paths(item, known, parts, reader)
     lengths = {k: _length(item.value[k], k, reader) for k in ("steps", "rounds") if k in item.value}
     if len(lengths) != 1:
         reader.problem(item.mark, "warmup: a phase has a length", "give either 'steps' or 'rounds'")
@@ -54,40 +64,47 @@ def _phase(
     if None in lengths.values() or not paths:
         return None
     settings = _settings(item.fields.get("set"), known, broken, reader)
-    expanded = tuple(
-        (x, y) for a, b in paths for x in _members(a, known, parts) for y in _members(b, known, parts) if x != y
-    )
-    return Phase(expanded, item.mark, settings=settings, written=item.plain(), **lengths)
+    return Phase(tuple(paths), item.mark, settings=settings, written=item.plain(), **lengths)
 
 
-def _members(name: str, known: set[str], parts: Mapping[str, Any]) -> list[str]:
+def _members(name: str, known: set[str], parts: Mapping[str, Any]) -> tuple[str, ...]:
     if name not in parts:
-        return [name]
-    return sorted(n for n in known if n.startswith(f"{name}/") and n not in parts)
+        return (name,)
+    return tuple(sorted(n for n in known if n.startswith(f"{name}/") and n not in parts))
 
 
-def _paths(item: Item, known: set[str], reader: Reader) -> list[tuple[str, str]]:
+def _paths(
+    item: Item, known: set[str], parts: Mapping[str, Any], reader: Reader
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     edges = item.fields.get("edges", Item([], item.mark))
     if not isinstance(edges.value, list) or not edges.items:
-        reader.problem(edges.mark, "warmup: a phase lists its active edges", "edges: [collector -> buffer]")
+        reader.problem(
+            edges.mark, "warmup: a phase lists its active edges", "edges: [collector -> buffer]"
+        )
     found = []
     for entry in edges.items:
-        names = _ARROW.split(entry.value.strip()) if isinstance(entry.value, str) else []
-        names = [n.partition(".")[0] for n in names]
-        if len(names) < 2:
-            reader.problem(entry.mark, f"warmup: {entry.plain()!r} is not an edge", "write 'a -> b'")
+        text = entry.value.strip() if isinstance(entry.value, str) else ""
+        ends = [[n.strip().partition(".")[0] for n in end.split(",")] for end in _ARROW.split(text)]
+        if len(ends) < 2:
+            reader.problem(
+                entry.mark, f"warmup: {entry.plain()!r} is not an edge", "write 'a -> b'"
+            )
             continue
-        for name in names:
-            if name not in known:
-                reader.problem(entry.mark, f"warmup: unknown node '{name}'", nearest(name, known))
-        found += [(a, b) for a, b in zip(names, names[1:], strict=False) if a in known and b in known]
+        for name in (n for end in ends for n in end if n not in known):
+            reader.problem(entry.mark, f"warmup: unknown node '{name}'", nearest(name, known))
+        groups = [
+            tuple(m for n in end if n in known for m in _members(n, known, parts)) for end in ends
+        ]
+        found += [(a, b) for a, b in zip(groups, groups[1:], strict=False) if a and b]
     return found
 
 
 def _length(item: Item, key: str, reader: Reader) -> int | None:
     if isinstance(item.value, int) and not isinstance(item.value, bool) and item.value >= 0:
         return item.value
-    reader.problem(item.mark, f"warmup.{key} is {item.plain()!r}", "expected a whole number, 0 or more")
+    reader.problem(
+        item.mark, f"warmup.{key} is {item.plain()!r}", "expected a whole number, 0 or more"
+    )
     return None
 
 
@@ -96,13 +113,17 @@ def _settings(
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     if item is not None and not isinstance(item.value, dict):
-        reader.problem(item.mark, "warmup.set: expected a mapping", "set: {collector.policy: random}")
+        reader.problem(
+            item.mark, "warmup.set: expected a mapping", "set: {collector.policy: random}"
+        )
     for path, value in (item.fields if item else {}).items():
         node, _, key = path.partition(".")
         if node not in known:
             reader.problem(value.at, f"warmup: unknown node '{node}'", nearest(node, known))
         elif not key:
-            reader.problem(value.at, f"warmup.set: '{path}' names no parameter", f"write '{node}.PARAMETER'")
+            reader.problem(
+                value.at, f"warmup.set: '{path}' names no parameter", f"write '{node}.PARAMETER'"
+            )
         elif node not in broken:
             setting = reader.setting_of(value, node, key)
             if setting is not REQUIRED:

@@ -57,7 +57,9 @@ class Program:
     round: Part
     paced: list[Paced] = field(default_factory=list)
     warmup: list[WarmUp] = field(default_factory=list)
-    capacity: dict[PortRef, int] = field(default_factory=dict)  # tokens on the edge into an input, each source
+    capacity: dict[PortRef, int] = field(
+        default_factory=dict
+    )  # tokens on the edge into an input, each source
     initial: dict[PortRef, int] = field(default_factory=dict)  # initial tokens of a feedback input
 
     def part_of(self, node: str) -> Part:
@@ -87,14 +89,18 @@ def plan(graph: Graph, problems: list[Problem]) -> Program:
     program = Program(_part(graph, in_round, streams, problems))
     for group, edge in paced_groups.items():
         names = [n for n in graph.nodes if groups[n] == group]
-        program.paced.append(Paced(edge.source, edge.every or 1, _part(graph, names, streams, problems)))
+        program.paced.append(
+            Paced(edge.source, edge.every or 1, _part(graph, names, streams, problems))
+        )
     program.paced.sort(key=lambda p: (p.source.node, p.part.order))
     _capacities(graph, program, problems)
     return program
 
 
 def _part(graph: Graph, names: Iterable[str], streams: list[Edge], problems: list[Problem]) -> Part:
-    inside = {n for n in names if graph.nodes[n].cls.fire is not Node.fire}  # a service is called, not fired
+    inside = {
+        n for n in names if graph.nodes[n].cls.fire is not Node.fire
+    }  # a service is called, not fired
     edges = [e for e in streams if e.to.node in inside]
     solved = balance(graph, sorted(inside), edges)
     problems.extend(solved.problems)
@@ -102,7 +108,9 @@ def _part(graph: Graph, names: Iterable[str], streams: list[Edge], problems: lis
     return Part(order, solved.firings, edges, solved.rates)
 
 
-def topological(graph: Graph, names: set[str], edges: list[Edge], problems: list[Problem]) -> list[str]:
+def topological(
+    graph: Graph, names: set[str], edges: list[Edge], problems: list[Problem]
+) -> list[str]:
     """The nodes in the order of their streams, ties by name; a cycle without initial tokens is a problem."""
     after: dict[str, list[str]] = {n: [] for n in names}
     waits = dict.fromkeys(names, 0)
@@ -175,7 +183,13 @@ def _paced(graph: Graph, groups: Mapping[str, str], problems: list[Problem]) -> 
         if edge.every is not None:
             _pace(edge, group, groups, found, problems)
         elif edge.lag and edge.latest:
-            problems.append(Problem(str(edge.mark), f"{edge}: 'lag' and 'latest' exclude each other", "leave one out"))
+            problems.append(
+                Problem(
+                    str(edge.mark),
+                    f"{edge}: 'lag' and 'latest' exclude each other",
+                    "leave one out",
+                )
+            )
     for edge in graph.edges:
         if edge.kind == "state" and edge.every is None and groups[edge.to.node] not in found:
             _needs_pace(graph, edge, groups, problems)
@@ -183,7 +197,11 @@ def _paced(graph: Graph, groups: Mapping[str, str], problems: list[Problem]) -> 
 
 
 def _pace(
-    edge: Edge, group: str, groups: Mapping[str, str], found: dict[str, Edge], problems: list[Problem]
+    edge: Edge,
+    group: str,
+    groups: Mapping[str, str],
+    found: dict[str, Edge],
+    problems: list[Problem],
 ) -> None:
     before = found.get(group)
     if groups[edge.source.node] == group:
@@ -197,18 +215,28 @@ def _pace(
         )
     elif before is not None and (before.source, before.every) != (edge.source, edge.every):
         problems.append(
-            Problem(str(edge.mark), f"{edge}: another pace ({before}, every {before.every}) drives it", "leave one out")
+            Problem(
+                str(edge.mark),
+                f"{edge}: another pace ({before}, every {before.every}) drives it",
+                "leave one out",
+            )
         )
     else:
         found[group] = edge
         if edge.lag or edge.latest:
             word = "lag" if edge.lag else "latest"
             problems.append(
-                Problem(str(edge.mark), f"{edge}: '{word}' does not go with 'every'", "a paced node sees that version")
+                Problem(
+                    str(edge.mark),
+                    f"{edge}: '{word}' does not go with 'every'",
+                    "a paced node sees that version",
+                )
             )
 
 
-def _needs_pace(graph: Graph, edge: Edge, groups: Mapping[str, str], problems: list[Problem]) -> None:
+def _needs_pace(
+    graph: Graph, edge: Edge, groups: Mapping[str, str], problems: list[Problem]
+) -> None:
     """A node that only state drives would fire once a round, which nobody means."""
     streams = any(
         edge.to.node == e.to.node or edge.to.node in {s.node for s in e.sources}
@@ -247,7 +275,9 @@ def _capacities(graph: Graph, program: Program, problems: list[Problem]) -> None
 # warm-up
 
 
-def active(graph: Graph, phase: Phase, part: Part) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
+def active(
+    graph: Graph, phase: Phase, part: Part
+) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
     """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
     after: dict[str, set[str]] = {n: set() for n in graph.nodes}
     before: dict[str, set[str]] = {n: set() for n in graph.nodes}
@@ -257,20 +287,20 @@ def active(graph: Graph, phase: Phase, part: Part) -> tuple[set[str], list[Edge]
                 after[source.node].add(edge.to.node)
                 before[edge.to.node].add(source.node)
     nodes: set[str] = set()
-    missing = []
     hops: set[tuple[str, str]] = set()
-    for a, b in phase.paths:
-        between = _reach(a, after) & _reach(b, before)
-        if a not in between or b not in between:
-            missing.append((a, b))
+    missing = []
+    for starts, ends in phase.paths:
+        between = _reach(starts, after) & _reach(ends, before)
+        if not between & set(starts) or not between & set(ends):
+            missing.append((", ".join(starts), ", ".join(ends)))
         nodes |= between
         hops |= {(x, y) for x in between for y in after[x] & between}
     edges = [e for e in part.edges if any((s.node, e.to.node) in hops for s in e.sources)]
     return nodes, edges, missing
 
 
-def _reach(start: str, after: Mapping[str, set[str]]) -> set[str]:
-    seen, todo = {start}, [start]
+def _reach(starts: Iterable[str], after: Mapping[str, set[str]]) -> set[str]:
+    seen, todo = set(starts), list(starts)
     while todo:
         for name in after[todo.pop()]:
             if name not in seen:
@@ -279,13 +309,19 @@ def _reach(start: str, after: Mapping[str, set[str]]) -> set[str]:
     return seen
 
 
-def plan_warmup(graph: Graph, program: Program, steps_of: Mapping[str, int], problems: list[Problem]) -> None:
+def plan_warmup(
+    graph: Graph, program: Program, steps_of: Mapping[str, int], problems: list[Problem]
+) -> None:
     """Add the warm-up phases; `steps_of` is the env steps of one firing, by node."""
     for phase in graph.phases:
         nodes, edges, missing = active(graph, phase, program.round)
         for a, b in missing:
             problems.append(
-                Problem(str(phase.mark), f"warmup: no stream leads from '{a}' to '{b}'", "list edges of the graph")
+                Problem(
+                    str(phase.mark),
+                    f"warmup: no stream leads from '{a}' to '{b}'",
+                    "list edges of the graph",
+                )
             )
         if missing:
             continue
@@ -296,13 +332,20 @@ def plan_warmup(graph: Graph, program: Program, steps_of: Mapping[str, int], pro
             program.warmup.append(WarmUp(phase, part, rounds))
 
 
-def _idle_inputs(graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]) -> Iterator[Problem]:
+def _idle_inputs(
+    graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
+) -> Iterator[Problem]:
     """A node cannot fire in a phase that leaves a required input out."""
     fed = {e.to for e in edges}
     for name in sorted(nodes):
         for port, spec in graph.nodes[name].cls.ports.items():
             ref = PortRef(name, port)
-            if isinstance(spec, In) and not spec.optional and ref not in fed and (edge := graph.edge_into(name, port)):
+            if (
+                isinstance(spec, In)
+                and not spec.optional
+                and ref not in fed
+                and (edge := graph.edge_into(name, port))
+            ):
                 yield Problem(
                     str(phase.mark),
                     f"warmup: '{name}' would fire without its input '{port}'",

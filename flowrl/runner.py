@@ -52,7 +52,9 @@ class Runner:
     def wire(self, takes: Mapping[str, Take], pushes: Mapping[str, list[Push]]) -> None:
         """Connect the ports; called again when a phase makes other edges active."""
         ports = self.spec.cls.ports
-        self.takes = [takes.get(n, _nothing) for n, p in ports.items() if isinstance(p, In | StateIn)]
+        self.takes = [
+            takes.get(n, _nothing) for n, p in ports.items() if isinstance(p, In | StateIn)
+        ]
         self.pushes = dict(pushes)
         self.ctx.wanted = frozenset(pushes)
         plain = [p for outs in pushes.values() for p in outs]
@@ -110,7 +112,9 @@ class Runner:
         outs = self._outs
         if len(outs) > 1:
             if not isinstance(out, Mapping):
-                raise TypeError(f"fire gave {type(out).__name__}; a node with several outputs gives a mapping of them")
+                raise TypeError(
+                    f"fire gave {type(out).__name__}; a node with several outputs gives a mapping of them"
+                )
         else:
             out = {next(iter(outs)): out}
         for port, pushes in self.pushes.items():

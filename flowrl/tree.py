@@ -38,7 +38,9 @@ def merge_graph(base: Item, over: Item) -> Item:
     if isinstance(merged.value, dict):
         edges = [g.fields["edges"] for g in (base, over) if isinstance(g.fields.get("edges"), Item)]
         if len(edges) == 2 and all(isinstance(e.value, list) for e in edges):
-            merged.value["edges"] = Item([*edges[0].items, *edges[1].items], edges[1].mark, edges[1].key)
+            merged.value["edges"] = Item(
+                [*edges[0].items, *edges[1].items], edges[1].mark, edges[1].key
+            )
     return merged
 
 
@@ -54,7 +56,11 @@ def read_graph(name: str, find: Find, bundled: Callable[[], list[str]]) -> tuple
     """The tree of a graph with everything it extends laid under it, and the files that it came from."""
     path = locate(name, None, find)
     if path is None:
-        hint = "" if name.endswith((".yaml", ".yml")) else f"; bundled graphs: {nearest(name, bundled())}"
+        hint = (
+            ""
+            if name.endswith((".yaml", ".yml"))
+            else f"; bundled graphs: {nearest(name, bundled())}"
+        )
         raise UsageError(f"{name}: there is no such file or bundled graph{hint}")
     return _read(path, shown(path), find, bundled, [])
 
@@ -72,7 +78,9 @@ def _read(
 ) -> tuple[Item, list[Path]]:
     tree = read_yaml(path, name)
     if not isinstance(tree.value, dict):
-        raise GraphError([Problem(str(tree.mark), "a graph is a mapping with the keys nodes, edges, …")])
+        raise GraphError(
+            [Problem(str(tree.mark), "a graph is a mapping with the keys nodes, edges, …")]
+        )
     extends = tree.value.pop("extends", None)
     if extends is None:
         return tree, [path]
@@ -82,15 +90,21 @@ def _read(
     base = locate(extends.value, path.parent, find)
     if base is None:
         hint = nearest(extends.value, bundled())
-        raise GraphError([Problem(str(extends.mark), f"extends: there is no graph '{extends.value}'", hint)])
+        raise GraphError(
+            [Problem(str(extends.mark), f"extends: there is no graph '{extends.value}'", hint)]
+        )
     if base.resolve() in here:
         names = " -> ".join(p.name for p in [*here, base])
-        raise GraphError([Problem(str(extends.mark), f"extends: the files extend each other: {names}")])
+        raise GraphError(
+            [Problem(str(extends.mark), f"extends: the files extend each other: {names}")]
+        )
     under, files = _read(base, shown(base), find, bundled, here)
     return merge_graph(under, tree), [*files, path]
 
 
-def substitute(item: Item, params: Mapping[str, Item], problems: list[Problem], used: set[str]) -> Item:
+def substitute(
+    item: Item, params: Mapping[str, Item], problems: list[Problem], used: set[str]
+) -> Item:
     """The tree with each `${name}` replaced by the parameter's value."""
     value = item.value
     if isinstance(value, dict):
@@ -103,12 +117,16 @@ def substitute(item: Item, params: Mapping[str, Item], problems: list[Problem], 
     return _fill(item, value, params, problems, used)
 
 
-def _fill(item: Item, text: str, params: Mapping[str, Item], problems: list[Problem], used: set[str]) -> Item:
+def _fill(
+    item: Item, text: str, params: Mapping[str, Item], problems: list[Problem], used: set[str]
+) -> Item:
     names = _PARAM.findall(text)
     for name in names:
         if name not in params:
             hint = nearest(name, params) if params else "add it under 'params:'"
-            problems.append(Problem(str(item.mark), f"'${{{name}}}': unknown parameter '{name}'", hint))
+            problems.append(
+                Problem(str(item.mark), f"'${{{name}}}': unknown parameter '{name}'", hint)
+            )
             return Item(None, item.mark, item.key)
     used.update(names)
     whole = _PARAM.fullmatch(text.strip())
@@ -116,7 +134,9 @@ def _fill(item: Item, text: str, params: Mapping[str, Item], problems: list[Prob
         return Item(params[whole[1]].value, item.mark, item.key)
     inner = [n for n in names if isinstance(params[n].value, dict | list)]
     if inner:
-        problems.append(Problem(str(item.mark), f"'${{{inner[0]}}}' is not a single value", "use it alone"))
+        problems.append(
+            Problem(str(item.mark), f"'${{{inner[0]}}}' is not a single value", "use it alone")
+        )
     return Item(_PARAM.sub(lambda m: str(params[m[1]].value), text), item.mark, item.key)
 
 

@@ -12,9 +12,20 @@ from flowrl.context import Context
 from flowrl.errors import FlowError, NodeError
 from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.node import Facts, Node
-from flowrl.ports import In, Link, Out
+from flowrl.ports import In, Out
 from flowrl.program import Part
-from flowrl.runner import Dropping, Meter, Push, Queue, Runner, StateFeed, Take, deal, take_list, take_one
+from flowrl.runner import (
+    Dropping,
+    Meter,
+    Push,
+    Queue,
+    Runner,
+    StateFeed,
+    Take,
+    deal,
+    take_list,
+    take_one,
+)
 from flowrl.state import START
 
 Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
@@ -45,7 +56,9 @@ class Wired:
     def close(self) -> list[BaseException]:
         """Close every node, whatever some of them raise; what they raised."""
         raised: list[BaseException] = []
-        nodes = [r.node for r in self.all()] + [n for nodes in self.services.values() for n in nodes]
+        nodes = [r.node for r in self.all()] + [
+            n for nodes in self.services.values() for n in nodes
+        ]
         for node in nodes:
             try:
                 node.close()
@@ -75,7 +88,10 @@ class Wired:
         return takes
 
     def _view(self, runner: Runner, ref: PortRef) -> Take | None:
-        edge = next((e for e in self.checked.graph.into(ref.node) if e.to == ref and e.kind == "state"), None)
+        edge = next(
+            (e for e in self.checked.graph.into(ref.node) if e.to == ref and e.kind == "state"),
+            None,
+        )
         if edge is None:
             return None
         feed = self.feeds[edge.source.node, edge.source.port, 0]
@@ -93,7 +109,9 @@ class Wired:
 
     def _push(self, runner: Runner, edge: Edge, number: int) -> Push:
         lanes = self.queues[edge.to]
-        queues = [q for lane, q in sorted(lanes.items()) if lane[:2] == (number, runner.ctx.replica)]
+        queues = [
+            q for lane, q in sorted(lanes.items()) if lane[:2] == (number, runner.ctx.replica)
+        ]
         if edge.when_full == "drop_oldest":
             dropping = [Dropping(q, self.checked.program.capacity[edge.to]) for q in queues]
             self.dropping.setdefault(edge.to, []).extend(dropping)
@@ -201,7 +219,9 @@ def _lanes(checked: Checked, edge: Edge) -> dict[Lane, Queue]:
             for b in range(to.replicas):
                 if replicas == to.replicas and a != b:
                     continue  # equal numbers pair off
-                lanes[number, a, b] = shared.setdefault(b, deque()) if edge.merge == "any" else deque()
+                lanes[number, a, b] = (
+                    shared.setdefault(b, deque()) if edge.merge == "any" else deque()
+                )
     port = to.cls.ports[edge.to.port]
     if isinstance(port, In) and port.initial is not None:
         for queue in lanes.values():
@@ -216,4 +236,6 @@ def _feed(wired: Wired, edge: Edge) -> None:
     feed = wired.feeds.get(key)
     if feed is None or feed.depth < depth:
         runner = wired.runners[edge.source.node][0]
-        wired.feeds[key] = StateFeed(runner, edge.source.port, max(depth, feed.depth if feed else 0))
+        wired.feeds[key] = StateFeed(
+            runner, edge.source.port, max(depth, feed.depth if feed else 0)
+        )

@@ -94,7 +94,9 @@ def parse_yaml(data: bytes | str, name: str) -> Item:
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _wrong(Mark(name), f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
+        raise _wrong(
+            Mark(name), f"is not UTF-8 text (byte {error.start})", "save it as UTF-8"
+        ) from None
     try:
         return _Builder(name, text).document()
     except yaml.MarkedYAMLError as error:
@@ -136,11 +138,17 @@ class _Builder:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
-                    raise _wrong(self.mark(event), "a second document begins", "a graph is one document")
+                    raise _wrong(
+                        self.mark(event), "a second document begins", "a graph is one document"
+                    )
             elif isinstance(event, yaml.NodeEvent):
                 root = self.item(event, 0)
         if root is None:
-            raise _wrong(Mark(self.name), "is empty", "a graph has at least 'nodes'; 'flowrl new DIR' makes one")
+            raise _wrong(
+                Mark(self.name),
+                "is empty",
+                "a graph has at least 'nodes'; 'flowrl new DIR' makes one",
+            )
         return root
 
     def item(self, event: Any, depth: int, key: Mark | None = None) -> Item:
@@ -151,12 +159,16 @@ class _Builder:
         if depth > MAX_DEPTH:
             raise _wrong(mark, f"is nested more than {MAX_DEPTH} deep")
         if event.tag is not None and event.tag != "!":
-            raise _wrong(mark, f"has the tag '{event.tag}'", "graphs are plain data; leave the tag out")
+            raise _wrong(
+                mark, f"has the tag '{event.tag}'", "graphs are plain data; leave the tag out"
+            )
         before = self.count
         if isinstance(event, yaml.ScalarEvent):
             item = Item(self.scalar(event, mark), mark, key)
         elif isinstance(event, yaml.SequenceStartEvent):
-            item = Item([self.item(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)], mark, key)
+            item = Item(
+                [self.item(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)], mark, key
+            )
         else:
             item = Item(self.mapping(depth), mark, key)
         if event.anchor:
@@ -174,11 +186,21 @@ class _Builder:
         for event in self.until(yaml.MappingEndEvent):
             mark = self.mark(event)
             if not isinstance(event, yaml.ScalarEvent):
-                raise _wrong(mark, "a key must be a word", "put it in quotes if it is meant as text")
+                raise _wrong(
+                    mark, "a key must be a word", "put it in quotes if it is meant as text"
+                )
             if event.value == "<<" and event.implicit[0]:
-                raise _wrong(mark, "merge keys ('<<') are not part of the format", "use 'extends' or 'params'")
+                raise _wrong(
+                    mark,
+                    "merge keys ('<<') are not part of the format",
+                    "use 'extends' or 'params'",
+                )
             if event.value in fields:
-                raise _wrong(mark, f"the key '{event.value}' stands here twice", f"first at {fields[event.value].key}")
+                raise _wrong(
+                    mark,
+                    f"the key '{event.value}' stands here twice",
+                    f"first at {fields[event.value].key}",
+                )
             fields[event.value] = self.item(next(self.events), depth + 1, mark)
         return fields
 
@@ -194,7 +216,9 @@ class _Builder:
     def grow(self, items: int, mark: Mark) -> None:
         self.count += items
         if self.count > MAX_ITEMS:
-            raise _wrong(mark, f"the file has more than {MAX_ITEMS} values (aliases counted in full)")
+            raise _wrong(
+                mark, f"the file has more than {MAX_ITEMS} values (aliases counted in full)"
+            )
 
     def scalar(self, event: Any, mark: Mark) -> Scalar:
         if event.style is not None and event.style != "":
@@ -260,8 +284,16 @@ _AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})
 def flow_text(value: Any) -> str:
     """Plain data on one line of YAML."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{scalar_text(str(k))}: {flow_text(v)}" for k, v in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{scalar_text(str(k))}: {flow_text(v)}" for k, v in value.items())
+            + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(flow_text, value)) + "]"
     text = scalar_text(value)
-    return json.dumps(value) if isinstance(value, str) and text == value and ("," in value or " " in value) else text
+    return (
+        json.dumps(value)
+        if isinstance(value, str) and text == value and ("," in value or " " in value)
+        else text
+    )

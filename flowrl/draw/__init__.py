@@ -1,0 +1,1 @@
+"""Pictures of a graph: DOT, SVG and PNG, Mermaid, HTML."""

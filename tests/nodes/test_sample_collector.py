@@ -1,0 +1,256 @@
+"""The collector: exact row counts, order, n-step windows across firings, weights, other policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch
+from flowrl.config import PartSpec
+from flowrl.context import Context, Metrics
+from flowrl.node import Known
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.policies.random import Random
+from tests.nodes.toy_policies import Toy, weights
+
+
+def collector(
+    n_sample: int = 6, count: int = 2, seed: int = 0, nstep: int = 1, gamma: float = 0.5, **env: Any
+) -> SampleCollector:
+    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=env)
+    envs = BaseEnvManager(env=part, count=count, seed=seed)
+    spec = envs.spec()
+    policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=gamma)
+    return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=seed)
+
+
+def described(node: SampleCollector) -> Any:
+    known = Known({}, {"envs": node.envs.spec()}, frozenset({"data"}))
+    spec = PartSpec("toy", Toy, Toy.Config())
+    config = SampleCollector.Config(policy=spec, n_sample=node.config.n_sample)
+    return SampleCollector.describe(config, known)
+
+
+def test_rows_are_as_described() -> None:
+    node = collector()
+    facts = described(node)
+    batch = node.fire(weights(1))
+    assert facts.rows == {"data": len(batch)} == {"data": 6}
+    assert facts.outs["data"] == dict(batch.schema)
+    assert facts.outs["data"]["action"].n == 3
+    assert facts.env_steps == node.ctx.take_count().env_steps
+
+
+def test_rows_come_env_by_env_in_the_order_of_time() -> None:
+    batch = collector(n_sample=6, length=9).fire(weights(0))
+    assert batch["obs"][:, 1].tolist() == [0, 1, 2, 0, 1, 2]
+    assert batch["next_obs"][:, 1].tolist() == [1, 2, 3, 1, 2, 3]
+    assert batch["reward"].tolist() == [1, 2, 3, 1, 2, 3]
+    assert len(set(batch["obs"][:3, 0])) == len(set(batch["obs"][3:, 0])) == 1
+    assert batch["last"].tolist() == [False, False, True] * 2
+    assert batch["discount"].tolist() == [0.5] * 6
+    assert batch["logp"].tolist() == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("ends", "discount"), [("final", 0.0), ("cut", 0.5)])
+def test_only_a_terminated_episode_has_no_value_after_it(ends: str, discount: float) -> None:
+    batch = collector(n_sample=4, count=1, length=2, ends=ends).fire(weights(0))
+    assert batch["terminated"].tolist() == [False, ends == "final"] * 2
+    assert batch["truncated"].tolist() == [False, ends == "cut"] * 2
+    assert batch["discount"].tolist() == [0.5, discount] * 2
+    assert batch["next_obs"][:, 1].tolist() == [1, 2, 1, 2]  # the true last observation
+    assert batch["last"].tolist() == [False, True] * 2
+
+
+def test_the_next_firing_goes_on_where_the_last_one_stopped() -> None:
+    node = collector(n_sample=4, length=9)
+    node.fire(weights(0))
+    assert node.fire(weights(0))["obs"][:, 1].tolist() == [2, 3, 2, 3]
+
+
+def test_tokens_stay_as_they_were_given() -> None:
+    node = collector(n_sample=5, nstep=2)
+    first = node.fire(weights(0))
+    before = {name: array.copy() for name, array in first.columns.items()}
+    for _ in range(3):
+        node.fire(weights(0))
+    assert all(np.array_equal(first[name], array) for name, array in before.items())
+    assert not any(array.flags.writeable for array in first.columns.values())
+
+
+def key(batch: Batch) -> list[tuple[float, float]]:
+    """Which steps these are: the episode's seed, and the step in it."""
+    return [tuple(row) for row in batch["obs"].tolist()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.lists(st.integers(1, 13), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.integers(0, 1000),
+)
+def test_however_rows_are_cut_into_tokens_none_is_lost_or_changed(
+    count: int, amounts: list[int], nstep: int, seed: int
+) -> None:
+    node = collector(count=count, seed=seed, nstep=nstep)
+    tokens = [node.collect(n) for n in amounts]
+    assert [len(token) for token in tokens] == amounts
+    whole = collector(count=count, seed=seed, nstep=nstep)
+    steps = -(-sum(amounts) // count)
+    once = whole.collect(steps * count)
+    rows = {k: i for i, k in enumerate(key(once))}
+    got = [k for token in tokens for k in key(token)]
+    by_time = [key(once)[env * steps + t] for t in range(steps) for env in range(count)]
+    assert sorted(got) == sorted(by_time[: sum(amounts)])
+    for token in tokens:
+        places = [rows[k] for k in key(token)]
+        assert places == sorted(places)  # env by env, in the order of time
+        for name in set(token) - {"last", "logp"}:
+            assert np.array_equal(token[name], once[name][places])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.integers(0, 1000))
+def test_a_row_that_is_not_last_is_followed_by_its_successor(
+    count: int, n: int, nstep: int, seed: int
+) -> None:
+    node = collector(count=count, n_sample=n, nstep=nstep, seed=seed)
+    for _ in range(3):
+        batch = node.collect()
+        seed_t, t = batch["obs"].T
+        for k in np.flatnonzero(~batch["last"]):
+            assert (seed_t[k + 1], t[k + 1]) == (seed_t[k], t[k] + 1)
+        assert batch["last"][-1]
+
+
+def test_a_window_is_shortened_by_an_episodes_end_and_not_by_a_firings_end() -> None:
+    # rewards 1 2 3 4 5, n 3, gamma 1/2, the fifth step terminates; tokens of two rows
+    node = collector(n_sample=2, count=1, nstep=3, length=5, ends="final")
+    tokens = [node.fire(weights(0)) for _ in range(3)]
+    rows = Batch.concat(tokens)
+    assert rows["reward"].tolist()[:5] == [2.75, 4.5, 6.25, 6.5, 5.0]
+    assert rows["discount"].tolist()[:5] == [0.125, 0.125, 0.0, 0.0, 0.0]
+    assert rows["terminated"].tolist()[:5] == [False, False, True, True, True]
+    assert rows["next_obs"][:5, 1].tolist() == [3, 4, 5, 5, 5]
+    assert rows["last"].tolist() == [False, True, False, True, True, True]
+
+
+def test_a_truncated_window_bootstraps_from_as_many_rewards_as_it_has() -> None:
+    node = collector(n_sample=3, count=1, nstep=3, length=3, ends="cut")
+    rows = node.fire(weights(0))
+    assert rows["reward"].tolist() == [2.75, 3.5, 3.0]
+    assert rows["discount"].tolist() == [0.125, 0.25, 0.5]
+    assert rows["truncated"].tolist() == [True] * 3
+
+
+def test_the_first_firing_steps_further_for_its_windows_and_counts_its_rows() -> None:
+    node = collector(n_sample=4, nstep=3, length=50)
+    counts = []
+    for _ in range(3):
+        node.fire(weights(0))
+        counts.append((node.ctx.take_count().env_steps, int(node.envs._lengths[0])))
+    assert counts == [(4, 4), (4, 6), (4, 8)]
+
+
+def test_new_weights_are_loaded_once() -> None:
+    node = collector()
+    first, second = weights(1), weights(2)
+    actions = [set(node.fire(w)["action"]) for w in (first, first, second)]
+    assert actions == [{1}, {1}, {2}]
+    assert node._mode.loads == 2
+
+
+def test_finished_episodes_are_counted_and_told() -> None:
+    node = collector(n_sample=8, count=2, length=3)
+    node.fire(weights(0))
+    assert node.ctx.take_count() == (8, 2, 0)
+    told = [r.values for r in node.ctx.records if isinstance(r, Metrics)]
+    assert told == [
+        {
+            "return_mean": 6.0,
+            "return_std": 0.0,
+            "return_min": 6.0,
+            "return_max": 6.0,
+            "length_mean": 3.0,
+        }
+    ]
+
+
+def test_a_firing_in_which_no_episode_ends_tells_nothing() -> None:
+    node = collector(n_sample=2, length=30)
+    node.fire(weights(0))
+    assert node.ctx.records == []
+
+
+class Other(Random):
+    """Acts otherwise, and would discount otherwise."""
+
+    gamma = 0.25
+    nstep = 4
+
+    def collect_columns(self) -> Any:
+        return Toy.collect_columns(self)
+
+    def collect_mode(self, seed: int) -> Any:
+        mode = super().collect_mode(seed)
+        forward = mode.forward
+        mode.forward = lambda obs: {**forward(obs), "logp": np.full(len(obs), -9.0)}
+        return mode
+
+
+def test_another_policy_acts_and_rows_mean_the_same() -> None:
+    node = collector(n_sample=30, length=50)
+    node.reconfigure(policy=PartSpec("other", Other, Other.Config()))
+    batch = node.fire(weights(1))
+    assert set(batch["action"]) == {0, 1, 2}
+    assert set(batch["logp"]) == {-9.0}
+    assert set(batch["discount"]) == {0.5}
+    node.reconfigure(policy=node._policy)
+    assert set(node.fire(weights(1))["action"]) == {1}
+
+
+def test_a_policy_that_does_not_give_every_column_cannot_act() -> None:
+    node = collector()
+    with pytest.raises(ValueError, match="Random does not give the column 'logp' that rows of Toy"):
+        node.reset_policy(PartSpec("random", Random, Random.Config()))
+
+
+def test_by_hand_a_mode_can_be_given_itself() -> None:
+    node = collector()
+    mode = node._policy.collect_mode(0)
+    node.reset_policy(mode)
+    node.collect(2)
+    assert mode.acted == 1
+
+
+def test_by_hand_other_envs_begin_anew() -> None:
+    node = collector(n_sample=6, nstep=3, length=50)
+    node.fire(weights(0))
+    node.reset_env(collector(count=3, length=50).envs)
+    batch = node.fire(weights(0))
+    assert batch["obs"][:, 1].tolist() == [0, 1, 0, 1, 0, 1]
+    node.reset()
+    assert node.fire(weights(2))["obs"][:, 1].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_the_same_seed_gives_the_same_rows_whatever_the_name_of_the_purpose() -> None:
+    a, b = (collector(n_sample=50, seed=3).fire(weights(0)) for _ in range(2))
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+    other = collector(n_sample=50, seed=4).fire(weights(0))
+    assert not np.array_equal(a["obs"], other["obs"])
+
+
+def test_replicas_play_different_episodes() -> None:
+    part = Gymnasium(id="tests.nodes.toy_envs:Counting")
+    config = BaseEnvManager.Config(env=part, count=2)
+    first, second = (
+        BaseEnvManager(config=config, context=Context("envs", replica, 7)) for replica in (0, 1)
+    )
+    assert not np.array_equal(first.reset(), second.reset())
