@@ -101,7 +101,12 @@ class NaiveReplayBuffer(Node):
     def _draw(self, batches: int, batch_size: int) -> list[Batch]:
         demo_rows = max(1, round(batch_size * self.config.demo_share)) if self._has_demos else 0
         agent_rows = batch_size - demo_rows
-        self._index = self._choose(self.count, batches, agent_rows, "")
+        if self.count < max(1, agent_rows):
+            raise ValueError(
+                f"{self.ctx.key}: a batch takes {agent_rows} rows, {self.count} are held; "
+                "push more first (in a graph: a longer warm-up)"
+            )
+        self._index = self._choose(self.count, batches, agent_rows)
         columns = self._rows.take(self._index)
         if self._has_demos:
             columns = self._with_demos(columns, batches, demo_rows)
@@ -109,20 +114,20 @@ class NaiveReplayBuffer(Node):
         cuts = [slice(k * batch_size, (k + 1) * batch_size) for k in range(batches)]
         return [Batch({name: array[cut] for name, array in columns.items()}) for cut in cuts]
 
-    def _choose(self, held: int, batches: int, rows: int, what: str) -> Array:
-        if held < rows or not held:
-            raise ValueError(
-                f"{self.ctx.key}: {rows} {what}rows were to be drawn, {held} are held; "
-                "push more first (in a graph: a longer warm-up)"
-            )
+    def _choose(self, held: int, batches: int, rows: int) -> Array:
         if self.config.replace:
             return self._rng.integers(held, size=batches * rows)
         drawn = [self._rng.choice(held, rows, replace=False) for _ in range(batches)]
         return np.concatenate(drawn)
 
     def _with_demos(self, agent: Mapping[str, Array], batches: int, rows: int) -> dict[str, Array]:
-        demos = self._demos
-        index = self._choose(0 if demos is None else len(demos), batches, rows, "demo ")
+        demos, least = self._demos, 1 if self.config.replace else rows
+        if demos is None or len(demos) < least:
+            raise ValueError(
+                f"{self.ctx.key}: a batch takes {rows} demonstrations, "
+                f"{len(demos or ())} are held; give it {least} at least"
+            )
+        index = self._choose(len(demos), batches, rows)
         columns = {
             name: _behind(array, demos[name][index], batches) for name, array in agent.items()
         }

@@ -163,7 +163,7 @@ def test_a_failing_env_is_named_with_seed_step_and_actions(how: str, told: str) 
     with pytest.raises(EnvError, match=told) as error:
         envs.advance(np.array([0, 2, 2]))
     assert (error.value.index, error.value.step, error.value.actions) == (1, 3, (0, 1, 2))
-    assert error.value.seed % 1000 == obs[1, 0]
+    assert error.value.seed % 1_000_000 == obs[1, 0]
     assert str(error.value).startswith(
         f"env 1 (tests.nodes.toy_envs:Broken), episode seed {error.value.seed}, step 3: "
     )

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.policies.random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +17,6 @@ from flowrl.batch import Batch
 from flowrl.config import PartSpec
 from flowrl.context import Context, Metrics
 from flowrl.node import Known
-from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import Toy, weights
 
 
@@ -240,7 +240,7 @@ def test_by_hand_other_envs_begin_anew() -> None:
     assert node.fire(weights(2))["obs"][:, 1].tolist() == [0, 1, 0, 1, 0, 1]
 
 
-def test_the_same_seed_gives_the_same_rows_whatever_the_name_of_the_purpose() -> None:
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
     a, b = (collector(n_sample=50, seed=3).fire(weights(0)) for _ in range(2))
     assert all(np.array_equal(a[name], b[name]) for name in a)
     other = collector(n_sample=50, seed=4).fire(weights(0))

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Counting(gymnasium.Env):
-    """Observes [seed of the episode mod 1000, steps taken]; the t-th step's reward is t.
+    """Observes [seed of the episode mod 1e6, steps taken]; the t-th step's reward is t.
 
     Episodes last `length` steps, or 1 to 5 by their seed; even seeds terminate, odd ones are truncated.
     """
@@ -40,7 +40,7 @@ class Counting(gymnasium.Env):
         self.closed = True
 
     def _obs(self) -> Any:
-        return np.array([self.seed % 1000, self.t], np.float32)
+        return np.array([self.seed % 1_000_000, self.t], np.float32)
 
 
 class Broken(Counting):

@@ -1,0 +1,264 @@
+"""The ring of columns, the replay buffer's batches, and demonstrations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.ring import Ring
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch, Column
+from flowrl.context import Context, Metrics
+from flowrl.node import Known, Unsound
+from flowrl.state import Clock, Count
+
+SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
+
+
+def rows(*values: float) -> Batch:
+    """Rows whose every column holds the same number."""
+    reward = np.array(values, np.float32)
+    return Batch({"obs": np.stack([reward, reward], 1), "reward": reward})
+
+
+def held(ring: Ring) -> list[float]:
+    return sorted(ring.take(np.arange(ring.rows))["reward"].tolist())
+
+
+def buffer(context: Context | None = None, **params: Any) -> NaiveReplayBuffer:
+    if context is None:
+        return NaiveReplayBuffer(**params)
+    return NaiveReplayBuffer(config=NaiveReplayBuffer.Config(**params), context=context)
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 20), min_size=1, max_size=8))
+def test_a_ring_holds_the_newest_rows(size: int, amounts: list[int]) -> None:
+    ring, pushed = Ring(size), []
+    for amount in amounts:
+        new = [float(len(pushed) + k) for k in range(amount)]
+        ring.push(rows(*new).columns)
+        pushed += new
+        assert held(ring) == pushed[-size:]
+
+
+def test_a_ring_is_saved_with_the_place_of_its_next_row() -> None:
+    ring, copy = Ring(5), Ring(5)
+    ring.push(rows(1, 2, 3, 4, 5, 6, 7).columns)
+    copy.load_state_dict(ring.state_dict())
+    for one in (ring, copy):
+        one.push(rows(8, 9).columns)
+    assert held(ring) == held(copy) == [5, 6, 7, 8, 9]
+    index = np.arange(5)
+    assert np.array_equal(ring.take(index)["obs"], copy.take(index)["obs"])
+
+
+def test_an_empty_ring_is_saved_as_such() -> None:
+    ring = Ring(3)
+    ring.push(rows(1).columns)
+    ring.load_state_dict(Ring(3).state_dict())
+    assert ring.rows == 0
+
+
+def test_a_state_too_large_for_a_ring_is_refused() -> None:
+    large = Ring(5)
+    large.push(rows(1, 2, 3).columns)
+    with pytest.raises(ValueError, match="the state holds 3 rows; this buffer's size is 2"):
+        Ring(2).load_state_dict(large.state_dict())
+
+
+def test_rows_with_other_columns_are_refused() -> None:
+    node = buffer()
+    node.push(rows(1))
+    with pytest.raises(ValueError, match="the rows have the columns obs; the buffer holds obs, re"):
+        node.push(rows(1).only(["obs"]))
+
+
+def test_a_batchs_columns_belong_together() -> None:
+    node = buffer(batch_size=50)
+    node.push(rows(*range(100)))
+    batch = node.sample()
+    assert len(batch) == 50
+    assert np.array_equal(batch["obs"], np.stack([batch["reward"]] * 2, 1))
+    assert set(batch["reward"]) <= set(range(100))
+
+
+def test_every_row_is_drawn_equally_often() -> None:
+    node = buffer(size=10, batch_size=10)
+    node.push(rows(*range(14)))
+    drawn = np.concatenate([node.sample()["reward"] for _ in range(400)]).astype(int)
+    counts = np.bincount(drawn, minlength=14)
+    assert counts[:4].sum() == 0
+    assert counts[4:].min() > 320
+    assert counts.sum() == 4000
+
+
+def test_without_replacement_no_batch_holds_a_row_twice() -> None:
+    node = buffer(batch_size=8, updates_per_push=5, replace=False)
+    batches = node.fire(rows(*range(9)), None)
+    assert [len(set(batch["reward"])) for batch in batches] == [8] * 5
+    assert len({tuple(sorted(batch["reward"])) for batch in batches}) > 1
+
+
+def test_a_rounds_batches_are_views_of_one_gather() -> None:
+    node = buffer(batch_size=4, updates_per_push=3)
+    batches = node.fire(rows(*range(9)), None)
+    bases = {id(batch["obs"].base) for batch in batches}
+    assert len(batches) == 3
+    assert len(bases) == 1
+    assert not any(batch["obs"].flags.writeable for batch in batches)
+
+
+def test_batches_stay_as_they_were_when_the_buffer_goes_on() -> None:
+    node = buffer(size=8, batch_size=8)
+    (batch,) = node.fire(rows(*range(8)), None)
+    before = batch["reward"].copy()
+    node.fire(rows(*[99] * 8), None)
+    assert np.array_equal(batch["reward"], before)
+
+
+def test_where_nobody_wants_batches_rows_are_kept_and_no_random_number_is_used() -> None:
+    quiet = buffer(Context("buffer", wanted=frozenset()), batch_size=64)
+    assert quiet.fire(rows(1, 2), None) == []
+    assert quiet.count == 2
+    assert quiet._rng.bit_generator.state == Context("buffer").rng("sample").bit_generator.state
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_drawing_more_than_is_held_is_refused(replace: bool) -> None:
+    node = buffer(batch_size=3, replace=replace)
+    told = "NaiveReplayBuffer: a batch takes 3 rows, 2 are held; push more first"
+    with pytest.raises(ValueError, match=told):
+        node.fire(rows(1, 2), None)
+
+
+def test_drawing_before_the_first_push_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch takes 5 rows, 0 are held"):
+        buffer().sample(5)
+
+
+def test_clearing_forgets_the_agents_rows_and_keeps_demonstrations() -> None:
+    node = buffer(batch_size=4)
+    node.push_demos(rows(-1, -2))
+    node.push(rows(1, 2, 3, 4))
+    node.clear()
+    assert node.count == 0
+    node.push(rows(5, 6, 7))
+    assert set(node.sample()["reward"]) <= {5, 6, 7, -1, -2}
+
+
+def with_demos(**params: Any) -> NaiveReplayBuffer:
+    context = Context("buffer", inputs={"data": SCHEMA, "demos": SCHEMA})
+    return buffer(context, **params)
+
+
+def test_demonstrations_are_the_last_rows_of_each_batch() -> None:
+    node = with_demos(batch_size=8, updates_per_push=3, demo_share=0.25)
+    batches = node.fire(rows(*range(1, 21)), rows(-1, -2, -3))
+    for batch in batches:
+        assert batch["is_demo"].tolist() == [False] * 6 + [True] * 2
+        assert ((batch["reward"] < 0) == batch["is_demo"]).all()
+        assert np.array_equal(batch["obs"][:, 0], batch["reward"])
+    assert len(batches) == 3
+
+
+def test_demonstrations_are_never_evicted() -> None:
+    node = with_demos(size=4, batch_size=4, demo_share=0.5)
+    node.fire(rows(1, 2, 3, 4), rows(-1, -2))
+    for k in range(10):
+        (batch,) = node.fire(rows(k, k, k), rows())
+        assert set(batch["reward"][2:]) <= {-1, -2}
+
+
+def test_more_demonstrations_join_the_first() -> None:
+    node = with_demos(batch_size=40, demo_share=0.5)
+    node.push(rows(*range(40)))
+    node.push_demos(rows(-1))
+    node.push_demos(rows(-2))
+    assert set(node.sample()["reward"][20:]) == {-1, -2}
+
+
+def test_a_small_share_is_at_least_one_row_and_the_whole_may_be_demonstrations() -> None:
+    few, all_ = with_demos(batch_size=8, demo_share=0.01), with_demos(batch_size=8, demo_share=1.0)
+    for node, count in ((few, 1), (all_, 8)):
+        (batch,) = node.fire(rows(*range(8)), rows(-1))
+        assert batch["is_demo"].sum() == count
+
+
+def test_without_demonstrations_in_the_file_the_buffer_says_so() -> None:
+    told = "buffer: a batch takes 16 demonstrations, 0 are held; give it 1 at least"
+    with pytest.raises(ValueError, match=told):
+        with_demos().fire(rows(*range(64)), rows())
+
+
+def test_without_replacement_a_batch_takes_as_many_demonstrations_as_it_shows() -> None:
+    node = with_demos(batch_size=8, demo_share=0.5, replace=False)
+    with pytest.raises(ValueError, match="3 are held; give it 4 at least"):
+        node.fire(rows(*range(8)), rows(-1, -2, -3))
+    (batch,) = node.fire(rows(), rows(-4))
+    assert sorted(batch["reward"][4:]) == [-4, -3, -2, -1]
+
+
+def test_the_column_that_marks_demonstrations_is_there_only_with_them() -> None:
+    node = buffer(batch_size=2)
+    assert "is_demo" not in node.fire(rows(1, 2), None)[0]
+
+
+@settings(deadline=None)
+@given(st.booleans(), st.booleans())
+def test_a_saved_buffer_draws_the_same_batches(replace: bool, demos: bool) -> None:
+    make = with_demos if demos else buffer
+    params = {"size": 30, "batch_size": 8, "updates_per_push": 2, "replace": replace}
+    node, copy = make(**params), make(**params)
+    more = rows(-1, -2, -3) if demos else None
+    node.fire(rows(*range(40)), more)
+    copy.load_state_dict(node.state_dict())
+    for a, b in zip(node.fire(rows(50), None), copy.fire(rows(50), None), strict=True):
+        assert np.array_equal(a["obs"], b["obs"])
+    assert copy._metrics() == node._metrics()
+
+
+def test_metrics_tell_how_old_the_drawn_rows_are() -> None:
+    context = Context("buffer")
+    node = buffer(context, size=4, batch_size=4, log_every_pushes=2)
+    context.clock = Clock({"learner": Count(train_iters=3)})
+    node.fire(rows(1, 2, 3, 4), None)
+    assert context.records == []
+    context.clock = Clock({"learner": Count(train_iters=10)})
+    node.fire(rows(), None)
+    assert context.records == [
+        Metrics({"rows": 4, "pushed_rows": 4, "sampled_rows": 8, "age_mean_iters": 7.0})
+    ]
+
+
+def describe(known: dict[str, Any], **params: Any) -> Any:
+    config = NaiveReplayBuffer.Config(**params)
+    return NaiveReplayBuffer.describe(config, Known(known, {}, frozenset({"batches"})))
+
+
+def test_it_says_what_it_takes_and_gives() -> None:
+    facts = describe({"data": SCHEMA}, size=100, batch_size=16)
+    assert facts.outs == {"batches": SCHEMA}
+    assert facts.rows == {"batches": 16}
+    assert facts.needs_rows == {"data": (16, "batch_size")}
+    assert facts.memory_bytes == 100 * (12 + 4)
+
+
+def test_with_demonstrations_it_needs_their_columns_and_marks_them() -> None:
+    facts = describe({"data": SCHEMA, "demos": SCHEMA})
+    assert facts.needs == {"demos": SCHEMA}
+    assert facts.outs["batches"]["is_demo"] == Column("bool")
+
+
+def test_a_batch_larger_than_the_buffer_is_unsound() -> None:
+    with pytest.raises(Unsound, match="batches of 65 rows are drawn from 64; make `size`") as told:
+        describe({"data": SCHEMA}, size=64, batch_size=65)
+    assert told.value.key == "batch_size"
+
+
+def test_data_that_is_not_a_table_is_unsound() -> None:
+    with pytest.raises(Unsound, match="not a table"):
+        describe({"data": None})
