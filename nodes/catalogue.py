@@ -24,5 +24,6 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "model": {
         "mlp": "flowrl.nodes.models.mlp:Mlp",
+        "module": "flowrl.nodes.models.model:ModuleModel",
     },
 }

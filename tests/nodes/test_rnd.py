@@ -1,0 +1,123 @@
+"""Random network distillation: new is rewarded, known is not, and the same bits again."""
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch, Column
+from flowrl.context import Context, Metrics
+from flowrl.node import Known, Unsound
+from flowrl.nodes.rewards.rnd import Rnd
+from tests.nodes.learning import poison, rows, same_bits
+
+
+def bonus(node: Rnd, batch: Batch) -> np.ndarray:
+    return (node.fire(batch)["reward"] - batch["reward"]) / node.config.weight
+
+
+def at(centre: float, n: int = 64, seed: int = 0) -> Batch:
+    """Rows whose next observations lie around a point."""
+    batch = rows(n, seed)
+    return batch.replace(next_obs=(0.1 * batch["next_obs"] + centre).astype(np.float32))
+
+
+def test_the_bonus_is_added_and_nothing_else_changes() -> None:
+    batch, node = rows(), Rnd(weight=0.5, seed=1)
+    found = node.fire(batch)
+    assert found.schema == batch.schema
+    assert (found["reward"] > batch["reward"]).all()
+    for name in set(batch) - {"reward"}:
+        assert found[name] is batch[name]
+
+
+def test_weight_0_changes_nothing() -> None:
+    batch = rows()
+    np.testing.assert_array_equal(Rnd(weight=0.0).fire(batch)["reward"], batch["reward"])
+
+
+def test_what_was_seen_often_is_rewarded_less_than_what_is_new() -> None:
+    node = Rnd(weight=1.0, updates_per_token=20, seed=2)
+    for seed in range(30):
+        node.fire(at(1.0, seed=seed))
+    known, new = bonus(node, at(1.0, seed=99)).mean(), bonus(node, at(-1.0, seed=99)).mean()
+    assert new > 5 * known
+
+
+def test_the_bonus_is_in_units_of_its_deviation() -> None:
+    node = Rnd(weight=1.0, updates_per_token=0)
+    found = np.concatenate([bonus(node, rows(256, seed)) for seed in range(20)])
+    assert found[-1024:].std() == pytest.approx(1, rel=0.2)
+
+
+def test_large_numbers_among_the_observations_do_not_drown_the_others() -> None:
+    scale = np.array([1e4, 1, 1, 1], np.float32)
+
+    def scaled(seed: int, shift: float = 0.0) -> Batch:
+        obs = rows(64, seed)["next_obs"] + np.array([0, shift, 0, 0], np.float32)
+        return rows(64, seed, next_obs=obs * scale)
+
+    node = Rnd(weight=1.0, updates_per_token=20)
+    for seed in range(30):
+        node.fire(scaled(seed))
+    assert bonus(node, scaled(99, shift=4.0)).mean() > 2 * bonus(node, scaled(99)).mean()
+
+
+def test_an_observation_beyond_all_measure_gives_a_finite_bonus() -> None:
+    node = Rnd(weight=1.0)
+    node.fire(rows())
+    far = rows(1, next_obs=np.full((1, 4), 1e30, np.float32))
+    assert np.isfinite(node.fire(far)["reward"]).all()
+
+
+def test_discrete_observations_are_one_hot() -> None:
+    inputs = {"data": {"next_obs": Column("int64", n=3), "reward": Column("float32")}}
+    context = Context("rnd", inputs=inputs)
+    node = Rnd(config=Rnd.Config(weight=1.0, updates_per_token=30), context=context)
+    for _ in range(40):
+        node.fire(rows(64, next_obs=np.zeros(64, np.int64)))
+    found = bonus(node, rows(64, next_obs=np.arange(64) % 3))
+    assert found[1] > 5 * found[0]
+    assert found[2] > 5 * found[0]
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_the_global_generators() -> None:
+    def run(seed: int, poisoned: int) -> np.ndarray:
+        poison(poisoned)
+        node = Rnd(seed=seed)
+        return np.concatenate([node.fire(rows(seed=s))["reward"] for s in range(10)])
+
+    assert run(1, 1).tobytes() == run(1, 2).tobytes()
+    assert run(1, 1).tobytes() != run(2, 1).tobytes()
+
+
+@pytest.mark.parametrize("fired", [0, 5])
+def test_saved_and_loaded_equals_uninterrupted(fired: int) -> None:
+    whole, resumed = Rnd(seed=1), Rnd(seed=1)
+    for seed in range(fired):
+        whole.fire(rows(seed=seed))
+    resumed.load_state_dict(whole.state_dict())
+    for seed in range(5, 10):
+        one, other = whole.fire(rows(seed=seed)), resumed.fire(rows(seed=seed))
+        assert one["reward"].tobytes() == other["reward"].tobytes()
+    assert same_bits(whole.state_dict(), resumed.state_dict())
+
+
+def test_novelty_is_reported_now_and_then() -> None:
+    node = Rnd(log_every_tokens=3)
+    for seed in range(7):
+        node.fire(rows(seed=seed))
+    reports = [r.values for r in node.ctx.records if isinstance(r, Metrics)]
+    assert len(reports) == 2
+    assert set(reports[0]) == {"novelty_mean", "novelty_max"}
+
+
+def test_rows_pass_with_the_columns_they_came_with() -> None:
+    schema = rows().schema
+    facts = Rnd.describe(Rnd.Config(), Known({"data": schema}, {}, frozenset({"out"})))
+    assert facts.outs == {"out": schema}
+
+
+@pytest.mark.parametrize("missing", ["reward", "next_obs"])
+def test_rows_without_what_is_needed_are_refused(missing: str) -> None:
+    schema = {k: v for k, v in rows().schema.items() if k != missing}
+    with pytest.raises(Unsound, match=f"the data has no column '{missing}'; connect a collector"):
+        Rnd.describe(Rnd.Config(), Known({"data": schema}, {}, frozenset()))
