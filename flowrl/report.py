@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from flowrl.check import Checked
 from flowrl.graph import Edge
 from flowrl.program import Part
+from flowrl.result import RunResult
 
 
 def check_text(checked: Checked) -> str:
@@ -160,3 +161,24 @@ def bottleneck_sentence(busy_s: Mapping[str, float], wall_s: float) -> str:
     rest = ", ".join(f"{n} {s:.0%}" for s, n in shares[1:4] if s >= 0.01)
     text = f"{name} is the bottleneck: it fired for {share:.0%} of the time"
     return f"{text} (then {rest})" if rest else text
+
+
+def run_text(result: RunResult) -> str:
+    """How a run ended, in some lines."""
+    lines = [
+        f"{result.status}: {result.why}",
+        f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations, {result.episodes:,} episodes "
+        f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)",
+    ]
+    if result.eval_return is not None:
+        best = "" if result.best_return is None else f" (best {result.best_return:.1f})"
+        lines.append(f"evaluation return {result.eval_return:.1f}{best}")
+    if result.bottleneck:
+        lines.append(result.bottleneck)
+    lines += [f"note: {line}" for line in result.happened]
+    if result.repeat:
+        lines.append(f"the same again: {result.repeat}")
+    if result.digest:
+        lines.append(f"digest {result.digest}")
+    lines.append(f"run folder {result.run_dir}")
+    return "\n".join(lines)

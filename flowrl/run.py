@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from flowrl.check import Checked
 from flowrl.context import Keep, Metrics, Record
@@ -23,37 +21,11 @@ from flowrl.expand import expand
 from flowrl.folder import RunFolder, new_folder
 from flowrl.graph import Limits
 from flowrl.report import bottleneck_sentence
+from flowrl.result import RunResult, Status
 from flowrl.runner import Runner
+from flowrl.state import Count
 
-Status = Literal["solved", "finished", "interrupted", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended; the keys of `flowrl run --json`."""
-
-    graph: str
-    run_dir: str
-    placement: str
-    status: Status
-    deterministic: bool
-    env_steps: int
-    train_iters: int
-    episodes: int
-    eval_return: float | None
-    best_return: float | None
-    wall_s: float
-    env_steps_per_s: float
-    bottleneck: str
-    digest: str
-    seed: int = 0
-    why: str = ""
-    happened: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
-        return dataclasses.asdict(self)
-
+ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
 class Watcher:
     """Who looks on while a run goes; the base looks away."""
@@ -126,8 +98,9 @@ class Run:
         """Run until the cut; raises what stopped it, after the folder says so too."""
         self._write_beginning()
         try:
-            self.engine = Engine(self.checked, self, self.seed, self.limits)
             limit_threads(self.graph.torch_threads)
+            self.engine = Engine(self.checked, self, self.seed, self.limits)
+            limit_threads(self.graph.torch_threads)  # and the libraries that its nodes have loaded
             self.watcher.begin(self)
             with self._interrupts():
                 cut = self.engine.run()
@@ -178,53 +151,50 @@ class Run:
         if weights:
             self.folder.checkpoint("last", weights, {"why": cut.why})
         self.folder.timings(wall_s, self.busy_s(), now=True)
-        status: Status = {"verdict": "solved", "interrupt": "interrupted"}.get(
-            cut.reason, "finished"
-        )  # type: ignore[assignment]
-        result = self._result(status, cut, wall_s, self.engine.digest())
+        status = ENDS.get(cut.reason, "finished")
+        result = self.result(status, cut.why, wall_s, self.engine.digest(), self._repeat(cut))
         self.folder.json("summary.json", result.as_dict())
         return result
 
-    def _result(self, status: Status, cut: Cut, wall_s: float, digest: str) -> RunResult:
-        assert self.engine is not None
+    def result(
+        self, status: Status, why: str, wall_s: float | None = None, digest: str = "", repeat: str = ""
+    ) -> RunResult:
+        """The summary as things are now."""
+        wall_s = self.wall_s if wall_s is None else wall_s
+        done = self.engine.done if self.engine else Count()
         return RunResult(
             graph=self.graph.name,
             run_dir=str(self.folder.path),
             placement=self.placement,
             status=status,
             deterministic=self.checked.deterministic,
-            env_steps=cut.done.env_steps,
-            train_iters=cut.done.train_iters,
-            episodes=cut.done.episodes,
+            env_steps=done.env_steps,
+            train_iters=done.train_iters,
+            episodes=done.episodes,
             eval_return=self.eval_return,
             best_return=self.best_return,
             wall_s=round(wall_s, 3),
-            env_steps_per_s=round(cut.done.env_steps / wall_s, 1) if wall_s else 0.0,
+            env_steps_per_s=round(done.env_steps / wall_s, 1) if wall_s else 0.0,
             bottleneck=bottleneck_sentence(self.busy_s(), wall_s),
             digest=digest,
             seed=self.seed,
-            why=cut.why,
-            happened=tuple(self.engine.happened.lines),
+            why=why,
+            repeat=repeat,
+            happened=tuple(self.engine.happened.lines) if self.engine else (),
         )
+
+    def _repeat(self, cut: Cut) -> str:
+        """The words that end a run at the same position again, where the clock or a person chose it."""
+        if cut.reason not in ("time", "interrupt") or not cut.done.train_iters:
+            return ""
+        return f"flowrl run {self.folder.path / 'graph.yaml'} --train-iters {cut.done.train_iters}"
 
     def _fail(self, error: BaseException) -> None:
         """The folder tells what stopped the run; a disk that is full cannot, and the first cause goes on."""
         stopped = isinstance(error, KeyboardInterrupt)
-        done = self.engine.done if self.engine else None
-        summary: Mapping[str, Any] = {
-            "graph": self.graph.name,
-            "run_dir": str(self.folder.path),
-            "placement": self.placement,
-            "status": "interrupted" if stopped else "failed",
-            "why": "stopped at once" if stopped else str(error),
-            "env_steps": done.env_steps if done else 0,
-            "train_iters": done.train_iters if done else 0,
-            "episodes": done.episodes if done else 0,
-            "wall_s": round(self.wall_s, 3),
-            "seed": self.seed,
-        }
+        why = "stopped at once" if stopped else str(error)
         try:
-            self.folder.json("summary.json", summary)
+            self.folder.json("summary.json", self.result("interrupted" if stopped else "failed", why).as_dict())
             if not stopped:
                 self.folder.text("error.txt", "".join(traceback.format_exception(error)))
         except RunError:

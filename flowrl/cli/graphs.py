@@ -1,0 +1,108 @@
+"""The verbs that look at graphs: check, draw, expand, diff, nodes, graphs, schema."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from flowrl.check import Checked
+from flowrl.check import check as check_graph
+from flowrl.errors import GraphError, Problem, UsageError
+from flowrl.load import load
+
+
+def read(arguments: Namespace) -> Checked:
+    """The graph that the words mean, checked."""
+    return check_graph(load(arguments.graph, sets_of(arguments)))
+
+
+def sets_of(arguments: Namespace) -> dict[str, str]:
+    """The `--set` words, by key."""
+    found = {}
+    for text in arguments.sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {text}: expected KEY=VALUE, such as learner.lr=3e-4")
+        found[key.strip()] = value
+    return found
+
+
+def check(arguments: Namespace) -> int:
+    """`flowrl check`."""
+    from flowrl.report import check_json, check_text
+
+    try:
+        checked = read(arguments)
+    except GraphError as error:
+        if not arguments.json:
+            raise
+        print(json.dumps(_unreadable(error.problems)))
+        return 2
+    print(json.dumps(check_json(checked)) if arguments.json else check_text(checked))
+    return 0 if checked.ok else 2
+
+
+def _unreadable(problems: tuple[Problem, ...]) -> dict[str, object]:
+    told = [{"where": p.where, "what": p.what, "hint": p.hint} for p in problems]
+    return {"ok": False, "deterministic": False, "reasons": [], "nodes": {}, "edges": [], "schedule": {}, "problems": told}
+
+
+def draw(arguments: Namespace) -> int:
+    """`flowrl draw`."""
+    from flowrl.draw import draw as draw_graph
+    from flowrl.placement import placement_named
+
+    checked = read(arguments).demand()
+    placement = placement_named(checked.graph, arguments.placement) if arguments.placement else None
+    text = draw_graph(checked, placement, Path(arguments.output) if arguments.output else None)
+    print(text, end="" if text.endswith("\n") else "\n")
+    return 0
+
+
+def expand(arguments: Namespace) -> int:
+    """`flowrl expand`."""
+    from flowrl.expand import expand as expand_graph
+
+    print(expand_graph(read(arguments).demand().graph, origins=True), end="")
+    return 0
+
+
+def diff(arguments: Namespace) -> int:
+    """`flowrl diff`."""
+    from flowrl.diff import diff_graphs
+
+    a, b = (check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b))
+    print(diff_graphs(a, b))
+    return 0
+
+
+def _graph_of(name: str) -> str:
+    """A run's folder stands for the graph that it ran."""
+    inside = Path(name) / "graph.yaml"
+    return str(inside) if inside.is_file() else name
+
+
+def nodes(arguments: Namespace) -> int:
+    """`flowrl nodes`."""
+    from flowrl.show import show_catalogue, show_type
+
+    print(show_type(arguments.name) if arguments.name else show_catalogue())
+    return 0
+
+
+def graphs(arguments: Namespace) -> int:
+    """`flowrl graphs`."""
+    from flowrl.show import show_graphs
+
+    print(show_graphs())
+    return 0
+
+
+def schema(arguments: Namespace) -> int:
+    """`flowrl schema`."""
+    from flowrl.catalogue import Catalogue
+    from flowrl.jsonschema import json_schema
+
+    print(json.dumps(json_schema(Catalogue()), indent=2))
+    return 0

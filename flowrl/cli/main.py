@@ -1,0 +1,131 @@
+"""Words to verbs: the parser, and what every verb's errors become.
+
+Nothing heavy is imported here: `flowrl --help` must answer at once. A verb's module is imported when it is called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from flowrl.version import VERSION
+
+ABOUT = "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
+
+Parser = argparse.ArgumentParser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit status: 0 done, 1 failed, 2 wrong graph or arguments, 130 interrupted."""
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "verb"):
+        parser.print_help()
+        return 0
+    module, _, function = arguments.verb.partition(":")
+    from flowrl.errors import FlowError, GraphError, UsageError
+
+    try:
+        return int(getattr(importlib.import_module(f"flowrl.cli.{module}"), function)(arguments))
+    except GraphError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return 2
+    except UsageError as error:
+        print(f"flowrl: {error}", file=sys.stderr)
+        return 2
+    except FlowError as error:
+        print(f"flowrl: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("flowrl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has gone; there is nobody to tell
+        return 1
+
+
+def make_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser("flowrl", description=ABOUT)
+    parser.add_argument("--version", action="version", version=f"flowrl {VERSION}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+
+    def verb(name: str, target: str, about: str) -> Parser:
+        made: Parser = verbs.add_parser(name, help=about, description=about)
+        made.set_defaults(verb=target)
+        return made
+
+    _run(verb("run", "run:run", "run a graph"))
+    check = verb("check", "graphs:check", "prove a graph sound, or list every problem")
+    _graph(check)
+    check.add_argument("--json", action="store_true", help="one line of JSON")
+    draw = verb("draw", "graphs:draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML")
+    _graph(draw)
+    _placement(draw)
+    draw.add_argument("-o", "--output", metavar="FILE", help="by its ending: .dot .svg .png .md .html (default: DOT here)")
+    expand = verb("expand", "graphs:expand", "the resolved graph: every default, and where each value came from")
+    _graph(expand)
+    diff = verb("diff", "graphs:diff", "the difference of two graphs, node by node, edge by edge")
+    diff.add_argument("a", metavar="A", help="a graph, or a run's folder")
+    diff.add_argument("b", metavar="B", help="another")
+    nodes = verb("nodes", "graphs:nodes", "the catalogue of types; of one: its ports, parameters and defaults")
+    nodes.add_argument("name", nargs="?", metavar="NAME", help="a type")
+    verb("graphs", "graphs:graphs", "the bundled graphs")
+    verb("schema", "graphs:schema", "JSON schema of the graph format, for editors")
+    _eval(verb("eval", "runs:evaluate", "judge the best checkpoint of a run"))
+    plot = verb("plot", "runs:plot", "the learning curves of runs, as a picture")
+    plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    plot.add_argument("-o", "--output", metavar="FILE.png", help="where to (default: plot.png in the first run's folder)")
+    new = verb("new", "project:new", "a starting project in a new folder")
+    new.add_argument("dir", metavar="DIR")
+    verb("doctor", "project:doctor", "what is wrong with this installation")
+    return parser
+
+
+def _graph(parser: Parser) -> None:
+    parser.add_argument("graph", metavar="GRAPH", help="a graph file, or the name of a bundled graph")
+    _sets(parser)
+
+
+def _sets(parser: Parser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets",
+        help="set one value: node.parameter, node.input.option, section.key (repeatable)",
+    )
+
+
+def _placement(parser: Parser) -> None:
+    parser.add_argument("--placement", metavar="P", help="a placement's name or file, or node=place,… (default: serial)")
+
+
+def _run(parser: Parser) -> None:
+    _graph(parser)
+    _placement(parser)
+    parser.add_argument("--seed", type=int, metavar="N", help="instead of the graph's")
+    parser.add_argument("--steps", type=_count, metavar="N", help="cut at the end of the round that reaches N env steps")
+    parser.add_argument("--train-iters", type=_count, metavar="N", help="cut after the N-th train iteration")
+    parser.add_argument("--time", metavar="10m", help="cut when so much time has passed (30s, 10m, 2h)")
+    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/<graph>-<time>)")
+    parser.add_argument("--no-recover", action="store_true", help="end the run when a part of it dies")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON, and print nothing else there")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+
+
+def _eval(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    parser.add_argument("--episodes", type=_count, metavar="N", help="instead of the graph's number")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the episodes (default: 0)")
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text.replace("_", ""))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return value

@@ -1,0 +1,63 @@
+"""The verb `run`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from argparse import Namespace
+
+from flowrl.cli.graphs import read
+from flowrl.display import watcher_for
+from flowrl.errors import FlowError, NodeError, UsageError
+from flowrl.graph import Limits
+from flowrl.load import seconds
+from flowrl.report import run_text
+from flowrl.run import Run, RunResult
+
+
+def run(arguments: Namespace) -> int:
+    """`flowrl run`."""
+    checked = read(arguments).demand()
+    for warning in checked.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    made = Run(
+        checked,
+        seed=arguments.seed,
+        limits=_limits(arguments, checked.graph.limits),
+        out=arguments.out,
+        placement=arguments.placement or "serial",
+        watcher=watcher_for(quiet=arguments.quiet or arguments.json),
+    )
+    try:
+        result = made.run()
+    except KeyboardInterrupt:
+        return _ended(arguments, made.result("interrupted", "stopped at once"))
+    except FlowError as error:
+        _tell(error)
+        return _ended(arguments, made.result("failed", str(error)))
+    return _ended(arguments, result)
+
+
+def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
+    time_s = None
+    if arguments.time is not None:
+        time_s = seconds(arguments.time)
+        if time_s is None:
+            raise UsageError(f"--time {arguments.time}: expected a time such as 30s, 10m or 2h")
+    return of_graph.over(steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s)
+
+
+def _ended(arguments: Namespace, result: RunResult) -> int:
+    if arguments.json:
+        print(json.dumps(result.as_dict()), flush=True)
+    elif not arguments.quiet:
+        print(run_text(result))
+    return {"failed": 1, "interrupted": 130}.get(result.status, 0)
+
+
+def _tell(error: FlowError) -> None:
+    """The first cause: where it was raised, and then in a line what it means."""
+    if isinstance(error, NodeError) and error.__cause__ is not None:
+        print("".join(traceback.format_exception(error.__cause__)), file=sys.stderr, end="")
+    print(f"flowrl: {error}", file=sys.stderr)

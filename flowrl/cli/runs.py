@@ -1,0 +1,29 @@
+"""The verbs that look at runs: eval, plot."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+
+def evaluate(arguments: Namespace) -> int:
+    """`flowrl eval`."""
+    from flowrl.judge import judge
+
+    found = judge(Path(arguments.run), arguments.episodes, arguments.seed)
+    if arguments.json:
+        print(json.dumps(found.as_dict()))
+    else:
+        print(found)
+    return 0
+
+
+def plot(arguments: Namespace) -> int:
+    """`flowrl plot`."""
+    from flowrl.plot import plot as plot_runs
+
+    runs = [Path(run) for run in arguments.runs]
+    out = Path(arguments.output) if arguments.output else runs[0] / "plot.png"
+    print(plot_runs(runs, out))
+    return 0

@@ -1,0 +1,37 @@
+"""How a run ended, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["solved", "finished", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The keys of `flowrl run --json`."""
+
+    graph: str
+    run_dir: str
+    placement: str
+    status: Status
+    deterministic: bool
+    env_steps: int
+    train_iters: int
+    episodes: int
+    eval_return: float | None
+    best_return: float | None
+    wall_s: float
+    env_steps_per_s: float
+    bottleneck: str
+    digest: str
+    seed: int = 0
+    why: str = ""
+    repeat: str = ""
+    happened: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return dataclasses.asdict(self)
