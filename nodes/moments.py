@@ -11,7 +11,7 @@ from flowrl.batch import Array
 
 
 class Moments:
-    """Mean and variance of all rows seen, merged batch by batch (Chan, Golub & LeVeque 1979, equation 2.1)."""
+    """Mean and variance of all rows, merged batch by batch (Chan, Golub & LeVeque 1979)."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class Moments:
 
     @property
     def std(self) -> Array:
-        """The standard deviation; 1 where nothing has varied yet, so that dividing by it is safe."""
+        """The standard deviation; 1 where nothing has varied yet, so that one may divide by it."""
         variance = self.squares / max(self.count, 1)
         return np.where(variance > 1e-12, np.sqrt(variance), 1.0)
 

@@ -1,8 +1,9 @@
 """Returns and advantages: pure functions of columns in time order.
 
-Names follow rlax: `x_t` belongs to step t, `x_tp1` to the step after it, and `discount_t` is gamma, or 0 where the
-episode terminated. `cut_t` says that row t + 1 does not follow row t: an episode ended, or the rows of the next
-environment begin. A cut ends a recursion; only a discount of 0 says that nothing comes after.
+Names follow rlax: `x_t` belongs to step t, `x_tp1` to the step after it, and `discount_t` is gamma,
+or 0 where the episode terminated. `cut_t` says that row t + 1 does not follow row t: an episode
+ended, or the rows of the next env begin. A cut ends a recursion; only a discount of 0 says that
+nothing comes after.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron: torch to learn, plain numpy to act (a collector's process never loads torch)."""
+"""The multi-layer perceptron: torch to learn, numpy to act, so that collectors need no torch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
 
 from flowrl.batch import Array, Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
+from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -78,7 +78,7 @@ def trunk_of(head: str, config: Mlp.Config) -> str:
 
 
 class MlpInfer:
-    """Acts in numpy: for a few rows of a small net, a fraction of what a framework's dispatch costs."""
+    """Acts in numpy: for a few rows of a small net, a fraction of what torch's dispatch costs."""
 
     def __init__(self, config: Mlp.Config, obs: Column, heads: Heads) -> None:
         self.config, self.heads = config, heads

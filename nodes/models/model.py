@@ -1,7 +1,7 @@
 """What a model is: a described network, of which a policy asks named heads.
 
-One description, two executions: `build` gives the torch module that learns, `infer` what acts. Both know the
-parameters by the same names, so the weights of one are loaded into the other.
+One description, two executions: `build` gives the torch module that learns, `infer` what acts. Both
+know the parameters by the same names, so the weights of one are loaded into the other.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flowrl.nodes.lazy import tensor, torch
-
 from flowrl.batch import Array, Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, PartSpec, param
+from flowrl.nodes.lazy import tensor, torch
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -57,7 +56,7 @@ def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> No
     missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if missing or unknown:
         raise KeyError(
-            f"{what}: the state lacks {missing} and has unknown {unknown}; was it of other parameters?"
+            f"{what}: the state lacks {missing} and has unknown {unknown}; was it of another model?"
         )
 
 
@@ -81,7 +80,7 @@ class Infer(Protocol):
 
 
 class Model(Part):
-    """The description of a network. A user's own defines `network`; acting then runs the same module."""
+    """The description of a network. A user's own defines `network`; that module acts, too."""
 
     kind = "model"
 
@@ -122,7 +121,7 @@ class TorchInfer:
 
 
 class ModuleModel(Model):
-    """Any torch module: its class is called with the observations' column, the heads, and `args`."""
+    """Any torch module: its class is called with the observations' column, the heads and `args`."""
 
     class Config(BaseConfig):
         """The parameters of a module that is named by its import path."""

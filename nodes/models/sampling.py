@@ -1,4 +1,4 @@
-"""From heads to actions: pure functions of what a model gives, and of a generator where they draw."""
+"""From heads to actions: pure functions of what a model gives, and of a generator to draw from."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def multinomial(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     shifted = logits - logits.max(-1, keepdims=True)
     cumulated = np.exp(shifted).cumsum(-1)
     total = cumulated[:, -1:]
-    # inverse transform: the draw lies strictly below the total, so the last action is the last resort
+    # inverse transform; the last action is the last resort, so its own bound is not looked at
     action = (cumulated[:, :-1] <= rng.random(total.shape, np.float32) * total).sum(-1)
     logp = shifted[np.arange(len(action)), action] - np.log(total[:, 0])
     return action, logp
 
 
 def gaussian(mean: Array, log_std: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Actions drawn from independent normals, and their log-densities: (B, A), (B, A) to (B, A), (B,)."""
+    """Actions of independent normals, and their log-densities: (B, A), (B, A) to (B, A), (B,)."""
     noise = rng.standard_normal(mean.shape, np.float32)
     logp = (-0.5 * (noise * noise + LOG_2PI) - log_std).sum(-1)
     return mean + np.exp(log_std) * noise, logp

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from flowrl.nodes.models.mlp import Mlp, features, is_discrete, trunk_of
-from flowrl.nodes.models.model import Dueling, Free, Head, Heads
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flowrl.batch import Column
+from flowrl.nodes.models.mlp import Mlp, features, is_discrete, trunk_of
+from flowrl.nodes.models.model import Dueling, Free, Head, Heads
 
 ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
 ACTIVATIONS = {
@@ -26,7 +26,7 @@ Affine = tuple[nn.Parameter, nn.Parameter]
 
 
 class TorchMlp(nn.Module):
-    """Parameters are named `trunk.0.weight`, `q.out.bias`, …; without a shared trunk `q.0.weight`."""
+    """Parameters are named `trunk.0.weight`, `q.out.bias`, …; `q.0.weight` in q's own trunk."""
 
     def __init__(self, config: Mlp.Config, obs: Column, heads: Heads) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """A module that learns: its parameters lie in one vector, and one Adam works on that vector.
 
-Ten small tensors cost ten dispatches a step; one vector makes the optimiser, the clipping, the target's update
-and the copy of the weights a few operations each, whatever the module's layers.
+Ten small tensors cost ten dispatches a step; one vector makes the optimiser, the clipping, the
+target's update and the copy of the weights a few operations each, whatever the module's layers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.model import load, same_names
 from torch import Tensor, nn
 
 from flowrl.batch import Array
+from flowrl.nodes.lazy import tensor
+from flowrl.nodes.models.model import load, same_names
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -45,7 +45,7 @@ class Adam:
         self.steps += 1
         self.m.lerp_(grads, 1 - self.beta1)
         self.v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
-        # m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t), with the divisions moved into two scalars
+        # m_hat = m / (1 - beta1^t), v_hat = v / (1 - beta2^t): the divisions are moved into scalars
         root = math.sqrt(1 - self.beta2**self.steps)
         scale = lr * root / (1 - self.beta1**self.steps)
         self.params.addcdiv_(self.m, self.v.sqrt().add_(self.eps * root), value=-scale)
@@ -76,7 +76,7 @@ class Network:
         return Network(copy.deepcopy(self.module).requires_grad_(False))
 
     def follow(self, other: Network, tau: float = 1.0) -> None:
-        """Moves the parameters towards another's: all the way, or by the fraction tau (Polyak averaging)."""
+        """Moves the parameters towards another's by the fraction tau (Polyak averaging)."""
         self.params.lerp_(other.params, tau)
         for mine, theirs in zip(self.module.buffers(), other.module.buffers(), strict=True):
             mine.copy_(theirs)

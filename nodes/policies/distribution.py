@@ -1,4 +1,4 @@
-"""Stochastic policies: from a model's heads to actions (numpy, to act) and their likelihood (torch, to learn)."""
+"""Stochastic policies: what a model's heads mean, in numpy to act and in torch to learn."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.model import Free, Heads, Linear
-from flowrl.nodes.models.sampling import LOG_2PI, argmax, gaussian, multinomial
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.node import Unsound
+from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.models.model import Free, Heads, Linear
+from flowrl.nodes.models.sampling import LOG_2PI, argmax, gaussian, multinomial
 
 NAT_OF_UNIT_NORMAL = 0.5 + 0.5 * LOG_2PI  # entropy of one unit normal
 
@@ -73,7 +73,7 @@ class Categorical:
 
 
 class DiagonalGaussian:
-    """Real numbers, independent normals; the env gets them clipped to its bounds, the likelihood is of the drawn."""
+    """Independent normals. The env gets them clipped to its bounds; likelihoods are of the drawn."""
 
     def __init__(self, action: Column, init_std: float) -> None:
         n = math.prod(action.shape)

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
+from flowrl.node import Unsound
 from flowrl.nodes.lazy import functional, tensor, torch
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import Dueling, Heads, Linear, made, same_names
 from flowrl.nodes.models.sampling import argmax, epsilon_greedy
 from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.policy import Learned, Policy
-
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Unsound
 from flowrl.state import Count, State
 
 
@@ -122,7 +122,7 @@ class DqnLearn:
         return Learned(metrics, (goal - q_t).abs_().numpy())
 
     def _goal(self, batch: Batch) -> Any:
-        """reward_t + discount_t * Q_target(s_tp1, argmax_a Q(s_tp1, a)): van Hasselt et al. 2016, equation 4."""
+        """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
         next_obs = tensor(batch["next_obs"])
         with torch.no_grad():
             q_tp1 = self.target(next_obs)["q"]

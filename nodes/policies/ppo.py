@@ -1,4 +1,4 @@
-"""PPO (Schulman et al. 2017) with generalised advantage estimates, for discrete and continuous actions."""
+"""PPO (Schulman et al. 2017) with generalised advantages, for discrete and continuous actions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import Heads, Linear, made, same_names
@@ -15,10 +19,6 @@ from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.distribution import distribution_of
 from flowrl.nodes.policies.policy import Learned, Policy
 from flowrl.nodes.returns import gae, normalise
-
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
 from flowrl.state import Count, State
 
 MODEL = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
@@ -100,7 +100,7 @@ METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
 
 
 class PpoLearn:
-    """One train iteration: the advantages of a whole token, then epochs of minibatches of its rows."""
+    """One train iteration: the advantages of a token, then epochs of minibatches of its rows."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
         from flowrl.nodes.models.trained import Trained
@@ -199,7 +199,7 @@ def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
 
 
 def squared_loss(value: Any, goal: Any, v_old: Any, clip: float | None) -> Any:
-    """mean (V - G)^2; with a clip, the worse of it and of V held to within `clip` of what it was."""
+    """mean (V - G)^2; with a clip, at least that of V held to within `clip` of what it was."""
     loss = (value - goal).square()
     if clip is not None:
         held = v_old + (value - v_old).clamp(-clip, clip)

@@ -74,7 +74,9 @@ class Rnd(Node):
     def _report(self, bonus: Array) -> None:
         self._tokens += 1
         if self._tokens % self.config.log_every_tokens == 0:
-            self.ctx.metrics({"novelty_mean": float(bonus.mean()), "novelty_max": float(bonus.max())})
+            self.ctx.metrics(
+                {"novelty_mean": float(bonus.mean()), "novelty_max": float(bonus.max())}
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next token's bonus depends on."""

@@ -36,7 +36,7 @@ TARGET = [[0.0, 0.0], [10.0, 20.0], [7.0, 5.0]]
 
 
 def two_rows(**columns) -> Batch:
-    """From state 0 action 1 leads to state 1 for a reward of 1; from 1, action 0 to 2, terminated."""
+    """In state 0 action 1 leads to 1 for a reward of 1; in 1, action 0 to 2 for 5, terminated."""
     given = {
         "obs": np.array([0, 1]),
         "action": np.array([1, 0]),
