@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from flowrl.node import Known
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.env_error import EnvError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec
-
-from flowrl.node import Known
 
 TOYS = "tests.nodes.toy_envs"
 
@@ -101,7 +101,7 @@ def test_the_runs_seed_changes_every_episode() -> None:
     for envs in (a, b, again):
         envs.reset()
     assert seeds(a) == seeds(again)
-    assert not set(sum(seeds(a), [])) & set(sum(seeds(b), []))
+    assert not {s for of in seeds(a) for s in of} & {s for of in seeds(b) for s in of}
 
 
 def test_dynamic_seeds_go_on_at_a_reset_and_fixed_ones_begin_again() -> None:

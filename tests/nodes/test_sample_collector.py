@@ -1,4 +1,4 @@
-"""The collector: exact row counts, order, n-step windows across firings, weights, other policies."""
+"""The collector: rows and their order, n-step windows across firings, weights, other policies."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.policies.random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +13,10 @@ from flowrl.batch import Batch
 from flowrl.config import PartSpec
 from flowrl.context import Context, Metrics
 from flowrl.node import Known
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import Toy, weights
 
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 class Counting(gymnasium.Env):
     """Observes [seed of the episode mod 1e6, steps taken]; the t-th step's reward is t.
 
-    Episodes last `length` steps, or 1 to 5 by their seed; even seeds terminate, odd ones are truncated.
+    Episodes last `length` steps, or 1 to 5 by their seed; even seeds terminate, odd ones truncate.
     """
 
     def __init__(self, length: int | None = None, ends: str = "by seed") -> None:
@@ -72,7 +72,7 @@ class BrokenReset(Counting):
 
 
 class Stubborn(gymnasium.Env):
-    """Length and return go together: an episode of n steps returns n, and n is 1 or `long`, by its seed."""
+    """An episode of n steps returns n, and n is 1 or `long`, by its seed."""
 
     def __init__(self, long: int = 40) -> None:
         self.observation_space = Box(0, 1, (1,), np.float64)

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flowrl.nodes.policies.policy import Learned, Policy
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
+from flowrl.nodes.policies.policy import Learned, Policy
 from flowrl.state import Count, State
 
 
 class Toy(Policy):
-    """Its weight is a count of train iterations; its action is that weight mod 3, its `logp` the steps acted."""
+    """Its weight counts train iterations; it acts that weight mod 3, and `logp` counts its acts."""
 
     class Config(BaseConfig):
         gamma: float = param(0.5, "discount")

@@ -1,0 +1,45 @@
+"""The catalogue's names lead to classes, and describing them does not load torch."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from flowrl.config import Part
+from flowrl.node import Node
+from flowrl.nodes.catalogue import CATALOGUE
+
+ALL = [(kind, name, path) for kind, of in CATALOGUE.items() for name, path in of.items()]
+
+
+@pytest.mark.parametrize(("kind", "name", "path"), ALL, ids=[f"{k} {n}" for k, n, _ in ALL])
+def test_a_name_leads_to_a_class_of_its_kind(kind: str, name: str, path: str) -> None:
+    module, _, cls = path.partition(":")
+    found = getattr(importlib.import_module(module), cls)
+    if kind == "node":
+        assert issubclass(found, Node)
+    else:
+        assert issubclass(found, Part)
+        assert found.kind == kind
+
+
+@pytest.mark.parametrize(("kind", "name", "path"), ALL, ids=[f"{k} {n}" for k, n, _ in ALL])
+def test_every_parameter_says_what_it_means(kind: str, name: str, path: str) -> None:
+    module, _, cls = path.partition(":")
+    found = getattr(importlib.import_module(module), cls)
+    for parameter, field in found.Config.model_fields.items():
+        assert field.description, f"{path}: {parameter}"
+
+
+def test_the_whole_catalogue_is_imported_without_torch() -> None:
+    modules = sorted({path.partition(":")[0] for _, _, path in ALL})
+    program = (
+        "import importlib, sys\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "sys.exit('torch is loaded' if 'torch' in sys.modules else 0)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

@@ -1,0 +1,167 @@
+"""Datasets in NPZ files: written whole, read once, checked by their headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch, Column
+from flowrl.context import Metrics
+from flowrl.node import Known, Unsound
+from flowrl.nodes.datasets.demos import Demos
+from flowrl.nodes.datasets.npz import read, read_schema, write
+from flowrl.nodes.datasets.npz_writer import NpzWriter
+
+NOTHING_KNOWN = Known({}, {}, frozenset())
+
+
+def table(*values: int) -> Batch:
+    action = np.array(values, np.int64)
+    return Batch({"obs": np.ones((len(values), 3), np.float32), "action": action})
+
+
+def describe(path: Path, **params: Any) -> Any:
+    return Demos.describe(Demos.Config(path=str(path), **params), NOTHING_KNOWN)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "demos.npz"
+    write(path, table(1, 2, 3))
+    found = read(path)
+    assert found["action"].tolist() == [1, 2, 3]
+    assert found.schema == table(1).schema
+    assert [p.name for p in path.parent.iterdir()] == ["demos.npz"]
+
+
+def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        write(tmp_path / name, table(1, 2))
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    path = tmp_path / "demos.npz"
+    write(path, table(1))
+
+    def full(file: Any, **columns: Any) -> None:
+        file.write(b"half of it")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="no space"):
+        write(path, table(2))
+    assert read(path)["action"].tolist() == [1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_demonstrations_are_described_by_the_files_headers(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    write(path, table(1, 2, 3))
+    facts = describe(path)
+    assert facts.outs["data"] == {"obs": Column("float32", (3,)), "action": Column("int64")}
+    assert facts.memory_bytes == 3 * 20
+    assert describe(path, rows=2).memory_bytes == 2 * 20
+
+
+def test_only_the_headers_are_read_to_describe_a_file(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "demos.npz"
+    write(path, table(1))
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the arrays were read"))
+    assert read_schema(path)[1] == 1
+
+
+def test_the_first_token_holds_all_rows_and_later_ones_none(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    write(path, table(4, 5, 6))
+    node = Demos(path=str(path))
+    tokens = [node.fire() for _ in range(3)]
+    assert [token["action"].tolist() for token in tokens] == [[4, 5, 6], [], []]
+    assert tokens[1].schema == tokens[0].schema
+    assert Demos(path=str(path), rows=2).fire()["action"].tolist() == [4, 5]
+
+
+def test_a_missing_file_is_unsound_with_what_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(Unsound, match=r"there is no file '.*none.npz'; an npz_writer") as told:
+        describe(tmp_path / "none.npz")
+    assert told.value.key == "path"
+
+
+def pickled(path: Path) -> None:
+    np.savez(path, obs=np.array([{}], object))
+
+
+def uneven(path: Path) -> None:
+    np.savez(path, obs=np.zeros(3), action=np.zeros(2))
+
+
+def scalar(path: Path) -> None:
+    np.savez(path, obs=np.float32(3))
+
+
+def empty(path: Path) -> None:
+    np.savez(path)
+
+
+def text(path: Path) -> None:
+    path.write_text("not a dataset")
+
+
+def cut_off(path: Path) -> None:
+    write(path, table(*range(100)))
+    path.write_bytes(path.read_bytes()[:500])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (pickled, "cannot be read: 'obs.npy' holds Python objects"),
+        (uneven, "is not a table: its arrays differ in length"),
+        (scalar, "is not a table"),
+        (empty, "is not a table"),
+        (text, "cannot be read: File is not a zip file"),
+        (cut_off, "cannot be read"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_broken_file_is_unsound(tmp_path: Path, spoil: Any, told: str) -> None:
+    path = tmp_path / "demos.npz"
+    spoil(path)
+    with pytest.raises(Unsound, match=told):
+        describe(path)
+    with pytest.raises(Unsound, match=told):
+        Demos(path=str(path)).fire()
+
+
+def test_the_writer_holds_the_newest_rows(tmp_path: Path) -> None:
+    path = tmp_path / "out.npz"
+    node = NpzWriter(path=str(path), rows=4)
+    found = []
+    for token in (table(1, 2, 3), table(4, 5, 6), table(), table(7), table(*range(10, 20))):
+        node.fire(token)
+        found.append(read(path)["action"].tolist())
+    assert found == [
+        [1, 2, 3],
+        [3, 4, 5, 6],
+        [3, 4, 5, 6],
+        [4, 5, 6, 7],
+        [16, 17, 18, 19],
+    ]
+    assert node.ctx.records[-1] == Metrics({"rows": 4.0})
+
+
+def test_the_writer_lets_go_of_tokens_that_it_does_not_need(tmp_path: Path) -> None:
+    node = NpzWriter(path=str(tmp_path / "out.npz"), rows=2)
+    for _ in range(5):
+        node.fire(table(1, 2, 3))
+    assert len(node._tokens) == 1
+
+
+def test_the_writer_says_what_memory_it_takes() -> None:
+    config = NpzWriter.Config(path="x", rows=10)
+    known = Known({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
+    assert NpzWriter.describe(config, known).memory_bytes == 120

@@ -1,0 +1,215 @@
+"""The evaluator: which episodes count, the best weights, the verdict, greedy steps as rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.config import PartSpec
+from flowrl.context import Context, Keep, Metrics, Verdict
+from flowrl.node import Known
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.evaluators.evaluation import Evaluation, play, quotas
+from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.state import State
+from tests.nodes.toy_policies import Toy, ToyAct, weights
+
+TOYS = "tests.nodes.toy_envs"
+
+
+def env(cls: str = "Counting", **kwargs: Any) -> Gymnasium:
+    return Gymnasium(id=f"{TOYS}:{cls}", kwargs=kwargs)
+
+
+def evaluator(
+    part: Gymnasium, wanted: frozenset[str] = frozenset(), seed: int = 0, **params: Any
+) -> Evaluator:
+    nstep = params.pop("nstep", 1)
+    policy = PartSpec("toy", Toy, Toy.Config(nstep=nstep))
+    config = Evaluator.Config(env=part, policy=policy, **params)
+    return Evaluator(config=config, context=Context("evaluator", seed=seed, wanted=wanted))
+
+
+def records(node: Evaluator, kind: type) -> list[Any]:
+    return [record for record in node.ctx.records if isinstance(record, kind)]
+
+
+@pytest.mark.parametrize(
+    ("episodes", "envs", "expected"),
+    [(12, 5, [3, 3, 2, 2, 2]), (4, 4, [1] * 4), (2, 3, [1, 1, 0]), (20, 10, [2] * 10)],
+)
+def test_every_envs_quota_is_settled_before_any_episode_is_played(
+    episodes: int, envs: int, expected: list[int]
+) -> None:
+    assert quotas(episodes, envs).tolist() == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 8), st.integers(0, 10_000))
+def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) -> None:
+    """The episodes that count are each env's first, whatever their lengths are."""
+    envs = BaseEnvManager(env=env("Stubborn"), count=count, seed=seed)
+    played = play(envs, ToyAct(), episodes)
+    alone = []
+    for index, quota in enumerate(quotas(episodes, count)):
+        single = BaseEnvManager(env=env("Stubborn"), count=count, seed=seed)
+        single.reset()
+        found: list[float] = []
+        while len(found) < quota:
+            steps = single.advance(np.zeros(1, np.int64), [index])
+            found += [episode.total for episode in steps.episodes]
+        alone += found
+    assert [episode.total for episode in played] == alone
+
+
+def test_the_mean_of_many_episodes_is_that_of_the_env() -> None:
+    # half return 1, half return 40: were those taken that end first, it would be near 1
+    node = evaluator(env("Stubborn"), episodes=400, envs=40)
+    assert node.eval(weights(0)).return_mean == pytest.approx(20.5, abs=3.5)
+
+
+def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
+    envs = BaseEnvManager(env=env("Stubborn", long=30), count=4, seed=1)
+    stepped: list[int] = []
+    envs.reset()
+    for index, one in enumerate(list(envs._envs)):
+        step = one.step
+        envs._step_one[index] = lambda a, i=index, s=step: stepped.append(i) or s(a)
+    played = play(envs, ToyAct(), 6)
+    assert len(stepped) == sum(episode.length for episode in played)
+    assert len(set(episode.length for episode in played)) == 2
+
+
+def test_every_evaluation_plays_the_same_episodes() -> None:
+    node = evaluator(env("Counting"), episodes=7, envs=3)
+    first, second = node.eval(weights(0)), node.eval(weights(0))
+    assert first == second
+    assert [episode.env_id for episode in first.episodes] == [0, 0, 0, 1, 1, 2, 2]
+    other = evaluator(env("Counting"), episodes=7, envs=3, seed=1)
+    assert other.eval(weights(0)) != first
+
+
+@pytest.mark.parametrize(
+    ("params", "count"), [({"episodes": 3}, 3), ({"episodes": 30}, 10), ({"envs": 4}, 4)]
+)
+def test_the_number_of_envs_follows_from_the_episodes(params: dict[str, int], count: int) -> None:
+    node = evaluator(env(length=1), **params)
+    assert node._envs.spec().count == count
+
+
+def test_metrics_worked_out_by_hand() -> None:
+    found = Evaluation([Episode(0, 1.0, 10), Episode(0, 2.0, 20), Episode(1, 9.0, 60)])
+    assert found.metrics() == {
+        "return_mean": 4.0,
+        "return_std": pytest.approx((38 / 3) ** 0.5),
+        "return_min": 1.0,
+        "return_max": 9.0,
+        "return_median": 2.0,
+        "length_mean": 30.0,
+    }
+
+
+def scored(scores: dict[str, float], **params: Any) -> Evaluator:
+    """An evaluator whose episodes return what the purpose of their seeds says."""
+    node = evaluator(env(length=1), **params)
+    play = node._play
+
+    def fake(seeds: str, steps: Any) -> Evaluation:
+        found = play(seeds, steps)
+        score = scores[seeds.partition("/")[0]]
+        return Evaluation([episode._replace(total=score) for episode in found.episodes])
+
+    node._play = fake
+    return node
+
+
+def test_every_new_best_is_kept_and_no_other() -> None:
+    scores = {"episodes": 0.0}
+    node = scored(scores, episodes=2)
+    states: list[State] = []
+    for score in (5.0, 5.0, 4.0, 6.0, -1.0):
+        scores["episodes"] = score
+        states.append(weights(0))
+        node.fire(states[-1])
+    kept = records(node, Keep)
+    assert [(k.name, k.info["eval_return"]) for k in kept] == [("best", 5.0), ("best", 6.0)]
+    assert [k.state for k in kept] == [states[0], states[3]]
+    assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("seen", "unseen", "verdict"),
+    [(10.0, 10.0, True), (10.0, 9.9, False), (9.9, 10.0, False)],
+    ids=["both", "seen only", "unseen only"],
+)
+def test_a_goal_must_be_reached_in_seen_and_in_unseen_episodes(
+    seen: float, unseen: float, verdict: bool
+) -> None:
+    node = scored({"episodes": seen, "confirm": unseen}, episodes=2, stop_value=10.0)
+    assert node.eval(weights(0)).stop is verdict
+    assert len(records(node, Verdict)) == verdict
+    told = records(node, Metrics)[0].values
+    assert told["return_mean"] == seen
+    assert told.get("confirm_return_mean") == (unseen if seen >= 10 else None)
+
+
+def test_the_verdict_says_why() -> None:
+    node = scored({"episodes": 11.0, "confirm": 10.5}, episodes=2, stop_value=10.0)
+    node.fire(weights(0))
+    assert records(node, Verdict) == [
+        Verdict("mean return 11 over 2 episodes, and 10.5 over 2 unseen ones; the goal is 10")
+    ]
+
+
+def test_without_a_goal_there_is_no_verdict() -> None:
+    node = scored({"episodes": 1e9}, episodes=2)
+    assert not node.eval(weights(0)).stop
+
+
+def test_a_goal_is_confirmed_in_episodes_that_were_never_played_before() -> None:
+    node = evaluator(env(length=1, ends="final"), episodes=3, stop_value=1.0)
+    node.eval(weights(0)), node.eval(weights(0))
+    for one in node._envs._envs:
+        fixed, fresh = one.seeds[::4], one.seeds[2::4]  # quota of 1: begun twice in each play
+        assert len(set(fixed)) == 1
+        assert len(set(fresh)) == 2
+        assert not set(fixed) & set(fresh)
+
+
+def test_greedy_steps_are_given_as_rows_where_they_are_wanted() -> None:
+    node = evaluator(env(length=3, ends="final"), frozenset({"data"}), episodes=3, envs=2, nstep=2)
+    batch = node.fire(weights(1))
+    known = Known({}, {}, frozenset({"data"}))
+    assert Evaluator.describe(node.config, known).outs["data"] == dict(batch.schema)
+    assert batch["obs"][:, 1].tolist() == [0, 1, 2] * 3
+    assert batch["reward"].tolist() == [2.0, 3.5, 3.0] * 3  # gamma 1/2, two rewards
+    assert batch["discount"].tolist() == [0.25, 0.0, 0.0] * 3
+    assert batch["last"].tolist() == [False, False, True] * 3
+    assert batch["next_obs"][:, 1].tolist() == [2, 3, 3] * 3
+    assert set(batch["action"]) == {1}
+    seeds = batch["obs"][:, 0]
+    assert len(set(seeds)) == 3
+
+
+def test_nobody_wants_steps_and_none_are_given() -> None:
+    assert evaluator(env(length=3), episodes=2).fire(weights(0)) is None
+
+
+def test_by_hand_an_evaluation_is_due_after_so_many_train_iterations() -> None:
+    node = evaluator(env())
+    due = [k for k in range(0, 1000, 50) if node.should_eval(k, every_iters=200)]
+    assert due == [0, 200, 400, 600, 800]
+
+
+def test_closing_closes_the_envs() -> None:
+    node = evaluator(env(length=1), episodes=2)
+    node.eval(weights(0))
+    envs = list(node._envs._envs)
+    node.close()
+    assert [one.closed for one in envs] == [True, True]

@@ -1,0 +1,110 @@
+"""The learner node: iterations, states, command, metrics, priorities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch, Column
+from flowrl.config import PartSpec
+from flowrl.context import Context, Metrics
+from flowrl.node import Known, Unsound
+from flowrl.nodes.learners.learner import Learner
+from flowrl.state import Clock, Count
+from tests.nodes.toy_policies import Toy
+
+SCHEMA = {
+    "obs": Column("float32", (2,)),
+    "action": Column("int64", n=3),
+    "reward": Column("float32"),
+}
+
+
+def batch(rows: int = 4) -> Batch:
+    reward = np.arange(rows, dtype=np.float32)
+    return Batch({"obs": np.zeros((rows, 2), np.float32), "reward": reward})
+
+
+def spec(**params: Any) -> PartSpec:
+    return PartSpec("toy", Toy, Toy.Config(**params))
+
+
+def learner(context: Context | None = None, **params: Any) -> Learner:
+    toy = {name: params.pop(name) for name in ("priorities",) if name in params}
+    context = context or Context("learner", inputs={"data": SCHEMA})
+    return Learner(config=Learner.Config(policy=spec(**toy), **params), context=context)
+
+
+def describe(schema: Any) -> Any:
+    return Learner.describe(
+        Learner.Config(policy=spec()), Known({"data": schema}, {}, frozenset({"weights"}))
+    )
+
+
+def test_it_needs_the_columns_that_its_policy_reads() -> None:
+    facts = describe(SCHEMA)
+    assert facts.needs == {"data": {"obs": SCHEMA["obs"], "reward": Column("float32")}}
+    assert facts.on_policy is False
+    assert facts.outs == {"priorities": {"priority": Column("float32")}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "missing"),
+    [(None, "obs"), ({}, "obs"), ({"obs": Column("float32")}, "action")],
+    ids=["no table", "no columns", "no action"],
+)
+def test_data_without_observations_or_actions_is_unsound(schema: Any, missing: str) -> None:
+    with pytest.raises(Unsound, match=f"no column '{missing}'; connect a collector or a buffer"):
+        describe(schema)
+
+
+def test_the_policy_knows_the_columns_as_they_were_described() -> None:
+    assert learner()._policy.action.n == 3
+
+
+def test_the_model_is_built_from_a_seed_of_the_nodes_own() -> None:
+    contexts = [Context("learner", seed=s, inputs={"data": SCHEMA}) for s in (0, 0, 1)]
+    a, b, c = (learner(context)._mode.seed for context in contexts)
+    assert a == b != c
+
+
+def test_each_firing_is_one_iteration_and_a_new_version() -> None:
+    node = learner()
+    weights = [node.state("weights").arrays["w"].tolist()]
+    for _ in range(3):
+        assert node.fire(batch()) is None
+        weights.append(node.state("weights").arrays["w"].tolist())
+    assert weights == [[0], [1], [2], [3]]
+
+
+def test_the_settings_that_travel_with_the_weights_follow_from_progress() -> None:
+    node = learner()
+    node.ctx.clock = Clock({"collector": Count(env_steps=96), "learner": Count(train_iters=5)})
+    assert node.state().command == {"iters": 5.0, "steps": 96.0}
+    node.fire(batch())
+    assert node._mode.commands == [{"iters": 5.0, "steps": 96.0}]
+
+
+def test_metrics_are_means_over_the_iterations_since_the_last_line() -> None:
+    node = learner(log_every_iters=3)
+    for _ in range(7):
+        node.fire(batch())
+    assert node.ctx.records == [Metrics({"loss": 2.0}), Metrics({"loss": 5.0})]
+
+
+def test_priorities_are_given_row_by_row() -> None:
+    node = learner(priorities=True)
+    given = node.fire(batch(3))
+    assert given["priority"].tolist() == [0.0, 1.0, 2.0]
+    assert given.schema == {"priority": Column("float32")}
+
+
+def test_by_hand_training_counts_iterations_and_env_steps() -> None:
+    policy = Toy(obs=SCHEMA["obs"], action=SCHEMA["action"])
+    node = Learner(policy=policy)
+    for _ in range(4):
+        node.train(batch(), env_steps=10)
+    assert node.train_iter == 4
+    assert node.state().command == {"iters": 4.0, "steps": 40.0}
