@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flowrl.nodes.buffers.ring import Ring
 
 from flowrl.batch import Array, Batch, Column, row_bytes
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.buffers.ring import Ring
 from flowrl.ports import In, Out
 
 

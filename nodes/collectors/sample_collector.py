@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from flowrl.nodes.collectors.transitions import row_schema, step_schema, transitions
-from flowrl.nodes.envs.steps import Episode, episode_metrics
-from flowrl.nodes.policies.policy import ActMode, Policy, policy_for
 
 from flowrl.batch import Array, Batch
 from flowrl.config import Config as BaseConfig
 from flowrl.config import PartSpec, param, part
 from flowrl.node import Facts, Known, Node
+from flowrl.nodes.collectors.transitions import row_schema, step_schema, transitions
+from flowrl.nodes.envs.steps import Episode, episode_metrics
+from flowrl.nodes.policies.policy import ActMode, Policy, policy_for
 from flowrl.ports import Link, Out, StateIn
 from flowrl.state import State
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 from flowrl.batch import Array, Column, Schema
+from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 
 def step_schema(obs: Column, action: Column, policy_columns: Schema) -> dict[str, Column]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flowrl.nodes.datasets.npz import read, read_schema
-
 from flowrl.batch import Batch, row_bytes
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node
+from flowrl.nodes.datasets.npz import read, read_schema
 from flowrl.ports import Out
 
 

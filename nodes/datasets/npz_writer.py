@@ -6,12 +6,11 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from flowrl.nodes.datasets.npz import write
-
 from flowrl.batch import Batch, row_bytes
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node
+from flowrl.nodes.datasets.npz import write
 from flowrl.ports import In
 
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-from flowrl.nodes.envs.checks import Bad, observations, rewards
-from flowrl.nodes.envs.env_error import EnvError
-from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
-from flowrl.nodes.envs.steps import Episode, Steps, Timestep
 
 from flowrl.batch import Array
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
+from flowrl.nodes.envs.checks import Bad, observations, rewards
+from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
+from flowrl.nodes.envs.steps import Episode, Steps, Timestep
 from flowrl.ports import Service
 
 RECENT_STEPS = 10  # whose actions an error shows

@@ -7,12 +7,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.nodes.envs.spec import column
-
 from flowrl.batch import Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, param
 from flowrl.node import Unsound
+from flowrl.nodes.envs.spec import column
 
 
 class Gymnasium(Part):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from flowrl.nodes.envs.gymnasium import Gymnasium, entry_point, package, unknown_id
-
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
+from flowrl.nodes.envs.gymnasium import Gymnasium, entry_point, package, unknown_id
 
 
 class LegacyGym(Gymnasium):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from flowrl.batch import Array
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.policies.policy import ActMode
-
-from flowrl.batch import Array
 
 
 @dataclass(frozen=True, slots=True)

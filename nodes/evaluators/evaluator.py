@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from flowrl.nodes.collectors.transitions import row_schema, transitions
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import columns_of
-from flowrl.nodes.evaluators.evaluation import Evaluation, in_order, play
-from flowrl.nodes.policies.policy import policy_for
 
 from flowrl.batch import Array, Batch
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.context import Context
 from flowrl.node import Facts, Known, Node
+from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.spec import columns_of
+from flowrl.nodes.evaluators.evaluation import Evaluation, in_order, play
+from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
 from flowrl.state import State
 

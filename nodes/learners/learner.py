@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flowrl.nodes.policies.policy import Policy, policy_for
 
 from flowrl.batch import Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.policies.policy import Policy, policy_for
 from flowrl.ports import In, Out, StateOut
 from flowrl.state import State
 

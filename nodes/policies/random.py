@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
 
 from flowrl.batch import Array, Column, Schema
 from flowrl.node import Unsound
+from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
 from flowrl.state import State
 
 

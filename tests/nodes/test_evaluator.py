@@ -83,7 +83,7 @@ def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
         envs._step_one[index] = lambda a, i=index, s=step: stepped.append(i) or s(a)
     played = play(envs, ToyAct(), 6)
     assert len(stepped) == sum(episode.length for episode in played)
-    assert len(set(episode.length for episode in played)) == 2
+    assert len({episode.length for episode in played}) == 2
 
 
 def test_every_evaluation_plays_the_same_episodes() -> None:
