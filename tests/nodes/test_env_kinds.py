@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+
+from flowrl.node import Unsound
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
-
-from flowrl.node import Unsound
 from tests.nodes.toy_envs import Counting
 
 COUNTING = "tests.nodes.toy_envs:Counting"

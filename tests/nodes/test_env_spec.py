@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flowrl.nodes.envs.spec import column, columns_of
 from gymnasium import spaces
 
 from flowrl.batch import Column
 from flowrl.node import Unsound
+from flowrl.nodes.envs.spec import column, columns_of
 
 
 def test_observations_of_double_precision_become_single() -> None:

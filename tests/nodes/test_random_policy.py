@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flowrl.nodes.policies.random import Random
 
 from flowrl.batch import Column
 from flowrl.node import Unsound
+from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import weights
 
 OBS = Column("float32", (2,))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 from hypothesis import given
 from hypothesis import strategies as st
+
+from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 
 def test_only_termination_takes_the_next_value_away() -> None:
