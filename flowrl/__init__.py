@@ -1,1 +1,53 @@
-"""flowrl: reinforcement learning as a dataflow graph. Placement is not semantics."""
+"""flowrl: reinforcement learning as a dataflow graph in YAML. Placement is not semantics.
+
+    import flowrl
+
+    result = flowrl.load("cartpole_dqn").run(seed=1)
+    print(result.status, result.eval_return, result.digest)
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowrl.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from flowrl.api import FlowGraph, load
+    from flowrl.batch import Batch, Column, Schema
+    from flowrl.config import Config, Part, param, part
+    from flowrl.context import Context
+    from flowrl.errors import FlowError, GraphError, NodeError, RunError, UsageError
+    from flowrl.functions import node
+    from flowrl.node import Facts, Known, Node, Unsound
+    from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
+    from flowrl.result import RunResult
+    from flowrl.state import State
+
+_WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
+    **dict.fromkeys(("FlowGraph", "load"), "api"),
+    **dict.fromkeys(("Batch", "Column", "Schema"), "batch"),
+    **dict.fromkeys(("Config", "Part", "param", "part"), "config"),
+    "Context": "context",
+    **dict.fromkeys(("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "errors"),
+    "node": "functions",
+    **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
+    **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
+    "RunResult": "result",
+    "State": "state",
+}
+
+__all__ = ["__version__", *sorted(_WHERE)]  # noqa: PLE0604
+
+# In a checkout that is not installed, `nodes` and `graphs` lie beside this package, not in it.
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "nodes" / "catalogue.py").is_file() and str(_checkout) not in __path__:
+    __path__.append(str(_checkout))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'flowrl' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"flowrl.{_WHERE[name]}"), name)

@@ -79,10 +79,13 @@ def load(source: str | Path, sets: Mapping[str, str] | None = None) -> Loaded:
     return loader.graph(tree, name, tuple(files))
 
 
-def load_tree(data: Mapping[str, Any], name: str = "graph") -> Loaded:
+def load_tree(
+    data: Mapping[str, Any], name: str = "graph", sets: Mapping[str, str] | None = None
+) -> Loaded:
     """A graph from plain data."""
-    tree = item_of(data, Mark(name))
-    return _Loader(()).graph(tree, name, ())
+    loader = _Loader(())
+    tree = loader.apply(item_of(data, Mark(name)), sets or {})
+    return loader.graph(tree, name, ())
 
 
 class _Loader:

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,9 +185,11 @@ class Run:
         )
 
     def _repeat(self, cut: Cut) -> str:
-        """The words that end a run at the same position again, where the clock or a person chose it."""
+        """Where the clock or a person chose the cut: the words that end a run there again; the graph says it too."""
         if cut.reason not in ("time", "interrupt") or not cut.done.train_iters:
             return ""
+        limits = replace(self.limits, time_s=None, train_iters=cut.done.train_iters)
+        self.folder.text("graph.yaml", expand(replace(self.graph, limits=limits)))
         return f"flowrl run {self.folder.path / 'graph.yaml'} --train-iters {cut.done.train_iters}"
 
     def _fail(self, error: BaseException) -> None:

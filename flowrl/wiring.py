@@ -128,7 +128,7 @@ def make(checked: Checked, seed: int, tell: Callable[[str], None] = lambda line:
         for name in _links_first(checked):
             spec = graph.nodes[name]
             for replica in range(spec.replicas):
-                context = _context(checked, spec, replica, seed)
+                context = context_of(checked, spec, replica, seed)
                 node = _make_node(wired, spec, context)
                 if spec.cls.fire is Node.fire:
                     wired.services.setdefault(name, []).append(node)
@@ -147,7 +147,8 @@ def make(checked: Checked, seed: int, tell: Callable[[str], None] = lambda line:
     return wired
 
 
-def _context(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
+def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
+    """What an instance is told of its surroundings."""
     graph, program = checked.graph, checked.program
     part = program.part_of(spec.name)
     facts = checked.facts.get(spec.name, Facts())

@@ -1,0 +1,37 @@
+# make run    set up and train CartPole          make check   format, lint, types, quick tests
+# make test   set up and run all tests           make bench   the benchmarks (an hour or so; alone on the machine)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.flowrl-installed
+
+.PHONY: run test check bench clean
+.DEFAULT_GOAL := run
+
+run: $(STAMP)
+	$(BIN)/flowrl run cartpole_dqn
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2 -m "not slow" tests
+	$(BIN)/pytest -n 2 -m slow tests
+
+check: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not slow" tests
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+$(STAMP): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "flowrl needs Python 3.10 or newer; 'make PYTHON=python3.11' names another one"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "this Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

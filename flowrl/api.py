@@ -1,0 +1,70 @@
+"""The Python side of the command line: load a graph, check it, draw it, run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowrl.check import Checked
+from flowrl.check import check as check_graph
+from flowrl.draw import draw as draw_graph
+from flowrl.expand import expand
+from flowrl.load import load as load_file
+from flowrl.load import load_tree, seconds
+from flowrl.placement import placement_named
+from flowrl.result import RunResult
+from flowrl.run import Run, Watcher
+from flowrl.yamlfile import flow_text
+
+
+class FlowGraph:
+    """A graph that can be checked, drawn and run; `set` changes values as `--set` does."""
+
+    def __init__(self, source: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> None:
+        self.source = source
+        self._set = dict(set or {})
+
+    def check(self) -> Checked:
+        """Everything that can be known before it runs; `.ok`, `.problems`, `.deterministic`, `.reasons`."""
+        return self._checked({})
+
+    def expand(self) -> str:
+        """The resolved graph as YAML."""
+        return expand(self.check().demand().graph)
+
+    def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
+        """The graph as DOT, or written to a file by its ending."""
+        checked = self.check().demand()
+        sites = placement_named(checked.graph, placement) if placement else None
+        return draw_graph(checked, sites, Path(path) if path is not None else None)
+
+    def run(
+        self,
+        *,
+        placement: str = "serial",
+        seed: int | None = None,
+        set: Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        train_iters: int | None = None,
+        time: str | float | None = None,
+        out: str | Path | None = None,
+        watcher: Watcher | None = None,
+    ) -> RunResult:
+        """Run to the earliest cut; raises GraphError before it starts, and NodeError if a node fails."""
+        checked = self._checked(set or {}).demand()
+        limits = checked.graph.limits.over(
+            steps=steps, train_iters=train_iters, time_s=None if time is None else seconds(time)
+        )
+        return Run(checked, seed=seed, limits=limits, out=out, placement=placement, watcher=watcher).run()
+
+    def _checked(self, more: Mapping[str, Any]) -> Checked:
+        sets = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
+        if isinstance(self.source, Mapping):
+            return check_graph(load_tree(self.source, sets=sets))
+        return check_graph(load_file(self.source, sets))
+
+
+def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> FlowGraph:
+    """A graph by its file, its bundled name, or as plain data."""
+    return FlowGraph(graph, set)
