@@ -131,9 +131,8 @@ class NaiveReplayBuffer(Node):
         columns = {
             name: _behind(array, demos[name][index], batches) for name, array in agent.items()
         }
-        is_demo = np.zeros((batches, len(columns["reward"]) // batches), bool)
-        is_demo[:, is_demo.shape[1] - rows :] = True
-        return {**columns, "is_demo": is_demo.reshape(-1)}
+        is_demo = np.repeat([False, True], [len(self._index) // batches, rows])
+        return {**columns, "is_demo": np.tile(is_demo, batches)}
 
     def _metrics(self) -> dict[str, float]:
         drawn = self._iters.take(self._index)["train_iters"]
