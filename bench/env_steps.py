@@ -1,4 +1,4 @@
-"""Env steps a second on CartPole-v1 with random actions: a bare loop, the env manager, the collector.
+"""Env steps a second on CartPole-v1, random actions: a bare loop, the env manager, the collector.
 
 Run `python bench/env_steps.py`; the collector's number includes its random policy and its rows.
 """
