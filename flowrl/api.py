@@ -8,11 +8,10 @@ from typing import Any
 
 from flowrl.check import Checked
 from flowrl.check import check as check_graph
-from flowrl.draw import draw as draw_graph
+
 from flowrl.expand import expand
 from flowrl.load import load as load_file
 from flowrl.load import load_tree, seconds
-from flowrl.placement import placement_named
 from flowrl.result import RunResult
 from flowrl.run import Run, Watcher
 from flowrl.yamlfile import flow_text
@@ -35,6 +34,9 @@ class FlowGraph:
 
     def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
         """The graph as DOT, or written to a file by its ending."""
+        from flowrl.draw import draw as draw_graph
+        from flowrl.placement import placement_named
+
         checked = self.check().demand()
         sites = placement_named(checked.graph, placement) if placement else None
         return draw_graph(checked, sites, Path(path) if path is not None else None)

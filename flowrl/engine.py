@@ -22,7 +22,7 @@ from flowrl.runner import Runner
 from flowrl.state import Count, State
 from flowrl.wiring import Wired, make
 
-Reason = Literal["verdict", "steps", "train_iters", "time", "interrupt", "done"]
+Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
 Step = tuple[
     Runner, int, Callable[[], None] | None, bool
 ]  # who, how often, what follows each firing, may starve
@@ -170,6 +170,8 @@ class Engine:
             self.rounds += 1
             if limit is not None and sum(r.did.env_steps for r in self._collectors) >= limit:
                 raise _Cut("steps", f"{limit} env steps were asked for")
+            if self.rounds == self.limits.rounds:
+                raise _Cut("rounds", f"{self.rounds} rounds were asked for")
             self._between()
 
     def _round(self, steps: list[Step]) -> None:

@@ -34,7 +34,7 @@ def expand(graph: Graph, origins: bool = False) -> str:
 
 
 def _limits(limits: Limits) -> dict[str, Any]:
-    named = {"steps": limits.steps, "train_iters": limits.train_iters, "time": limits.time_s}
+    named = {"time" if n == "time_s" else n: getattr(limits, n) for n in Limits.__slots__}
     return {k: v for k, v in named.items() if v is not None}
 
 

@@ -111,6 +111,7 @@ class Limits:
 
     steps: int | None = None
     train_iters: int | None = None
+    rounds: int | None = None
     time_s: float | None = None
 
     def over(self, **given: Any) -> Limits:

@@ -464,11 +464,12 @@ class _Loader:
                 "limits: {steps: 100000, train_iters: 5000, time: 10m}",
             )
             return Limits()
-        for name in item.value.keys() - {"steps", "train_iters", "time"}:
-            hint = nearest(name, ("steps", "train_iters", "time"))
+        counts = ("steps", "train_iters", "rounds")
+        for name in item.value.keys() - {*counts, "time"}:
+            hint = nearest(name, (*counts, "time"))
             self.problem(item.value[name].at, f"limits: unknown key '{name}'", hint)
         found: dict[str, Any] = {}
-        for name in ("steps", "train_iters"):
+        for name in counts:
             if name in item.value:
                 found[name] = self.number(item.value[name], f"limits.{name}", 1, 1, 2**62)
         if "time" in item.value:

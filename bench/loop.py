@@ -1,0 +1,128 @@
+"""What the engine costs a training run: `cartpole_dqn` through the engine against a loop written by hand.
+
+    python -m bench loop [PAIRS]
+
+Both use the same node classes with the same seed, do the same number of train iterations and end with the same
+weights. The engine writes its run folder as always; the loop writes nothing. Pairs are interleaved, in changing
+order; the interval is a 95 % bootstrap of the median of the pairs' ratios.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from flowrl.api import load
+from flowrl.check import Checked
+from flowrl.engine import digest_of
+from flowrl.environment import limit_threads
+from flowrl.graph import Limits
+from flowrl.run import Run
+from flowrl.state import Clock, Count, State
+from flowrl.wiring import Wired, make
+
+GRAPH = "cartpole_dqn"
+ITERS = 3000
+ROWS = 96  # of each collector firing
+
+
+def graph() -> Checked:
+    """The graph without its evaluator: evaluating takes the same time in both."""
+    return load(GRAPH, {"evaluator.stop_value": None}).check().demand()
+
+
+def through_engine(seed: int) -> tuple[float, str]:
+    """Seconds of the program, and the digest."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(graph(), seed=seed, limits=Limits(train_iters=ITERS), out=folder)
+        spent: dict[str, float] = {}
+        run.watcher = _Stopwatch(spent)
+        result = run.run()
+    return spent["end"] - spent["begin"], result.digest
+
+
+class _Stopwatch:
+    """Notes when the program began and ended: imports and set-up are the same for both."""
+
+    def __init__(self, spent: dict[str, float]) -> None:
+        self.spent = spent
+
+    def begin(self, run: Run) -> None:
+        self.spent["begin"] = time.perf_counter()
+
+    def event(self, run: Run, runner: Any, record: Any) -> None:
+        self.spent["end"] = time.perf_counter()
+
+    def end(self, run: Run) -> None:
+        self.spent["end"] = time.perf_counter()
+
+
+def by_hand(seed: int) -> tuple[float, str]:
+    """The same training as a loop over the nodes."""
+    wired = make(graph(), seed)
+    limit_threads(1)
+    start = time.perf_counter()
+    state = _train(wired)
+    taken = time.perf_counter() - start
+    wired.close()
+    return taken, digest_of({"learner.weights": state})
+
+
+def _train(wired: Wired) -> State:
+    nodes = {name: runners[0].node for name, runners in wired.runners.items()}
+    collector, buffer, learner, evaluator = (nodes[n] for n in ("collector", "buffer", "learner", "evaluator"))
+    warm = wired.checked.program.warmup[0]
+    collector.reconfigure(**warm.phase.settings["collector"])
+    buffer.ctx.wanted = frozenset()
+    state = learner.state("weights")
+    steps = iters = 0
+    for _ in range(warm.rounds):
+        buffer.fire(collector.fire(state), None)
+        steps += ROWS
+    collector.reconfigure(policy=collector.config.policy)
+    buffer.ctx.wanted = frozenset({"batches"})
+    while True:
+        batches = buffer.fire(collector.fire(state), None)
+        steps += ROWS
+        for batch in batches:
+            learner.fire(batch)
+            iters += 1
+            learner.ctx.clock = Clock({"": Count(steps, 0, iters)})  # what exploration depends on
+            if iters % 100 == 0:
+                evaluator.fire(learner.state("weights"))
+            if iters == ITERS:
+                return learner.state("weights")
+        state = learner.state("weights")
+
+
+def main(arguments: list[str]) -> dict[str, float]:
+    """Measure and print."""
+    pairs = int(arguments[0]) if arguments else 12
+    ratios, same = [], 0
+    through_engine(0), by_hand(0)  # imports, caches
+    for pair in range(pairs):
+        order = (through_engine, by_hand) if pair % 2 else (by_hand, through_engine)
+        taken = {f.__name__: f(pair) for f in order}
+        ratios.append(taken["by_hand"][0] / taken["through_engine"][0])
+        same += taken["by_hand"][1] == taken["through_engine"][1]
+    low, high = interval(ratios)
+    if same < pairs:
+        raise AssertionError(f"{pairs - same} of {pairs} pairs ended with other weights: not the same training")
+    print(f"{GRAPH}, {ITERS} train iterations, {pairs} interleaved pairs")
+    print(f"  engine / hand-written loop: {np.median(ratios):.1%} of its speed [{low:.1%}, {high:.1%}] (target: 97 %)")
+    return {"speed": float(np.median(ratios)), "low": low, "high": high}
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """A 95 % bootstrap interval of the median."""
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.choice(values, (4000, len(values))), axis=1)
+    return float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
