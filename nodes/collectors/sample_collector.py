@@ -33,6 +33,7 @@ class SampleCollector(Node):
     class Config(BaseConfig):
         n_sample: int = param(96, "rows in each token, over all envs", ge=1)
         policy: Any = part("policy", "what acts", shared="policy", phase=True)
+        log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -108,6 +109,8 @@ class SampleCollector(Node):
         self._steps = {name: c.empty(self._count, 0) for name, c in self._columns.items()}
         self._taken = 0  # steps that each env has taken
         self._given = 0  # rows that were given, over all envs
+        self._finished: list[Episode] = []  # since the last report
+        self._unreported = 0  # rows since then
 
     def _step(self, steps: int) -> list[Episode]:
         """Take so many steps in every env, behind those that wait: columns (B, T, …)."""
@@ -153,5 +156,8 @@ class SampleCollector(Node):
 
     def _report(self, n: int, episodes: list[Episode]) -> None:
         self.ctx.count(env_steps=n, episodes=len(episodes))
-        if episodes:
-            self.ctx.metrics(episode_metrics(episodes))
+        self._finished += episodes
+        self._unreported += n
+        if self._unreported >= self.config.log_every_steps and self._finished:
+            self.ctx.metrics(episode_metrics(self._finished))
+            self._finished, self._unreported = [], 0

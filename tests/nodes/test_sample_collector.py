@@ -21,13 +21,21 @@ from tests.nodes.toy_policies import Toy, weights
 
 
 def collector(
-    n_sample: int = 6, count: int = 2, seed: int = 0, nstep: int = 1, gamma: float = 0.5, **env: Any
+    n_sample: int = 6,
+    count: int = 2,
+    seed: int = 0,
+    nstep: int = 1,
+    gamma: float = 0.5,
+    log_every_steps: int = 1,
+    **env: Any,
 ) -> SampleCollector:
     part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=env)
     envs = BaseEnvManager(env=part, count=count, seed=seed)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=gamma)
-    return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=seed)
+    return SampleCollector(
+        envs=envs, policy=policy, n_sample=n_sample, seed=seed, log_every_steps=log_every_steps
+    )
 
 
 def described(node: SampleCollector) -> Any:
@@ -181,6 +189,15 @@ def test_finished_episodes_are_counted_and_told() -> None:
             "length_mean": 3.0,
         }
     ]
+
+
+def test_episodes_are_gathered_until_enough_steps_were_made_to_tell_of_them() -> None:
+    node = collector(n_sample=8, count=2, length=3, log_every_steps=20)
+    told = []
+    for _ in range(6):
+        node.fire(weights(0))
+        told.append(len([r for r in node.ctx.records if isinstance(r, Metrics)]))
+    assert told == [0, 0, 1, 1, 1, 2]
 
 
 def test_a_firing_in_which_no_episode_ends_tells_nothing() -> None:
