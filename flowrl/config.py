@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import PydanticUndefined
@@ -19,12 +19,20 @@ class Config(BaseModel):
     )
 
 
-def param(default: Any, about: str, *, phase: bool = False, **limits: Any) -> Any:
+BaseConfig = Config  # for classes whose own `Config` hides the name
+
+
+def param(
+    default: Any, about: str, *, phase: bool = False, file: bool = False, **limits: Any
+) -> Any:
     """A parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
 
     `phase=True` lets a warm-up phase set it: the node's `reconfigure` is then called at the phase's edges.
+    `file=True` is a file to read: a relative path means beside the graph file that names it.
     """
-    return Field(default, description=about, json_schema_extra={"phase": phase}, **limits)
+    return Field(
+        default, description=about, json_schema_extra={"phase": phase, "file": file}, **limits
+    )
 
 
 def part(
@@ -44,11 +52,14 @@ def part(
 class Part:
     """A described thing that is not a node: it has a kind, a type's name, and parameters."""
 
-    kind = ""
-    Config: type[Config] = Config
+    kind: ClassVar[str] = ""
+    Config: ClassVar[type[BaseConfig]] = BaseConfig
 
-    def __init__(self, config: Config | None = None, /, **params: Any) -> None:
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         self.config: Any = config if config is not None else self.Config(**params)
+
+
+PartType = type[Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class PartSpec:
     """A part as the graph gives it: not made yet."""
 
     type: str
-    cls: type[Part]
+    cls: PartType
     config: Config
 
     def make(self, *args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -51,7 +52,7 @@ class ParamReader:
             if name not in cls.model_fields:
                 self.unknown(name, item, cls, parts, path)
             elif name not in parts:
-                values[name] = item.plain()
+                values[name] = _given(cls.model_fields[name], item)
         for name, about in parts.items():
             spec = self.part(name, about, written, shared, path)
             if spec is not REQUIRED:
@@ -169,6 +170,15 @@ class ParamReader:
             self.problem(item, f"{path}.{name} is {short(error['input'])}", f"expected {wanted}")
         else:
             self.problem(item, f"{path}{'.' + name if name else ''}: {said}")
+
+
+def _given(info: FieldInfo, item: Item) -> Any:
+    """A written value; a file is meant beside the graph file that names it."""
+    value = item.plain()
+    if isinstance(value, str) and extra(info).get("file") and item.mark.line:
+        beside = Path(item.mark.file).parent / value
+        return str(beside.resolve()) if beside.exists() else value
+    return value
 
 
 def as_mapping(item: Item) -> Item:

@@ -19,7 +19,7 @@ class Demos(Node):
     data = Out("samples")
 
     class Config(BaseConfig):
-        path: str = param(..., "the NPZ file: one array a column", min_length=1)
+        path: str = param(..., "the NPZ file: one array a column", min_length=1, file=True)
         rows: int | None = param(None, "how many of its first rows; default: all", ge=1)
 
     @classmethod
