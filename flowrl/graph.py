@@ -12,6 +12,7 @@ from flowrl.node import Node
 from flowrl.ports import In, Out, Port
 from flowrl.yamlfile import Item, Mark
 
+NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]
 
 
@@ -32,7 +33,7 @@ class NodeSpec:
 
     name: str
     type: str
-    cls: type[Node]
+    cls: NodeType
     config: Config
     written: Item  # the parameters as they were written, for their places
     replicas: int = 1

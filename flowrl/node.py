@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from flowrl.batch import Schema
-from flowrl.config import Config
+from flowrl.config import BaseConfig
 from flowrl.context import Context
-from flowrl.ports import In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.ports import AUTO, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.state import State
 
 Role = Literal["", "collector", "learner", "evaluator"]
@@ -64,7 +64,7 @@ class Node:
     """
 
     role: ClassVar[Role] = ""
-    Config: ClassVar[type[Config]] = Config
+    Config: ClassVar[type[BaseConfig]] = BaseConfig
     ports: ClassVar[Mapping[str, Port]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -77,15 +77,14 @@ class Node:
             if isinstance(v, kinds)
         }
         cls.ports = {k: v for k, v in found.items() if isinstance(getattr(cls, k, None), kinds)}
+        _check_names(cls)
+        _check_rates(cls)
         _check_fire(cls)
-        clash = RESERVED & set(cls.Config.model_fields)
-        if clash:
-            raise TypeError(f"{cls.__name__}.Config: '{min(clash)}' is a word of the graph format")
 
     def __init__(
         self,
         *,
-        config: Config | None = None,
+        config: BaseConfig | None = None,
         context: Context | None = None,
         seed: int = 0,
         **given: Any,
@@ -103,11 +102,10 @@ class Node:
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
-        """The node's facts. The default: outputs are tables like the first stream input."""
-        first = next(iter(known.inputs.values()), None)
-        return Facts(
-            outs={name: first for name, port in cls.ports.items() if isinstance(port, Out)}
-        )
+        """The node's facts. The default: outputs are tables like the first stream input of their type."""
+        first = {cls.ports[n].type: schema for n, schema in reversed(known.inputs.items())}
+        outs = {n: first.get(p.type) for n, p in cls.ports.items() if isinstance(p, Out)}
+        return Facts(outs=outs)
 
     def setup(self) -> None:
         """Build what firing needs; links and context are there already."""
@@ -126,6 +124,34 @@ class Node:
 
     def close(self) -> None:
         """Give back what is not memory: processes, files, windows."""
+
+
+_OWN_NAMES = frozenset(dir(Node)) | {"config", "ctx"}
+
+
+def _check_names(cls: type[Node]) -> None:
+    """A port or parameter must not hide what the engine or the graph format calls by that name."""
+    hidden = _OWN_NAMES & set(cls.ports)
+    if hidden:
+        raise TypeError(f"{cls.__name__}: a port cannot be named '{min(hidden)}'; every node has it")
+    clash = RESERVED & set(cls.Config.model_fields)
+    if clash:
+        raise TypeError(f"{cls.__name__}.Config: '{min(clash)}' is a word of the graph format")
+    both = set(cls.ports) & set(cls.Config.model_fields)
+    if both:
+        raise TypeError(f"{cls.__name__}: '{min(both)}' is a port and a parameter")
+
+
+def _check_rates(cls: type[Node]) -> None:
+    """A rate is a whole number from 1, AUTO, or the name of a parameter."""
+    for name, port in cls.ports.items():
+        rate = port.rate if isinstance(port, In | Out) else AUTO
+        good = rate >= 1 if isinstance(rate, int) else rate in (AUTO, *cls.Config.model_fields)
+        if not good:
+            raise TypeError(
+                f"{cls.__name__}.{name}: the rate {rate!r} is neither a number from 1, "
+                "nor AUTO, nor a parameter"
+            )
 
 
 def _check_fire(cls: type[Node]) -> None:
