@@ -1,0 +1,171 @@
+"""What every picture of a graph shows, whatever it is drawn with: boxes, arrows, sites, and the schedule in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowrl.check import Checked
+from flowrl.errors import UsageError, nearest
+from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.params import short, written_value
+from flowrl.placement import sites
+from flowrl.ports import Input
+from flowrl.program import Part, is_feedback
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node, with the ports that something is connected to."""
+
+    name: str
+    type: str
+    look: str  # collector, learner, evaluator, service or node: what its colour says
+    replicas: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def times(self) -> str:
+        """How many there are, where there are several."""
+        return f"×{self.replicas}" if self.replicas > 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An edge from one source."""
+
+    kind: str  # stream, state or link
+    source: PortRef
+    to: PortRef
+    back: bool  # it leads to a node that fires before its source: what it carries is seen a round later
+    type: str
+    facts: str  # rates, staleness
+
+    @property
+    def label(self) -> str:
+        """What the arrow carries, in few words."""
+        return f"{self.type}, {self.facts}" if self.facts else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph, ready to be drawn."""
+
+    name: str
+    about: str
+    boxes: Mapping[str, Box]  # in the order of the serial program, services before their clients
+    arrows: tuple[Arrow, ...]
+    sites: Mapping[str, tuple[str, ...]]  # empty: no placement was asked for
+    warmup: tuple[str, ...]
+
+
+def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Picture:
+    """The picture of a graph, which need not be sound."""
+    graph = checked.graph
+    known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
+    order = _order(checked, known)
+    where = {} if placement is None else sites(graph, _known(checked, placement))
+    return Picture(
+        graph.name,
+        graph.about,
+        {name: _box(graph.nodes[name], known) for name in order},
+        tuple(_arrow(checked, e, s, order) for e in known for s in e.sources),
+        {site: tuple(names) for site, names in where.items()},
+        tuple(_warmup(checked)),
+    )
+
+
+def _known(checked: Checked, placement: Mapping[str, str]) -> Mapping[str, str]:
+    for name in placement:
+        if name not in checked.graph.nodes:
+            raise UsageError(
+                f"placement: unknown node '{name}'; {nearest(name, checked.graph.nodes)}"
+            )
+    return placement
+
+
+def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
+    """Nodes as they fire; a service comes right before its client."""
+    program = checked.program
+    fired = [*program.round.order, *(n for p in program.paced for n in p.part.order)]
+    calls: dict[str, list[str]] = {}
+    for edge in edges:
+        if edge.kind == "link":
+            calls.setdefault(edge.to.node, []).append(edge.source.node)
+    order: dict[str, int] = {}
+
+    def place(name: str, above: frozenset[str]) -> None:
+        for service in calls.get(name, ()):
+            if service not in above:
+                place(service, above | {service})
+        order.setdefault(name, len(order))
+
+    for name in [*fired, *checked.graph.nodes]:
+        place(name, frozenset({name}))
+    return order
+
+
+def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
+    used = {ref.port for e in edges for ref in (*e.sources, e.to) if ref.node == spec.name}
+    ports = {n: p for n, p in spec.cls.ports.items() if n in used or not p.optional}
+    served = any(e.kind == "link" and e.source.node == spec.name for e in edges)
+    return Box(
+        spec.name,
+        spec.type,
+        spec.cls.role or ("service" if served else "node"),
+        spec.replicas,
+        tuple(n for n, p in ports.items() if isinstance(p, Input)),
+        tuple(n for n, p in ports.items() if not isinstance(p, Input)),
+    )
+
+
+def _arrow(checked: Checked, edge: Edge, source: PortRef, order: Mapping[str, int]) -> Arrow:
+    late = edge.kind != "link" and order[source.node] >= order[edge.to.node]
+    facts = ", ".join(_facts(checked, edge))
+    type_ = checked.graph.nodes[edge.to.node].port(edge.to.port).type
+    return Arrow(edge.kind, source, edge.to, late, type_, facts)
+
+
+def _facts(checked: Checked, edge: Edge) -> list[str]:
+    program = checked.program
+    if edge.kind == "link":
+        return []
+    if edge.kind == "state":
+        if edge.latest:
+            return ["latest"]
+        return [f"every {edge.every}" if edge.every is not None else f"lag {edge.lag}"]
+    part = program.part_of(edge.to.node)
+    tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
+    found = [f"{tokens} a round"] if tokens else []
+    if is_feedback(checked.graph, edge):
+        found.append(f"{program.initial.get(edge.to, tokens)} initial")
+    found += ["merge any"] if edge.merge == "any" else []
+    return found + ([edge.when_full.replace("_", " ")] if edge.when_full != "wait" else [])
+
+
+def _warmup(checked: Checked) -> list[str]:
+    """A line for each phase of the warm-up."""
+    lines = []
+    for warm in checked.program.warmup:
+        rounds = f"{warm.rounds} round{'s' if warm.rounds != 1 else ''}"
+        line = f"{rounds}: {_firings(warm.part)}"
+        if warm.phase.steps is not None:
+            line += f" ({warm.phase.steps} env steps)"
+        settings = [
+            f"{node}.{key} = {_value(value)}"
+            for node, of in warm.phase.settings.items()
+            for key, value in of.items()
+        ]
+        lines.append("; ".join([line, *settings]))
+    return lines
+
+
+def _firings(part: Part) -> str:
+    return ", ".join(n if part.firings[n] == 1 else f"{n} ×{part.firings[n]}" for n in part.order)
+
+
+def _value(value: object) -> str:
+    """A setting in few words: of a part, its type."""
+    plain = written_value(value)
+    return str(plain["type"]) if isinstance(plain, dict) and "type" in plain else short(plain)

@@ -1,0 +1,137 @@
+"""A laid-out picture as SVG, styled by the page around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from flowrl.draw.layout import HEADER, ROW, TURN, Cell, Layout, Point, Route, lay_out
+from flowrl.draw.picture import Picture
+
+LEAST_SCALE = 0.7  # a page scrolls rather than make the letters smaller
+STEEP = 30.0  # pixels: words stand at the end of an arrow that climbs more
+
+
+def svg_of(drawn: Picture) -> str:
+    """The picture as an `svg` element: a group for each node (`data-node`) and each edge (`data-to`)."""
+    laid = lay_out(drawn)
+    where = {node: site for site, nodes in drawn.sites.items() for node in nodes}
+    return "\n".join(_svg(laid, where))
+
+
+def _svg(laid: Layout, where: Mapping[str, str]) -> Iterator[str]:
+    width, height = _n(laid.width), _n(laid.height)
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'style="min-width:{_n(laid.width * LEAST_SCALE)}px" role="img" aria-label="the graph">'
+    )
+    yield "<defs>"
+    for kind in ("stream", "state"):
+        yield (
+            f'<marker id="arrow-{kind}" class="head {kind}" viewBox="0 0 8 8" refX="7" refY="4" '
+            'markerWidth="7" markerHeight="7" orient="auto"><path d="M0,0.5 L8,4 L0,7.5 z"/></marker>'
+        )
+    yield "</defs>"
+    for route in laid.routes:
+        yield from _edge(route)
+    for name, cell in laid.cells.items():
+        yield from _node(cell, where.get(name, ""))
+    yield "</svg>"
+
+
+def _edge(route: Route) -> Iterator[str]:
+    arrow = route.arrow
+    path = _path(route)
+    ends = f'data-from="{escape(arrow.source.node)}" data-to="{escape(arrow.to.node)}"'
+    yield f'<g class="edge {arrow.kind}" {ends}>'
+    said = f"{arrow.source} {'<->' if arrow.kind == 'link' else '->'} {arrow.to}: {arrow.label}"
+    yield f"<title>{escape(said)}</title>"
+    if arrow.kind == "link":
+        yield f'<path d="{path}"/><path class="inner" d="{path}"/>'
+    else:
+        yield f'<path d="{path}" marker-end="url(#arrow-{arrow.kind})"/>'
+    yield from _words(route)
+    yield "</g>"
+
+
+def _words(route: Route) -> Iterator[str]:
+    """What the arrow carries: over and under it, or where it begins (state: ends) if it climbs."""
+    arrow = route.arrow
+    if route.pieces and arrow.back:
+        lanes = route.pieces[1:-1] or route.pieces[:1]
+        begin, end = lanes[len(lanes) // 2]
+        yield _text((begin[0] + end[0]) / 2, begin[1] - 4, arrow.label, "middle")
+        return
+    after = route.pieces[0][0] if route.pieces else route.end
+    x, y, anchor = (route.start[0] + after[0]) / 2, (route.start[1] + after[1]) / 2, "middle"
+    if abs(after[1] - route.start[1]) > STEEP and arrow.kind != "state":
+        x, y, anchor = route.start[0] + 6, route.start[1], "start"
+    elif abs(after[1] - route.start[1]) > STEEP:
+        x, y, anchor = route.end[0] - 12, route.end[1], "end"
+    yield _text(x, y - 5, arrow.type, anchor)
+    if arrow.facts:
+        yield _text(x, y + 13, arrow.facts, anchor)
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text x="{_n(x)}" y="{_n(y)}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _path(route: Route) -> str:
+    """Straight in the columns, curved between them, and around a box where the arrow turns."""
+    left = route.start[0] >= route.end[0] or route.arrow.back
+    d, at = [f"M{_p(route.start)}"], route.start
+    for begin, end in route.pieces:
+        d.append(_curve(at, begin, turn=left and at is route.start))
+        d.append(f"L{_p(end)}")
+        at = end
+    d.append(_curve(at, route.end, turn=left and bool(route.pieces)))
+    return " ".join(d)
+
+
+def _curve(a: Point, b: Point, turn: bool) -> str:
+    if turn:  # both tangents on one side: out of a box and back below it
+        side = max(a[0], b[0]) + TURN if a[1] < b[1] else min(a[0], b[0]) - TURN
+        return f"C{_p((side, a[1]))} {_p((side, b[1]))} {_p(b)}"
+    middle = (a[0] + b[0]) / 2
+    return f"C{_p((middle, a[1]))} {_p((middle, b[1]))} {_p(b)}"
+
+
+def _node(cell: Cell, site: str) -> Iterator[str]:
+    box = cell.box
+    assert box is not None
+    name, width = escape(box.name), _n(cell.width)
+    yield (
+        f'<g class="node is-{box.look}" data-node="{name}" tabindex="0" role="button" '
+        f'transform="translate({_n(cell.x)},{_n(cell.y)})">'
+    )
+    yield f"<title>{name}: {escape(box.type)}</title>"
+    if box.times:
+        yield f'<rect class="card shade" x="5" y="5" rx="6" width="{width}" height="{_n(cell.height)}"/>'
+    yield f'<rect class="card" rx="6" width="{width}" height="{_n(cell.height)}"/>'
+    yield f'<path class="band" d="{_band(cell.width)}"/>'
+    middle = _n(cell.width / 2)
+    times = f' <tspan class="times">{box.times}</tspan>' if box.times else ""
+    yield f'<text class="name" x="{middle}" y="18">{name}{times}</text>'
+    yield f'<text class="type" x="{middle}" y="33">{escape(box.type)}</text>'
+    for i, port in enumerate(box.inputs):
+        yield f'<text class="in" x="8" y="{_n(HEADER + ROW * i + 13)}">{escape(port)}</text>'
+    for i, port in enumerate(box.outputs):
+        x, y = _n(cell.width - 8), _n(HEADER + ROW * i + 13)
+        yield f'<text class="out" x="{x}" y="{y}">{escape(port)}</text>'
+    if site:
+        yield f'<text class="site" x="{middle}" y="-6">{escape(site)}</text>'
+    yield "</g>"
+
+
+def _band(width: float) -> str:
+    """The coloured head of a card, round at its upper corners."""
+    return f"M0,40 V6 Q0,0 6,0 H{_n(width - 6)} Q{_n(width)},0 {_n(width)},6 V40 Z"
+
+
+def _p(point: Point) -> str:
+    return f"{_n(point[0])},{_n(point[1])}"
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
