@@ -1,8 +1,8 @@
-"""Placements: which nodes share a site. A placement changes where a graph runs, and nothing that it computes.
+"""Placements: which nodes share a site. They say where a graph runs, and nothing it computes.
 
-A place is `thread`, `process` or a host. Alone it means a site for each linked group that is put there;
-with a name (`process:left`) it is one site for all that are put there. What a placement does not name goes
-with the nodes it is linked to, or else to the main site, where the run was started.
+A place is `thread`, `process` or a host. Alone it means a site for each linked group that is put
+there; with a name (`process:left`) it is one site for all that are put there. What a placement does
+not name goes with the nodes it is linked to, or else to the main site, where the run was started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLACE = re.compile(r"[\w.*?@:/\[\]-]+")
 
 
 def placement_named(graph: Graph, text: str) -> dict[str, str]:
-    """The placement that `--placement` means: a name, a YAML file, or `collector=process,learner=thread`."""
+    """What `--placement` means: a name, a YAML file, or `collector=process,learner=thread`."""
     text = text.strip()
     if text in graph.placements:
         return _of_nodes(graph, graph.placements[text], f"placements.{text}")
@@ -34,12 +34,13 @@ def placement_named(graph: Graph, text: str) -> dict[str, str]:
         return _of_nodes(graph, _from_words(text), f"--placement {text}")
     hint = nearest(text, {*BUILT_IN, *graph.placements})
     raise UsageError(
-        f"--placement {text}: there is no such placement; {hint} (or a YAML file, or node=process,…)"
+        f"--placement {text}: there is no such placement; {hint} "
+        "(or give a YAML file, or node=process,…)"
     )
 
 
 def sites(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
-    """The nodes of each site, in the order of the graph; the main site is first, where it has any."""
+    """The nodes of each site, in the order of the graph; the main site first, if it has any."""
     where: dict[str, str] = {}
     for group in linked_groups(graph):
         names = [n for n in graph.nodes if n in group]

@@ -28,7 +28,7 @@ FORMATS: Mapping[str, Format] = {
 def draw(
     checked: Checked, placement: Mapping[str, str] | None = None, path: str | Path | None = None
 ) -> str:
-    """Write the picture that the file's ending asks for, and give its path; without a file, give DOT."""
+    """Write the picture that the file's ending asks for, and give its path; no file: give DOT."""
     if path is None:
         return dot_of(picture(checked, placement))
     path = Path(path)

@@ -1,4 +1,4 @@
-"""A graph as DOT: a table for each node, one style for each kind of edge, a cluster for each site."""
+"""A graph as DOT: a table for each node, a style for each kind of edge, a cluster a site."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def to_dot(checked: Checked, placement: Mapping[str, str] | None = None) -> str:
 def dot_of(drawn: Picture, turned: bool = False) -> str:
     """A picture as DOT text.
 
-    `turned` is for the dot program: edges that lead back are written from end to beginning, with the arrow at
-    their beginning. It finds better ways for them so; whoever reads the text wants them as they are.
+    `turned` is for the dot program: edges that lead back are written from end to beginning, with
+    the arrow at their beginning. It finds better ways for them so; readers want them as they are.
     """
     lines = [f"digraph {quoted(drawn.name)} {{", _HEAD, f"  label=<{_title(drawn)}>;", ""]
     lines += _boxes(drawn)
@@ -61,7 +61,7 @@ def escaped(text: str) -> str:
 
 
 def _title(drawn: Picture) -> str:
-    """The graph's name, what it is about, and its warm-up (as a node it would push others about)."""
+    """The graph's name, what it is about, its warm-up (a node for it would push others about)."""
     below = [drawn.about] if drawn.about else []
     below += [f"warm-up, {line}" for line in drawn.warmup]
     small = "".join(
@@ -113,9 +113,8 @@ def _edge(arrow: Arrow, turned: bool) -> str:
     source = f"{quoted(arrow.source.node)}:{quoted('out_' + arrow.source.port)}:e"
     to = f"{quoted(arrow.to.node)}:{quoted('in_' + arrow.to.port)}:w"
     words = "\\n".join(quoted(w)[1:-1] for w in (arrow.type, arrow.facts) if w)
-    style = (
-        f'label="{words}", tooltip={quoted(f"{arrow.source} to {arrow.to}")}, {_STYLES[arrow.kind]}'
-    )
+    tooltip = quoted(f"{arrow.source} to {arrow.to}")
+    style = f'label="{words}", tooltip={tooltip}, {_STYLES[arrow.kind]}'
     if arrow.back and turned:
         return f"  {to} -> {source} [{style}, dir=back, weight=0];"
     return f"  {source} -> {to} [{style}{', constraint=false' if arrow.back else ''}];"

@@ -15,8 +15,9 @@ def rendered(dot: str, format: str, timeout_s: float = TIMEOUT_S) -> bytes:
     program = shutil.which("dot")
     if program is None:
         raise UsageError(
-            f"draw: .{format} needs the program 'dot', and there is none on the PATH; install Graphviz "
-            "(apt install graphviz, brew install graphviz), or draw .html, .md or .dot, which need nothing"
+            f"draw: .{format} needs the program 'dot', and there is none on the PATH; "
+            "install Graphviz (apt install graphviz, brew install graphviz), "
+            "or draw .html, .md or .dot, which need nothing"
         )
     try:
         done = subprocess.run(
@@ -28,7 +29,8 @@ def rendered(dot: str, format: str, timeout_s: float = TIMEOUT_S) -> bytes:
         )
     except subprocess.TimeoutExpired:
         raise UsageError(
-            f"draw: dot has not finished after {timeout_s:g} s; draw .html or .md, which need no dot"
+            f"draw: dot has not finished after {timeout_s:g} s; "
+            "draw .html or .md, which need no dot"
         ) from None
     except OSError as error:
         raise UsageError(

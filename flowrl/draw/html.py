@@ -1,4 +1,4 @@
-"""A graph as one page of HTML that needs nothing else: the picture, each node's parameters, edges, schedule."""
+"""A graph as a page of HTML that needs nothing else: picture, parameters, edges, schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from flowrl.draw.svg import svg_of
 from flowrl.graph import NodeSpec
 from flowrl.params import written_params
 from flowrl.report import determinism_lines, edge_facts, schedule_lines
-from flowrl.yamlfile import Item, flow_text
+from flowrl.yamlfile import Item
+from flowrl.yamltext import flow_text
 
 _HOLE = re.compile(r"@(\w+)@")
 

@@ -46,7 +46,8 @@ def _nodes(drawn: Picture, ids: Mapping[str, str]) -> Iterator[str]:
 
 def _node(box: Box, ids: Mapping[str, str]) -> str:
     times = f" {box.times}" if box.times else ""
-    return f'{ids[box.name]}["<b>{_escaped(box.name)}</b>{times}<br/>{_escaped(box.type)}"]:::is_{box.look}'
+    label = f"<b>{_escaped(box.name)}</b>{times}<br/>{_escaped(box.type)}"
+    return f'{ids[box.name]}["{label}"]:::is_{box.look}'
 
 
 def _words(arrow: Arrow) -> str:

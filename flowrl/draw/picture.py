@@ -1,4 +1,4 @@
-"""What every picture of a graph shows, whatever it is drawn with: boxes, arrows, sites, and the schedule in words."""
+"""What every picture of a graph shows, whatever draws it: boxes, arrows, sites, the warm-up."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Arrow:
     kind: str  # stream, state or link
     source: PortRef
     to: PortRef
-    back: bool  # it leads to a node that fires before its source: what it carries is seen a round later
+    back: bool  # to a node that fires before its source: what it carries is seen a round later
     type: str
     facts: str  # rates, staleness
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from html import escape
 
-from flowrl.draw.layout import HEADER, ROW, TURN, Cell, Layout, Point, Route, lay_out
+from flowrl.draw.cells import HEADER, ROW, Cell
+from flowrl.draw.layout import TURN, Layout, Point, Route, lay_out
 from flowrl.draw.picture import Picture
 
 LEAST_SCALE = 0.7  # a page scrolls rather than make the letters smaller
@@ -13,7 +14,7 @@ STEEP = 30.0  # pixels: words stand at the end of an arrow that climbs more
 
 
 def svg_of(drawn: Picture) -> str:
-    """The picture as an `svg` element: a group for each node (`data-node`) and each edge (`data-to`)."""
+    """The picture as an `svg` element, with a group for each node and each edge."""
     laid = lay_out(drawn)
     where = {node: site for site, nodes in drawn.sites.items() for node in nodes}
     return "\n".join(_svg(laid, where))
@@ -29,7 +30,8 @@ def _svg(laid: Layout, where: Mapping[str, str]) -> Iterator[str]:
     for kind in ("stream", "state"):
         yield (
             f'<marker id="arrow-{kind}" class="head {kind}" viewBox="0 0 8 8" refX="7" refY="4" '
-            'markerWidth="7" markerHeight="7" orient="auto"><path d="M0,0.5 L8,4 L0,7.5 z"/></marker>'
+            'markerWidth="7" markerHeight="7" orient="auto">'
+            '<path d="M0,0.5 L8,4 L0,7.5 z"/></marker>'
         )
     yield "</defs>"
     for route in laid.routes:
@@ -100,15 +102,16 @@ def _curve(a: Point, b: Point, turn: bool) -> str:
 def _node(cell: Cell, site: str) -> Iterator[str]:
     box = cell.box
     assert box is not None
-    name, width = escape(box.name), _n(cell.width)
+    name = escape(box.name)
     yield (
         f'<g class="node is-{box.look}" data-node="{name}" tabindex="0" role="button" '
         f'transform="translate({_n(cell.x)},{_n(cell.y)})">'
     )
     yield f"<title>{name}: {escape(box.type)}</title>"
+    size = f'rx="6" width="{_n(cell.width)}" height="{_n(cell.height)}"'
     if box.times:
-        yield f'<rect class="card shade" x="5" y="5" rx="6" width="{width}" height="{_n(cell.height)}"/>'
-    yield f'<rect class="card" rx="6" width="{width}" height="{_n(cell.height)}"/>'
+        yield f'<rect class="card shade" x="5" y="5" {size}/>'
+    yield f'<rect class="card" {size}/>'
     yield f'<path class="band" d="{_band(cell.width)}"/>'
     middle = _n(cell.width / 2)
     times = f' <tspan class="times">{box.times}</tspan>' if box.times else ""
