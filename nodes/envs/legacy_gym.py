@@ -9,6 +9,8 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.nodes.envs.gymnasium import Gymnasium, entry_point, package, unknown_id
 
+INSTALL = "pip install 'gym>=0.21,<0.27'"
+
 
 class LegacyGym(Gymnasium):
     """An env with the interface of gym: four or five results of a step, one or two of a reset."""
@@ -22,12 +24,15 @@ class LegacyGym(Gymnasium):
 
     def make(self, index: int) -> Any:
         """One more env; `index` is its place among its manager's envs."""
-        entry = entry_point(self.config.id)
-        env = self._registered_gym() if entry is None else entry(**self.config.kwargs)
-        return Modern(env, self.config.max_episode_steps)
+        entry, limit = entry_point(self.config.id), self.config.max_episode_steps
+        if entry is not None:
+            return Modern(entry(**self.config.kwargs), limit)
+        env = self._registered_gym()
+        limit = limit or getattr(getattr(env, "spec", None), "max_episode_steps", None)
+        return Modern(_peeled(env, limit), limit)
 
     def _registered_gym(self) -> Any:
-        gym = package("gym", "pip install 'gym>=0.21,<0.27'")
+        gym = package("gym", INSTALL)
         c = self.config
         wished = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
         known = inspect.signature(
@@ -48,8 +53,8 @@ class Modern:
         self._env = env
         self._limit, self._steps = max_episode_steps, 0
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        inner = getattr(env, "unwrapped", env)
-        self._reset_takes_seed = "seed" in inspect.signature(inner.reset).parameters
+        self._inner = getattr(env, "unwrapped", env)
+        self._reset_takes_seed = "seed" in inspect.signature(self._inner.reset).parameters
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """The first observation of an episode, and its info."""
@@ -58,11 +63,17 @@ class Modern:
             result = self._env.reset(seed=seed)
         else:
             if seed is not None:
-                self._env.seed(seed)
+                self._seed(seed)
             result = self._env.reset()
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             return result
         return result, {}
+
+    def _seed(self, seed: int) -> None:
+        if hasattr(self._env, "seed"):
+            self._env.seed(seed)
+        elif hasattr(self._inner, "_np_random"):  # gym 0.26: its own `reset`, which this env
+            package("gym", INSTALL).Env.reset(self._inner, seed=seed)  # replaced, sets `np_random`
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Observation, reward, terminated, truncated, info."""
@@ -80,6 +91,17 @@ class Modern:
     def close(self) -> None:
         """Give back windows and processes."""
         self._env.close()
+
+
+def _peeled(env: Any, limit: int | None) -> Any:
+    """Without the wrappers of `gym.make`: those of gym 0.26 break on a step of four results.
+
+    `Modern` counts the steps itself, and whoever uses it begins with a reset.
+    """
+    for name in ("TimeLimit", "OrderEnforcing") if limit else ("OrderEnforcing",):
+        if type(env).__name__ == name and type(env).__module__.startswith("gym."):
+            env = env.env
+    return env
 
 
 def _specs(registry: Any) -> Any:
