@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flowrl.config import Config, Part, param, part
     from flowrl.context import Context
     from flowrl.errors import FlowError, GraphError, NodeError, RunError, UsageError
-    from flowrl.functions import node
+    from flowrl.functions import as_node
     from flowrl.node import Facts, Known, Node, Unsound
     from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.result import RunResult
@@ -32,14 +32,14 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
     **dict.fromkeys(("Config", "Part", "param", "part"), "config"),
     "Context": "context",
     **dict.fromkeys(("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "errors"),
-    "node": "functions",
+    "as_node": "functions",
     **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
     "RunResult": "result",
     "State": "state",
 }
 
-__all__ = ["__version__", *sorted(_WHERE)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_WHERE)]
 
 # In a checkout that is not installed, `nodes` and `graphs` lie beside this package, not in it.
 _checkout = Path(__file__).resolve().parent.parent

@@ -8,13 +8,13 @@ from typing import Any
 
 from flowrl.check import Checked
 from flowrl.check import check as check_graph
-
 from flowrl.expand import expand
-from flowrl.load import load as load_file
-from flowrl.load import load_tree, seconds
+from flowrl.loading import load as load_file
+from flowrl.loading import load_tree
 from flowrl.result import RunResult
 from flowrl.run import Run, Watcher
-from flowrl.yamlfile import flow_text
+from flowrl.sections import seconds
+from flowrl.yamltext import flow_text
 
 
 class FlowGraph:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from flowrl.config import Part
 from flowrl.errors import UsageError, nearest
 from flowrl.node import Node
+from flowrl.ports import Link, Service
 
 GROUP = "flowrl.catalogue"
 BUILT_IN = "flowrl.nodes.catalogue:CATALOGUE"  # kind -> name -> "package.module:Class"
@@ -63,15 +66,12 @@ class Catalogue:
         return None
 
     def _find(self, kind: str, name: str) -> type[Any]:
-        if ":" in name:
-            return _checked(kind, name, self._imported(name))
-        path = self.path(kind, name)
+        path = name if ":" in name else self.path(kind, name)
         if path is None:
-            hint = nearest(name, self.names(kind))
-            raise UnknownType(
-                f"unknown {kind} type '{name}'", f"{hint} (your own: 'package.module:Class')"
-            )
-        return _checked(kind, name, self._imported(path))
+            hint = f"{nearest(name, self.names(kind))} (your own: 'package.module:Class')"
+            raise UnknownType(f"unknown {kind} type '{name}'", hint)
+        found = self._imported(path)
+        return _node_type(name, found) if kind == "node" else _part_type(kind, name, found)
 
     def _all(self) -> list[Table]:
         if not self._tables:
@@ -83,6 +83,7 @@ class Catalogue:
     def _imported(self, path: str) -> Any:
         module, _, name = path.partition(":")
         _importable(self.folders)
+        self._unambiguous(module.partition(".")[0])
         try:
             found = importlib.import_module(module)
         except ModuleNotFoundError as error:
@@ -93,7 +94,7 @@ class Catalogue:
                     f"install it, or put it beside {beside}",
                 ) from error
             raise UnknownType(f"'{path}' needs the module '{error.name}'", "install it") from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UnknownType(f"'{path}' cannot be imported: {_where(error)}") from error
         if not hasattr(found, name):
             public = [
@@ -104,26 +105,54 @@ class Catalogue:
             )
         return getattr(found, name)
 
+    def _unambiguous(self, module: str) -> None:
+        """A module beside the graph that another one of its name would hide is a mistake."""
+        beside = [f for f in self.folders if _has_module(f, module)]
+        spec = _spec(module) if beside else None
+        if spec is None or spec.origin is None:
+            return
+        found = Path(spec.origin).resolve()
+        homes = {
+            p.resolve() for f in beside for p in (f / f"{module}.py", f / module / "__init__.py")
+        }
+        if found not in homes:
+            what = f"the module '{module}' beside the graph is hidden by {found}"
+            raise UnknownType(what, f"rename {beside[0] / module}")
 
-def _where(error: Exception) -> str:
+
+def _has_module(folder: Path, name: str) -> bool:
+    return bool(name) and (
+        (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+    )
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _where(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-def _checked(kind: str, name: str, found: Any) -> type[Any]:
-    wanted: type[Any] = Node if kind == "node" else Part
-    if kind == "node" and isinstance(getattr(found, "node", None), type):
-        found = found.node  # a decorated function
-    if not (isinstance(found, type) and issubclass(found, wanted)):
-        how = (
-            "subclass flowrl.Node, or decorate a function with @flowrl.node"
-            if kind == "node"
-            else ""
-        )
-        raise UnknownType(
-            f"'{name}' is not a {kind} type", how or f"subclass the library's {kind} class"
-        )
-    if kind != "node" and found.kind != kind:
+def _node_type(name: str, found: Any) -> type[Node]:
+    found = getattr(found, "node", found)  # of a decorated function
+    if not (isinstance(found, type) and issubclass(found, Node)):
+        hint = "subclass flowrl.Node, or decorate a function with @flowrl.as_node"
+        raise UnknownType(f"'{name}' is not a node type", hint)
+    driven = [n for n, p in found.ports.items() if not isinstance(p, Link | Service)]
+    if driven and found.fire is Node.fire:
+        raise UnknownType(f"'{name}' has the port '{driven[0]}' and never fires", "define fire")
+    return found
+
+
+def _part_type(kind: str, name: str, found: Any) -> type[Part]:
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise UnknownType(f"'{name}' is not a {kind} type", f"subclass the library's {kind} class")
+    if found.kind != kind:
         raise UnknownType(f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here")
     return found
 
@@ -132,7 +161,7 @@ def _load_table(path: str) -> Table:
     module, _, name = path.partition(":")
     try:
         table: Table = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a third-party package may raise anything
         raise UsageError(
             f"the catalogue '{path}' cannot be loaded: {error}; reinstall its package, "
             "or run from an installed checkout ('make run' sets one up)"

@@ -10,7 +10,7 @@ from flowrl.batch import Schema
 from flowrl.errors import GraphError, Problem, nearest
 from flowrl.facts import describe_all
 from flowrl.graph import Edge, Graph, NodeSpec, PortRef
-from flowrl.load import Loaded
+from flowrl.loading import Loaded
 from flowrl.node import Facts
 from flowrl.ports import In, Input, Link, Out, Output, Service, StateIn, StateOut
 from flowrl.program import Program, plan, plan_warmup

@@ -1,4 +1,4 @@
-"""The edge language: chains such as `collector -> rnd -> buffer`, and ports found by their type.
+"""Edges between ports: what the statements of a graph file mean.
 
 An edge is known by the input that it ends in. A later file's edge into the same input replaces an earlier
 file's; null removes it.
@@ -6,242 +6,114 @@ file's; null removes it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.errors import Problem, nearest
+from flowrl.errors import Problems, nearest
 from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.options import checked_option
 from flowrl.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
-from flowrl.yamlfile import Item, Mark
+from flowrl.statements import End, Statement
+from flowrl.yamlfile import Item
 
-OPTIONS: Mapping[
-    str, tuple[tuple[str, ...], str]
-] = {  # option: the kinds of edge it fits, what it takes
-    "lag": (("state",), "a whole number of rounds, 0 or more"),
-    "every": (("state",), "a whole number of firings, 1 or more"),
-    "latest": (("state",), "true or false"),
-    "max_staleness": (("stream", "state"), "a whole number of rounds, 0 or more"),
-    "merge": (("stream",), "'order' or 'any'"),
-    "capacity": (("stream",), "a whole number of tokens, 1 or more"),
-    "when_full": (("stream",), "'wait' or 'drop_oldest'"),
-}
-_CHOICES = {"merge": ("order", "any"), "when_full": ("wait", "drop_oldest")}
-_LEAST = {"lag": 0, "every": 1, "max_staleness": 0, "capacity": 1}
-
-_NAME = r"[A-Za-z_][\w/-]*?(?:\.[A-Za-z_]\w*)?"
-_CHAIN = re.compile(rf"\s*{_NAME}(\s*,\s*{_NAME})*(\s*(<->|->)\s*{_NAME}(\s*,\s*{_NAME})*)+\s*")
-_ARROW = re.compile(r"\s*(<->|->)\s*")
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """One end of an edge as it is written: a node, or a port of a node."""
-
-    node: str
-    port: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.node}.{self.port}" if self.port else self.node
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One edge as it is written; no sources: the input's edge is removed."""
-
-    arrow: str
-    sources: tuple[End, ...]
-    to: End
-    options: Mapping[str, Item]
-    mark: Mark
-
-
-def end_of(text: str) -> End:
-    """`node` or `node.port`."""
-    node, _, port = text.strip().partition(".")
-    return End(node, port)
+Pair = tuple[PortRef, PortRef]  # an output and the input that it feeds
 
 
 class EdgeReader:
-    """Turns the `edges` list into statements, and statements into edges between ports."""
+    """Finds the ports that statements mean; collects problems."""
 
     def __init__(
         self,
         nodes: Mapping[str, NodeSpec],
         parts: Mapping[str, Mapping[str, PortRef]],
         broken: set[str],
-        problems: list[Problem],
+        problems: Problems,
     ) -> None:
         """`parts`: the ports of each part-graph; `broken`: names whose node has a problem that was told already."""
         self.nodes, self.parts, self.broken, self.problems = nodes, parts, broken, problems
+        self.unsure: set[str] = set()  # nodes that miss an edge because of a problem told already
 
-    def problem(self, mark: Mark, what: str, hint: str = "") -> None:
-        self.problems.append(Problem(str(mark), what, hint))
-
-    # what is written
-
-    def statements(self, items: list[Item]) -> Iterator[Statement]:
-        """The edges of a list, chains taken apart."""
-        for item in items:
-            if isinstance(item.value, str):
-                yield from self.chain(item.value, {}, item.mark)
-            elif isinstance(item.value, dict) and ("from" in item.value or "to" in item.value):
-                yield from self.full(item)
-            elif isinstance(item.value, dict) and len(item.value) == 1:
-                [(text, options)] = item.value.items()
-                yield from self.short(text, options)
-            else:
-                self.problem(
-                    item.mark,
-                    "edges: this is not an edge",
-                    "write 'a -> b', 'a <-> b', 'a -> b: {lag: 1}' or {from: a.port, to: b.port}",
-                )
-
-    def short(self, text: str, options: Item) -> Iterator[Statement]:
-        """`chain: options`, or `input: null`."""
-        mark = options.at
-        if options.value is None:
-            if "->" in text:
-                for s in self.chain(text, {}, mark):
-                    yield Statement(
-                        s.arrow, (), s.to, {"from": Item(str(s.sources[0]), mark)}, mark
-                    )
-            else:
-                yield Statement("->", (), end_of(text), {}, mark)
-        elif isinstance(options.value, dict):
-            yield from self.chain(text, options.value, mark)
-        else:
-            self.problem(
-                options.mark, f"edges: the options of '{text}' are not a mapping", "write {lag: 1}"
-            )
-
-    def chain(self, text: str, options: Mapping[str, Item], mark: Mark) -> Iterator[Statement]:
-        if not _CHAIN.fullmatch(text):
-            self.problem(
-                mark,
-                f"edges: '{text}' is not an edge",
-                "write 'a -> b' or 'a <-> b', ports as 'a.port'",
-            )
-            return
-        words = _ARROW.split(text.strip())
-        ends = [tuple(map(end_of, w.split(","))) for w in words[::2]]
-        if options and len(ends) > 2:
-            self.problem(
-                mark,
-                f"edges: the options of '{text}' could mean several edges",
-                "write that edge apart",
-            )
-            return
-        for arrow, sources, targets in zip(words[1::2], ends, ends[1:], strict=False):
-            for to in targets:
-                yield Statement(arrow, sources, to, options, mark)
-
-    def full(self, item: Item) -> Iterator[Statement]:
-        fields = dict(item.fields)
-        to, source = fields.pop("to", None), fields.pop("from", None)
-        if to is None or not isinstance(to.value, str) or source is None:
-            self.problem(
-                item.mark,
-                "edges: an edge in full has 'from' and 'to'",
-                "{from: a.port, to: b.port}",
-            )
-            return
-        names = (
-            [i.value for i in source.items] if isinstance(source.value, list) else [source.value]
-        )
-        if not names or not all(
-            isinstance(n, str) and re.fullmatch(_NAME, n.strip()) for n in names
-        ):
-            self.problem(
-                source.mark,
-                "edges: 'from' is not a node or port",
-                "write 'node.port', or a list of them",
-            )
-            return
-        link = fields.pop("link", None)
-        arrow = "<->" if link is not None and link.value else "->"
-        yield Statement(
-            arrow, tuple(end_of(str(n)) for n in names), end_of(to.value), fields, item.mark
-        )
-
-    # what it means
-
-    def edges(self, statements: Iterable[Statement]) -> list[Edge]:
-        """The edges meant: one for each input, later files over earlier ones."""
+    def edges(self, statements: Iterable[Statement]) -> dict[PortRef, Edge]:
+        """The edge into each input."""
         found: dict[PortRef, Edge] = {}
         for statement in statements:
-            if not statement.sources:
+            if statement.removes:
                 self.remove(statement, found)
-                continue
-            edge = self.edge(statement)
-            if edge is None:
-                continue
-            before = found.pop(edge.to, None)
-            if before is not None and before.mark.file == edge.mark.file and before.mark.line:
-                self.problem(
-                    edge.mark,
-                    f"edges: the input {edge.to} is fed twice (first at {before.mark})",
-                    f"list the sources together: '{before.source.node}, {edge.source.node} -> {edge.to}'",
-                )
-            found[edge.to] = edge
-        return list(found.values())
+            elif edge := self.edge(statement):
+                self.put(edge, found)
+            else:
+                ends = (*statement.sources, statement.to)
+                self.unsure |= {n for end in ends for n in self.members(end.node)}
+        return found
+
+    def members(self, name: str) -> set[str]:
+        """A node, or the nodes that a part-graph shows ports of."""
+        return {ref.node for ref in self.parts[name].values()} if name in self.parts else {name}
+
+    def put(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
+        before = found.pop(edge.to, None)
+        if before is not None and before.mark.file == edge.mark.file:
+            names = ", ".join(map(str, (*before.sources, *edge.sources)))
+            what = f"edges: the input {edge.to} is fed twice (first at {before.mark})"
+            hint = f"list the sources together: '{names} -> {edge.to}'"
+            if edge.kind != "stream":
+                hint = "leave one out"
+            self.problems.tell(edge.mark, what, hint)
+        found[edge.to] = edge
 
     def remove(self, statement: Statement, found: dict[PortRef, Edge]) -> None:
-        to, source = statement.to, statement.options.get("from")
-        inputs = {ref for ref, _, _ in self.ports(to)} if self.known(to) else set()
+        ends = {statement.to, *(statement.sources if statement.arrow == "<->" else ())}
+        inputs = {ref for end in ends if self.known(end) for ref, _, _ in self.ports(end)}
+        named = {n for end in (*statement.sources, statement.to) for n in self.members(end.node)}
         gone = [
             ref
             for ref, edge in found.items()
             if ref in inputs
-            and (source is None or end_of(str(source.value)).node in {s.node for s in edge.sources})
+            and (not statement.sources or {ref.node, *(s.node for s in edge.sources)} <= named)
         ]
-        if not gone:
-            self.problem(
-                statement.mark, f"edges: null removes the edge into '{to}', and there is none"
-            )
         for ref in gone:
             del found[ref]
+        if not gone and not ends & {End(n) for n in self.broken}:
+            text = statement if statement.sources else f"into '{statement.to}'"
+            what = f"edges: null removes the edge {text}, and there is none"
+            inputs_fed = [str(ref) for ref in found]
+            self.problems.tell(statement.mark, what, nearest(str(statement.to), inputs_fed))
 
     def edge(self, statement: Statement) -> Edge | None:
         ends = (*statement.sources, statement.to)
         for end in ends:
             if not self.known(end) and end.node not in self.broken:
                 names = {*self.nodes, *self.broken, *self.parts}
-                self.problem(
-                    statement.mark, f"edges: unknown node '{end.node}'", nearest(end.node, names)
-                )
+                what = f"edges: unknown node '{end.node}'"
+                self.problems.tell(statement.mark, what, nearest(end.node, names))
         if not all(map(self.known, ends)):
             return None
         pairs = [self.pair(statement, source) for source in statement.sources]
-        if any(pair is None for pair in pairs):
+        found = [pair for pair in pairs if pair is not None]
+        if len(found) < len(pairs):
             return None
-        sources = tuple(p[0] for p in pairs if p)
-        targets = {p[1] for p in pairs if p}
+        targets = sorted({str(to) for _, to in found})
         if len(targets) > 1:
-            names = ", ".join(sorted(map(str, targets)))
-            self.problem(
-                statement.mark,
-                f"edges: the sources lead to different inputs: {names}",
-                "name the port",
-            )
+            what = f"edges: the sources lead to different inputs: {', '.join(targets)}"
+            self.problems.tell(statement.mark, what, "name the port")
             return None
-        return self.with_options(statement, sources, targets.pop())
+        return self.with_options(statement, tuple(source for source, _ in found), found[0][1])
 
     def known(self, end: End) -> bool:
         if end.node in self.parts:
             return all(ref.node in self.nodes for ref in self.parts[end.node].values())
         return end.node in self.nodes
 
-    def pair(self, statement: Statement, source: End) -> tuple[PortRef, PortRef] | None:
+    def pair(self, statement: Statement, source: End) -> Pair | None:
         """The one pair of ports that fits, or a problem that lists the candidates."""
         to, mark = statement.to, statement.mark
         for end in (source, to):
             if not self.ports(end):
                 names = [name for _, name, _ in self.ports(End(end.node))]
-                self.problem(
-                    mark, f"edges: '{end.node}' has no port '{end.port}'", nearest(end.port, names)
-                )
+                what = f"edges: '{end.node}' has no port '{end.port}'"
+                if not end.port:
+                    what = f"edges: '{end.node}' has no ports"
+                self.problems.tell(mark, what, nearest(end.port, names))
                 return None
         if statement.arrow == "<->":
             found = self.fits(source, to, link=True) + self.fits(to, source, link=True)
@@ -251,14 +123,13 @@ class EdgeReader:
             return found[0]
         if found:
             options = " or ".join(f"'{a} {statement.arrow} {b}'" for a, b in found)
-            self.problem(
-                mark, f"edges: '{source} {statement.arrow} {to}' is ambiguous", f"write {options}"
-            )
+            what = f"edges: '{source} {statement.arrow} {to}' is ambiguous"
+            self.problems.tell(mark, what, f"write {options}")
         else:
             what = f"edges: no output of '{source}' fits an input of '{to}'"
             if statement.arrow == "<->":
                 what = f"edges: '{source}' and '{to}' have no link and service that fit"
-            self.problem(mark, what, self.candidates(source, to, statement.arrow))
+            self.problems.tell(mark, what, self.candidates(source, to, statement.arrow))
         return None
 
     def ports(self, end: End) -> list[tuple[PortRef, str, Port]]:
@@ -273,7 +144,7 @@ class EdgeReader:
             ]
         return [f for f in found if end.port in ("", f[1])]
 
-    def fits(self, source: End, to: End, link: bool) -> list[tuple[PortRef, PortRef]]:
+    def fits(self, source: End, to: End, link: bool) -> list[Pair]:
         """Pairs of ports of one type; optional inputs count only where they are named, and outputs come second."""
         found = [
             (o, i, out.optional)
@@ -310,59 +181,30 @@ class EdgeReader:
     def with_options(
         self, statement: Statement, sources: tuple[PortRef, ...], to: PortRef
     ) -> Edge | None:
-        kind = self.nodes[to.node].port(to.port).kind
+        kind, mark = self.nodes[to.node].port(to.port).kind, statement.mark
+        if len(set(sources)) < len(sources):
+            self.problems.tell(mark, f"edges: '{statement}' names a source twice", "leave one out")
+            return None
         if kind == "link" and len(sources) > 1:
-            self.problem(
-                statement.mark,
-                f"edges: the link {to} has one service",
-                "write one node before '<->'",
-            )
+            what = f"edges: the link {to} has one service"
+            self.problems.tell(mark, what, "write one node before '<->'")
             return None
         if kind == "state" and len(sources) > 1:
-            self.problem(
-                statement.mark,
-                f"edges: the state input {to} has one source",
-                "write one node before '->'",
-            )
+            what = f"edges: the state input {to} has one source"
+            self.problems.tell(mark, what, "write one node before '->'")
             return None
-        options: dict[str, Any] = {}
+        edge = Edge(kind, sources, to, mark)
         for name, item in statement.options.items():
-            if self.option(name, item, kind, to):
-                options[name] = item.value
-        return Edge(kind, sources, to, statement.mark, **options)
+            edge = self.with_option(edge, name, item)
+        return edge
 
-    def option(self, name: str, item: Item, kind: str, to: PortRef) -> bool:
-        if name not in OPTIONS:
-            self.problem(item.at, f"edges: unknown option '{name}'", nearest(name, OPTIONS))
-            return False
-        kinds, wanted = OPTIONS[name]
-        if kind not in kinds:
-            fitting = [n for n, (k, _) in OPTIONS.items() if kind in k]
-            hint = (
-                f"options of a {kind} edge: {', '.join(fitting)}"
-                if fitting
-                else "a link has no options"
-            )
-            self.problem(
-                item.at,
-                f"edges: '{name}' is an option of {' and '.join(kinds)} edges; {to} is a {kind}",
-                hint,
-            )
-            return False
-        if not _right(name, item.value):
-            self.problem(
-                item.mark, f"edges: {to}: {name} is {item.plain()!r}", f"expected {wanted}"
-            )
-            return False
-        return True
-
-
-def _right(name: str, value: Any) -> bool:
-    if name in _CHOICES:
-        return value in _CHOICES[name]
-    if name == "latest":
-        return isinstance(value, bool)
-    return isinstance(value, int) and not isinstance(value, bool) and value >= _LEAST[name]
+    def with_option(self, edge: Edge, name: str, item: Item) -> Edge:
+        """The edge with one option set; the same edge if that is wrong."""
+        problem = checked_option(edge, name, item)
+        if problem is None:
+            return edge.with_option(name, item.value)
+        self.problems.append(problem)
+        return edge
 
 
 def _compatible(out: Port, inp: Port) -> bool:

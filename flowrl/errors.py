@@ -28,6 +28,14 @@ class Problem:
         return f"{text}; {self.hint}" if self.hint else text
 
 
+class Problems(list[Problem]):
+    """The problems found so far."""
+
+    def tell(self, where: object, what: str, hint: str = "") -> None:
+        """Note one more."""
+        self.append(Problem(str(where), what, hint))
+
+
 class FlowError(Exception):
     """The base of all errors that flowrl raises on purpose."""
 
@@ -61,7 +69,7 @@ class RunError(FlowError):
 def nearest(word: str, words: Iterable[str]) -> str:
     """The hint that names the nearest right word, or lists the right words."""
     known = sorted(set(words))
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word[:80], known, n=1, cutoff=0.6)
     if found:
         return f"did you mean '{found[0]}'?"
     if not known:

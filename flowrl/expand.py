@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowrl.graph import Edge, Graph, Limits, NodeSpec, Phase
-from flowrl.params import as_mapping, part_fields, written_params, written_value
-from flowrl.yamlfile import Item, flow_text, scalar_text
+from flowrl.params import part_fields, written_params, written_value
+from flowrl.tree import as_mapping
+from flowrl.yamlfile import Item
+from flowrl.yamltext import flow_text, scalar_text
 
 _COLUMN = 44  # where the comments begin
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,6 +79,10 @@ class Edge:
         """The only source."""
         return self.sources[0]
 
+    def with_option(self, name: str, value: Any) -> Edge:
+        """The same edge with one option set."""
+        return replace(self, **{name: value})
+
     def __str__(self) -> str:
         arrow = "<->" if self.kind == "link" else "->"
         return f"{', '.join(map(str, self.sources))} {arrow} {self.to}"
@@ -103,7 +107,6 @@ class Phase:
     settings: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
     )  # node -> parameter -> value
-    written: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class Graph:
     phases: list[Phase] = field(default_factory=list)
     placements: dict[str, dict[str, str]] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()  # where modules beside the graph lie
 
     def into(self, node: str) -> list[Edge]:
         """The edges that end in a node."""
@@ -147,3 +151,16 @@ class Graph:
     def role(self, role: str) -> list[str]:
         """The names of the nodes of a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
+
+
+def linked_groups(graph: Graph) -> list[set[str]]:
+    """The nodes that links join, as groups (every node is in one)."""
+    group: dict[str, set[str]] = {n: {n} for n in graph.nodes}
+    for edge in graph.edges:
+        if edge.kind == "link":
+            a, b = group[edge.source.node], group[edge.to.node]
+            if a is not b:
+                a |= b
+                for name in b:
+                    group[name] = a
+    return list({id(g): g for g in group.values()}.values())

@@ -12,7 +12,7 @@ from flowrl.environment import limit_threads
 from flowrl.errors import NodeError, RunError, UsageError
 from flowrl.folder import read_checkpoint
 from flowrl.graph import NodeSpec
-from flowrl.load import load
+from flowrl.loading import load
 from flowrl.wiring import context_of
 
 

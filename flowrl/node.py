@@ -103,7 +103,7 @@ class Node:
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
         """The node's facts. The default: outputs are tables like the first stream input of their type."""
-        first = {cls.ports[n].type: schema for n, schema in reversed(known.inputs.items())}
+        first = {cls.ports[n].type: schema for n, schema in reversed([*known.inputs.items()])}
         outs = {n: first.get(p.type) for n, p in cls.ports.items() if isinstance(p, Out)}
         return Facts(outs=outs)
 
@@ -133,7 +133,9 @@ def _check_names(cls: type[Node]) -> None:
     """A port or parameter must not hide what the engine or the graph format calls by that name."""
     hidden = _OWN_NAMES & set(cls.ports)
     if hidden:
-        raise TypeError(f"{cls.__name__}: a port cannot be named '{min(hidden)}'; every node has it")
+        raise TypeError(
+            f"{cls.__name__}: a port cannot be named '{min(hidden)}'; every node has it"
+        )
     clash = RESERVED & set(cls.Config.model_fields)
     if clash:
         raise TypeError(f"{cls.__name__}.Config: '{min(clash)}' is a word of the graph format")

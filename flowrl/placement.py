@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowrl.errors import UsageError, nearest
-from flowrl.graph import Graph
-from flowrl.load import linked_groups
+from flowrl.graph import Graph, linked_groups
 from flowrl.yamlfile import Item, read_yaml
 
 MAIN = "main"

@@ -1,21 +1,22 @@
-"""Graph files as trees: `extends`, `${params}` and `--set`, each value keeping the place that gave it."""
+"""Graph files as trees: `extends` and `${params}`, each value keeping the place that gave it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flowrl.errors import GraphError, Problem, UsageError, nearest
-from flowrl.yamlfile import Item, Mark, read_yaml
+from flowrl.bundled import bundled_graphs, locate
+from flowrl.errors import GraphError, Problem, nearest
+from flowrl.yamlfile import Item, read_yaml
+from flowrl.yamltext import scalar_text
 
-Find = Callable[[str], Path | None]  # a bundled graph's name to its file
-
-_PARAM = re.compile(r"\$\{\s*([^}]*?)\s*\}")
+_PARAM = re.compile(r"\$\{([^{}]*)\}")
 
 
 def merge(base: Item, over: Item) -> Item:
-    """`over` laid over `base`: mappings by key, null removes a name, `edges` follow each other, all else replaces."""
+    """`over` laid over `base`: mappings by key, null removes a name, all else replaces."""
+    if isinstance(over.value, dict):
+        base = as_mapping(base)
     if not isinstance(base.value, dict) or not isinstance(over.value, dict):
         return over
     old, new = base.value.get("type"), over.value.get("type")
@@ -32,37 +33,21 @@ def merge(base: Item, over: Item) -> Item:
     return Item(fields, over.mark, over.key)
 
 
+def as_mapping(item: Item) -> Item:
+    """`policy: random` is short for `policy: {type: random}`."""
+    if isinstance(item.value, str):
+        return Item({"type": Item(item.value, item.mark)}, item.mark, item.key)
+    return item
+
+
 def merge_graph(base: Item, over: Item) -> Item:
-    """A graph file laid over the one it extends."""
-    merged = merge(base, over)
-    if isinstance(merged.value, dict):
-        edges = [g.fields["edges"] for g in (base, over) if isinstance(g.fields.get("edges"), Item)]
-        if len(edges) == 2 and all(isinstance(e.value, list) for e in edges):
-            merged.value["edges"] = Item(
-                [*edges[0].items, *edges[1].items], edges[1].mark, edges[1].key
-            )
-    return merged
-
-
-def locate(name: str, beside: Path | None, find: Find) -> Path | None:
-    """The file that a graph's name or path means, first beside the file that names it."""
-    for folder in (beside, Path()):
-        if folder is not None and (path := folder / name).is_file():
-            return path
-    return find(name)
-
-
-def read_graph(name: str, find: Find, bundled: Callable[[], list[str]]) -> tuple[Item, list[Path]]:
-    """The tree of a graph with everything it extends laid under it, and the files that it came from."""
-    path = locate(name, None, find)
-    if path is None:
-        hint = (
-            ""
-            if name.endswith((".yaml", ".yml"))
-            else f"; bundled graphs: {nearest(name, bundled())}"
-        )
-        raise UsageError(f"{name}: there is no such file or bundled graph{hint}")
-    return _read(path, shown(path), find, bundled, [])
+    """A graph file laid over the one it extends: the `edges` of both, one after the other."""
+    merged = merge(base, over).fields
+    lists = [g.fields["edges"] for g in (base, over) if "edges" in g.fields]
+    if len(lists) == 2 and all(isinstance(edges.value, list) for edges in lists):
+        both = [*lists[0].items, *lists[1].items]
+        merged = {**merged, "edges": Item(both, lists[1].mark, lists[1].key)}
+    return Item(merged, over.mark, over.key)
 
 
 def shown(path: Path) -> str:
@@ -73,71 +58,88 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def _read(
-    path: Path, name: str, find: Find, bundled: Callable[[], list[str]], above: list[Path]
-) -> tuple[Item, list[Path]]:
-    tree = read_yaml(path, name)
+def read_tree(path: Path) -> tuple[Item, list[Path]]:
+    """The tree of a graph file with all it extends laid under it, and the files that it came from."""
+    return _read(path, [])
+
+
+def _read(path: Path, above: list[Path]) -> tuple[Item, list[Path]]:
+    tree = read_yaml(path, shown(path))
     if not isinstance(tree.value, dict):
-        raise GraphError(
-            [Problem(str(tree.mark), "a graph is a mapping with the keys nodes, edges, …")]
-        )
-    extends = tree.value.pop("extends", None)
+        raise _wrong(tree, "a graph is a mapping with the keys nodes, edges, …")
+    fields = dict(tree.value)
+    extends = fields.pop("extends", None)
+    tree = Item(fields, tree.mark, tree.key)
     if extends is None:
         return tree, [path]
     here = [*above, path.resolve()]
-    if not isinstance(extends.value, str):
-        raise GraphError([Problem(str(extends.mark), "extends: expected the name of one graph")])
-    base = locate(extends.value, path.parent, find)
-    if base is None:
-        hint = nearest(extends.value, bundled())
-        raise GraphError(
-            [Problem(str(extends.mark), f"extends: there is no graph '{extends.value}'", hint)]
-        )
-    if base.resolve() in here:
-        names = " -> ".join(p.name for p in [*here, base])
-        raise GraphError(
-            [Problem(str(extends.mark), f"extends: the files extend each other: {names}")]
-        )
-    under, files = _read(base, shown(base), find, bundled, here)
+    under, files = _read(_base(extends, path, here), here)
     return merge_graph(under, tree), [*files, path]
 
 
-def substitute(
-    item: Item, params: Mapping[str, Item], problems: list[Problem], used: set[str]
-) -> Item:
-    """The tree with each `${name}` replaced by the parameter's value."""
-    value = item.value
-    if isinstance(value, dict):
-        fields = {k: substitute(v, params, problems, used) for k, v in value.items()}
-        return Item(fields, item.mark, item.key)
-    if isinstance(value, list):
-        return Item([substitute(v, params, problems, used) for v in value], item.mark, item.key)
-    if not isinstance(value, str) or "${" not in value:
-        return item
-    return _fill(item, value, params, problems, used)
+def _base(extends: Item, path: Path, here: list[Path]) -> Path:
+    """The file that a graph extends."""
+    if not isinstance(extends.value, str):
+        raise _wrong(extends, "extends: expected the name of one graph")
+    base = locate(extends.value, path.parent, Path())
+    if base is None:
+        hint = nearest(extends.value, bundled_graphs())
+        raise _wrong(extends, f"extends: there is no graph '{extends.value}'", hint)
+    if base.resolve() in here:
+        names = " -> ".join(p.name for p in [*here, base])
+        raise _wrong(extends, f"extends: the files extend each other: {names}")
+    return base
 
 
-def _fill(
-    item: Item, text: str, params: Mapping[str, Item], problems: list[Problem], used: set[str]
-) -> Item:
-    names = _PARAM.findall(text)
-    for name in names:
-        if name not in params:
-            hint = nearest(name, params) if params else "add it under 'params:'"
-            problems.append(
-                Problem(str(item.mark), f"'${{{name}}}': unknown parameter '{name}'", hint)
-            )
+def _wrong(item: Item, what: str, hint: str = "") -> GraphError:
+    return GraphError([Problem(str(item.mark), what, hint)])
+
+
+class Substitution:
+    """Puts parameters in the place of `${name}`; remembers which were used."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.params: dict[str, Item] = {}
+        self.problems, self.used = problems, set[str]()
+
+    def item(self, item: Item) -> Item:
+        """The item with every `${name}` in it replaced."""
+        if isinstance(item.value, dict):
+            fields = {k: self.item(v) for k, v in item.value.items()}
+            return Item(fields, item.mark, item.key)
+        if isinstance(item.value, list):
+            return Item([self.item(v) for v in item.value], item.mark, item.key)
+        if not isinstance(item.value, str) or "${" not in item.value:
+            return item
+        return self.text(item, item.value)
+
+    def text(self, item: Item, text: str) -> Item:
+        """`${name}` alone is the parameter itself; within a text it is a piece of the text."""
+        names = [name.strip() for name in _PARAM.findall(text)]
+        if not all([self.known(item, name) for name in names]):
             return Item(None, item.mark, item.key)
-    used.update(names)
-    whole = _PARAM.fullmatch(text.strip())
-    if whole:
-        return Item(params[whole[1]].value, item.mark, item.key)
-    inner = [n for n in names if isinstance(params[n].value, dict | list)]
-    if inner:
-        problems.append(
-            Problem(str(item.mark), f"'${{{inner[0]}}}' is not a single value", "use it alone")
-        )
-    return Item(_PARAM.sub(lambda m: str(params[m[1]].value), text), item.mark, item.key)
+        self.used.update(names)
+        if whole := _PARAM.fullmatch(text.strip()):
+            return Item(self.params[whole[1].strip()].value, item.mark, item.key)
+        for name in names:
+            if isinstance(self.params[name].value, dict | list):
+                what = f"'${{{name}}}' is not a single value"
+                self.problems.append(Problem(str(item.mark), what, "use it alone"))
+                return Item(None, item.mark, item.key)
+        return Item(_PARAM.sub(self.piece, text), item.mark, item.key)
+
+    def known(self, item: Item, name: str) -> bool:
+        if name in self.params:
+            return True
+        what = f"'${{{name}}}': unknown parameter '{name}'"
+        hint = nearest(name, self.params) if self.params else "add it under 'params:'"
+        self.problems.append(Problem(str(item.mark), what, hint))
+        return False
+
+    def piece(self, found: re.Match[str]) -> str:
+        value = self.params[found[1].strip()].value
+        assert not isinstance(value, dict | list)
+        return value if isinstance(value, str) else scalar_text(value)
 
 
 def put(tree: Item, path: list[str], value: Item) -> Item:
@@ -145,15 +147,7 @@ def put(tree: Item, path: list[str], value: Item) -> Item:
     fields = dict(tree.fields)
     name, rest = path[0], path[1:]
     if rest:
-        below = fields.get(name)
-        if below is not None and not isinstance(below.value, dict):
-            # `policy: dqn` is short for `policy: {type: dqn}`
-            below = Item({"type": Item(below.value, below.mark)}, below.mark, below.key)
-        value = put(below or Item({}, value.mark, value.mark), rest, value)
+        below = fields.get(name, Item({}, value.mark, value.mark))
+        value = put(as_mapping(below), rest, value)
     fields[name] = Item(value.value, value.mark, value.key or value.mark)
     return Item(fields, tree.mark, tree.key)
-
-
-def mark_of(text: str) -> Mark:
-    """The place of a value that came from the command line."""
-    return Mark(f"--set {text}")

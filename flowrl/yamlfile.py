@@ -1,4 +1,4 @@
-"""YAML with positions: text to a tree of items, each of which knows where it was written.
+"""Reading YAML with positions: text to a tree of items, each of which knows where it was written.
 
 Built from the parser's events: nothing is constructed but mappings, lists and plain scalars (YAML 1.2's core
 schema, so that `3e-4` is a number), and depth and size are bounded whatever the file says.
@@ -6,12 +6,11 @@ schema, so that `3e-4` is a number), and depth and size are bounded whatever the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -89,14 +88,23 @@ def read_yaml(path: Path, shown: str = "") -> Item:
 
 def parse_yaml(data: bytes | str, name: str) -> Item:
     """The tree of a text; raises GraphError with the place of what is wrong."""
+    root = _parse(data, name)
+    if root is None:
+        hint = "a graph has at least 'nodes'; 'flowrl new DIR' makes one"
+        raise _wrong(Mark(name), "is empty", hint)
+    return root
+
+
+def _parse(data: bytes | str, name: str) -> Item | None:
     if len(data) > MAX_BYTES:
         raise _wrong(Mark(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
     try:
-        text = data if isinstance(data, str) else data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _wrong(
-            Mark(name), f"is not UTF-8 text (byte {error.start})", "save it as UTF-8"
-        ) from None
+        # a str is encoded too: words of a command line may hold what is not text
+        text = (data.encode() if isinstance(data, str) else data).decode("utf-8-sig")
+    except UnicodeError as error:
+        where = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
+        what = f"is not UTF-8 text (byte {where})"
+        raise _wrong(Mark(name), what, "save it as UTF-8") from None
     try:
         return _Builder(name, text).document()
     except yaml.MarkedYAMLError as error:
@@ -111,7 +119,7 @@ def parse_yaml(data: bytes | str, name: str) -> Item:
 def parse_value(text: str, where: str) -> Item:
     """The value of a `--set key=value`."""
     try:
-        return parse_yaml(text, where) if text.strip() else Item("", Mark(where))
+        return _parse(text, where) or Item("", Mark(where))
     except GraphError as error:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 
@@ -133,7 +141,7 @@ class _Builder:
     def mark(self, event: Any) -> Mark:
         return Mark(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def document(self) -> Item:
+    def document(self) -> Item | None:
         root: Item | None = None
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -143,12 +151,6 @@ class _Builder:
                     )
             elif isinstance(event, yaml.NodeEvent):
                 root = self.item(event, 0)
-        if root is None:
-            raise _wrong(
-                Mark(self.name),
-                "is empty",
-                "a graph has at least 'nodes'; 'flowrl new DIR' makes one",
-            )
         return root
 
     def item(self, event: Any, depth: int, key: Mark | None = None) -> Item:
@@ -158,10 +160,7 @@ class _Builder:
         self.grow(1, mark)
         if depth > MAX_DEPTH:
             raise _wrong(mark, f"is nested more than {MAX_DEPTH} deep")
-        if event.tag is not None and event.tag != "!":
-            raise _wrong(
-                mark, f"has the tag '{event.tag}'", "graphs are plain data; leave the tag out"
-            )
+        self.untagged(event, mark)
         before = self.count
         if isinstance(event, yaml.ScalarEvent):
             item = Item(self.scalar(event, mark), mark, key)
@@ -175,6 +174,11 @@ class _Builder:
             self.anchors[event.anchor] = (item, self.count - before + 1)
         return item
 
+    def untagged(self, event: Any, mark: Mark) -> None:
+        if event.tag is not None and event.tag != "!":
+            hint = "graphs are plain data; leave the tag out"
+            raise _wrong(mark, f"has the tag '{event.tag}'", hint)
+
     def until(self, end: type) -> Iterator[Any]:
         for event in self.events:
             if isinstance(event, end):
@@ -185,24 +189,21 @@ class _Builder:
         fields: dict[str, Item] = {}
         for event in self.until(yaml.MappingEndEvent):
             mark = self.mark(event)
-            if not isinstance(event, yaml.ScalarEvent):
-                raise _wrong(
-                    mark, "a key must be a word", "put it in quotes if it is meant as text"
-                )
-            if event.value == "<<" and event.implicit[0]:
-                raise _wrong(
-                    mark,
-                    "merge keys ('<<') are not part of the format",
-                    "use 'extends' or 'params'",
-                )
-            if event.value in fields:
-                raise _wrong(
-                    mark,
-                    f"the key '{event.value}' stands here twice",
-                    f"first at {fields[event.value].key}",
-                )
-            fields[event.value] = self.item(next(self.events), depth + 1, mark)
+            name = self.key(event, mark)
+            if name in fields:
+                first = f"first at {fields[name].key}"
+                raise _wrong(mark, f"the key '{name}' stands here twice", first)
+            fields[name] = self.item(next(self.events), depth + 1, mark)
         return fields
+
+    def key(self, event: Any, mark: Mark) -> str:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _wrong(mark, "a key must be a word", "put it in quotes if it is meant as text")
+        self.untagged(event, mark)
+        if event.value == "<<" and event.implicit[0]:
+            hint = "use 'extends' or 'params'"
+            raise _wrong(mark, "merge keys ('<<') are not part of the format", hint)
+        return str(event.value)
 
     def alias(self, event: Any, mark: Mark, depth: int, key: Mark | None) -> Item:
         if event.anchor not in self.anchors:
@@ -222,11 +223,12 @@ class _Builder:
 
     def scalar(self, event: Any, mark: Mark) -> Scalar:
         if event.style is not None and event.style != "":
-            return cast(str, event.value)
+            return str(event.value)
         try:
             return plain_scalar(event.value)
         except ValueError:
-            raise _wrong(mark, "is a number of too many digits") from None
+            shown = event.value if len(event.value) < 30 else f"{event.value[:27]}…"
+            raise _wrong(mark, f"the number {shown} does not fit into 64 bits") from None
 
 
 def _height(item: Item) -> int:
@@ -241,9 +243,9 @@ _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", "+.inf"), float("inf")),
-    **dict.fromkeys(("-.inf", "-.Inf"), float("-inf")),
-    **dict.fromkeys((".nan", ".NaN"), float("nan")),
+    **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
 
 
@@ -251,49 +253,11 @@ def plain_scalar(text: str) -> Scalar:
     """What an unquoted word means: YAML 1.2's core schema, and 20_000 for 20000."""
     if text in _WORDS:
         return _WORDS[text]
-    if _INT.fullmatch(text):
-        return int(text)
-    if _HEX.fullmatch(text):
-        return int(text, 0)
+    if _INT.fullmatch(text) or _HEX.fullmatch(text):
+        number = int(text, 0 if text[:2] in ("0x", "0o") else 10)
+        if not -(2**63) <= number < 2**63:
+            raise ValueError(text)
+        return number
     if _FLOAT.fullmatch(text):
         return float(text)
     return text
-
-
-_SAFE = re.compile(r"[A-Za-z_./][\w./+-]*( (->|<->|[\w./+(),-]+))*")
-
-
-def scalar_text(value: Scalar) -> str:
-    """A scalar as YAML text that reads back as the same value."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
-    if isinstance(value, int):
-        return str(value)
-    if _SAFE.fullmatch(value) and plain_scalar(value) == value and value.lower() not in _AMBIGUOUS:
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-_AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})
-
-
-def flow_text(value: Any) -> str:
-    """Plain data on one line of YAML."""
-    if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{scalar_text(str(k))}: {flow_text(v)}" for k, v in value.items())
-            + "}"
-        )
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(flow_text, value)) + "]"
-    text = scalar_text(value)
-    return (
-        json.dumps(value)
-        if isinstance(value, str) and text == value and ("," in value or " " in value)
-        else text
-    )

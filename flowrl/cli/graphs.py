@@ -9,7 +9,7 @@ from pathlib import Path
 from flowrl.check import Checked
 from flowrl.check import check as check_graph
 from flowrl.errors import GraphError, Problem, UsageError
-from flowrl.load import load
+from flowrl.loading import load
 
 
 def read(arguments: Namespace) -> Checked:

@@ -11,7 +11,7 @@ from flowrl.cli.graphs import read
 from flowrl.display import watcher_for
 from flowrl.errors import FlowError, NodeError, UsageError
 from flowrl.graph import Limits
-from flowrl.load import seconds
+from flowrl.sections import seconds
 from flowrl.report import run_text
 from flowrl.run import Run, RunResult
 
