@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from flowrl.graph import Edge, Graph, Limits, NodeSpec, Phase
@@ -37,12 +37,24 @@ def diff_graphs(a: Graph, b: Graph) -> str:
     found = changes(a, b)
     if not found:
         return "no difference"
-    return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, found)])
+    return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, _together(found))])
 
 
 def changes(a: Graph, b: Graph) -> list[Change]:
     """What makes graph `b` of graph `a`."""
     return [*_graph(a, b), *_nodes(a, b), *_edges(a, b), *_phases(a, b), *_placements(a, b)]
+
+
+def _together(found: list[Change]) -> list[Change]:
+    """What changed alike in several nodes (a shared section did), told once."""
+    told: list[Change] = []
+    for change in found:
+        alike = next((t for t in told if replace(t, name=change.name) == change), None)
+        if alike is None or change.section != "node" or change.how != "changed":
+            told.append(change)
+        else:
+            told[told.index(alike)] = replace(alike, name=f"{alike.name}, {change.name}")
+    return told
 
 
 def _count(found: list[Change]) -> str:
@@ -123,16 +135,16 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _edges(a: Graph, b: Graph) -> Iterator[Change]:
-    """Edges are known by the input that they end in."""
+    """Edges are known by their ends; what changes is their options."""
     old, new = ({e.to: e for e in graph.edges} for graph in (a, b))
     for to, edge in old.items():
         other = new.get(to)
-        if other is None:
+        if other is None or other.sources != edge.sources:
             yield Change("edge", str(edge), "removed", _options(edge))
-        elif values := tuple(_edge_values(edge, other)):
+        elif values := tuple(_option_values(edge, other)):
             yield Change("edge", str(edge), "changed", values=values)
     for to, edge in new.items():
-        if to not in old:
+        if to not in old or old[to].sources != edge.sources:
             yield Change("edge", str(edge), "added", _options(edge))
 
 
@@ -141,15 +153,9 @@ def _options(edge: Edge) -> str:
     return flow_text(options) if options else ""
 
 
-def _edge_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
-    if old.sources != new.sources:
-        yield "from", _sources(old), _sources(new)
+def _option_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
     names = (*old.options(), *new.options())
     yield from _values({n: getattr(old, n) for n in names}, {n: getattr(new, n) for n in names})
-
-
-def _sources(edge: Edge) -> str:
-    return ", ".join(map(str, edge.sources))
 
 
 def _phases(a: Graph, b: Graph) -> Iterator[Change]:

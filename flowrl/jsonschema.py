@@ -1,13 +1,13 @@
-"""The graph format as JSON schema (draft 2020-12), with which editors complete and check a graph file.
+"""The graph format as JSON schema (draft 2020-12), with which editors complete and check graphs.
 
-It knows the built-in types and lets a user's own (`package.module:Class`) have any parameters. What a
-file that extends another leaves out is not missed.
+It knows the built-in types and lets a user's own (`package.module:Class`) have any parameters. What
+a file that extends another leaves out is not missed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
@@ -64,7 +64,7 @@ def _root() -> Schema:
         "extends": {"type": "string", "description": "the graph that this one changes"},
         "seed": {**_whole_number(0, 2**63 - 1), "default": 0},
         "torch_threads": {**_whole_number(1, 4096), "default": 1},
-        "modules": {"description": "Python modules beside the graph"},
+        "modules": _modules(),
         "limits": _limits(),
         "params": {"type": ["object", "null"], "description": "values for ${name}"},
         "ports": {"type": "object", "description": "of a part-graph: what it shows of its nodes"},
@@ -86,6 +86,12 @@ def _closed(properties: Schema, additional: Any = False, names: str = "") -> Sch
     if names:
         found["propertyNames"] = {"pattern": names}
     return found
+
+
+def _modules() -> Schema:
+    folder = {"type": "string"}
+    several = {"type": "array", "items": folder}
+    return {"anyOf": [folder, several], "description": "folders of Python modules"}
 
 
 def _limits() -> Schema:
@@ -170,7 +176,7 @@ def _type(catalogue: Catalogue, kind: str, name: str) -> Schema:
     """The parameters of one type."""
     cls = catalogue.find(kind, name)
     fields: Mapping[str, FieldInfo] = cls.Config.model_fields
-    own = {"type": {}} | (_engine_keys() if kind == "node" else {})
+    own: Schema = {"type": {}} | (_engine_keys() if kind == "node" else {})
     return {
         "description": about(cls),
         "properties": {**own, **{n: _param(info) for n, info in fields.items()}},
@@ -183,10 +189,10 @@ def _required(config: type[Config]) -> list[str]:
     """Parameters that must be given where the type is; parts may come from a section at the top."""
     found = []
     for name, info in config.model_fields.items():
-        noted = extra(info)
-        if ("part" not in noted and info.is_required()) or (
-            "part" in noted and noted["written"] is REQUIRED and not noted["shared"]
-        ):
+        noted, missing = extra(info), info.is_required()
+        if "part" in noted:
+            missing = noted["written"] is REQUIRED and not noted["shared"]
+        if missing:
             found.append(name)
     return found
 
@@ -206,10 +212,9 @@ def _param(info: FieldInfo) -> Schema:
 
 def _values(info: FieldInfo) -> Schema:
     """What a parameter may be, as its annotation says; anything, where that is no JSON."""
-    annotation: Any = info.annotation
-    if info.metadata:
-        annotation = Annotated[(annotation, *info.metadata)]  # type: ignore[valid-type]
+    words = (info.annotation, *info.metadata)
+    annotation = cast(Any, Annotated)[words] if info.metadata else cast(Any, info.annotation)
     try:
-        return TypeAdapter(annotation, config=None).json_schema()
+        return TypeAdapter(annotation).json_schema()
     except PydanticInvalidForJsonSchema:
         return {}

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from flowrl.check import Checked
 from flowrl.errors import UsageError, nearest
 from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.order import is_feedback
 from flowrl.params import short, written_value
 from flowrl.placement import sites
 from flowrl.ports import Input
-from flowrl.program import Part, is_feedback
+from flowrl.program import Part
 
 
 @dataclass(frozen=True, slots=True)
