@@ -59,6 +59,7 @@ class Context:
     clock: Clock = START  # the causal past of what this node holds, its own firings included
     records: list[Record] = field(default_factory=list)
     dirty: bool = False  # something was counted or recorded in this firing
+    restarts: int = 0  # how often the node was made anew (`on_failure: restart`)
     _did: Count | None = None
 
     @property
@@ -67,8 +68,12 @@ class Context:
         return f"{self.name}#{self.replica}" if self.replica else self.name
 
     def seed_for(self, purpose: str) -> int:
-        """A 63-bit seed of this node's own for one purpose; it depends on the run's seed, the node and replica only."""
-        text = f"{self.seed}/{self.name}/{self.replica}/{purpose}".encode()
+        """A 63-bit seed of this node's own for one purpose, from the run's seed, name and replica.
+
+        A node that was made anew does not play again what made it fail.
+        """
+        again = f"/restart {self.restarts}" if self.restarts else ""
+        text = f"{self.seed}/{self.name}/{self.replica}/{purpose}{again}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
 
     def rng(self, purpose: str) -> np.random.Generator:

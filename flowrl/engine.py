@@ -1,33 +1,35 @@
 """The engine: executes the serial program of a graph, up to a cut.
 
-One site fires the whole program in its own order, so nothing beyond a cut is ever done and nothing has to be
-taken back.
+One site fires the whole program in its own order, so nothing beyond a cut is ever done and nothing
+has to be taken back.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from flowrl.check import Checked
-from flowrl.context import Context, Record, Verdict
-from flowrl.errors import FlowError, NodeError
+from flowrl.context import Record, Verdict
+from flowrl.errors import NodeError
 from flowrl.graph import Limits
-from flowrl.program import Paced, Part
-from flowrl.runner import Runner
+from flowrl.guard import Guard, Happened
+from flowrl.ports import StateOut
+from flowrl.program import Part, WarmUp
+from flowrl.runner import RAISED, Runner
 from flowrl.state import Count, State
-from flowrl.wiring import Wired, make
+from flowrl.versions import Versions
+from flowrl.wiring import make
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
-Step = tuple[
-    Runner, int, Callable[[], None] | None, bool
-]  # who, how often, what follows each firing, may starve
-
-RETRIES = 3  # firings that `on_failure: restart` tries again before it gives up
+Fire = Callable[[], None]
+Steps = list[
+    tuple[Fire, int]
+]  # a part, flat: one firing of each instance in its order, and how often
 
 
 class Sink(Protocol):
@@ -47,16 +49,6 @@ class Cut:
     done: Count
 
 
-@dataclass(slots=True)
-class Happened:
-    """What made this run differ from a deterministic one, if anything did."""
-
-    restarts: int = 0
-    ignored: int = 0
-    dropped: int = 0
-    lines: list[str] = field(default_factory=list)
-
-
 class _Cut(Exception):
     """Ends the program from within."""
 
@@ -72,17 +64,17 @@ class Engine:
         self, checked: Checked, sink: Sink, seed: int | None = None, limits: Limits | None = None
     ) -> None:
         self.checked, self.sink = checked.demand(), sink
-        self.graph = checked.graph
+        self.graph, self.program = checked.graph, checked.program
         self.limits = limits or self.graph.limits
         self.seed = self.graph.seed if seed is None else seed
-        self.wired: Wired = make(checked, self.seed)
         self.happened = Happened()
-        self.rounds = 0
-        self.asked: tuple[Reason, str] | None = None  # a cut that somebody outside asks for
+        self.rounds = 0  # whole rounds so far
+        self.wired = make(checked, self.seed)
+        self._asked: tuple[Reason, str] | None = None  # a cut that somebody outside asks for
         self._verdict: str | None = None
         self._deadline_s = float("inf")
         self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
-        self._collectors = [r for r in self.wired.all() if r.role == "collector"]
+        self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
         for runner in self.wired.all():
             runner.on_record = self._record
 
@@ -99,189 +91,166 @@ class Engine:
 
     def weights(self) -> dict[str, State]:
         """The newest version of every learner's states, by `learner.port`."""
-        found = {}
-        for runner in self._learners:
-            for name, port in runner.spec.cls.ports.items():
-                if (
-                    port.kind == "state"
-                    and hasattr(port, "type")
-                    and type(port).__name__ == "StateOut"
-                ):
-                    state = runner.node.state(name)
-                    found[f"{runner.key}.{name}"] = State(
-                        state.arrays, state.command, runner.fired, runner.ctx.clock
-                    )
-        return found
+        return {
+            f"{runner.key}.{name}": Versions(runner, name).newest()
+            for runner in self._learners
+            for name, port in runner.spec.cls.ports.items()
+            if isinstance(port, StateOut)
+        }
+
+    def digest(self) -> str:
+        """The SHA-256 over the learners' weights, sorted by name."""
+        return digest_of(self.weights())
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
-        """Cut at the next learner firing or round's end (from another thread, or a signal)."""
-        self.asked = (reason, why)
+        """Cut after the next train iteration (from another thread, or a signal)."""
+        self._asked = (reason, why)
+
+    def close(self) -> list[NodeError]:
+        """Close all nodes; what they raised."""
+        return self.wired.close()
 
     # the program
 
     def run(self) -> Cut:
         """Execute the program until the earliest cut; nodes stay open for whoever looks at them."""
-        meter = next(iter(self.wired.all())).meter
-        meter.last_s = time.perf_counter()
+        site = self.wired.site
+        site.last_s = time.perf_counter()
         if self.limits.time_s is not None:
-            self._deadline_s = meter.last_s + self.limits.time_s
+            self._deadline_s = site.last_s + self.limits.time_s
         try:
             self._warm_up()
-            self._rounds()
+            self._all_rounds()
         except _Cut as cut:
-            reason, why = cut.reason, cut.why
-        else:
-            raise AssertionError("the program ended without a cut")
-        self._count_drops()
-        return Cut(reason, why, self.rounds, self.done)
+            self._count_drops()
+            return Cut(cut.reason, cut.why, self.rounds, self.done)
+        raise AssertionError("the program ended without a cut")
 
     def _warm_up(self) -> None:
-        for warm in self.checked.program.warmup:
-            settings = warm.phase.settings
-            before = {n: self._reconfigure(n, values) for n, values in settings.items()}
+        site = self.wired.site
+        for number, warm in enumerate(self.program.warmup, 1):
+            site.phase = f"warm-up {number}, "
             self.wired.connect([warm.part])
+            self._set(warm)
             steps = self._steps(warm.part)
-            for _ in range(warm.rounds):
+            for number_of_round in range(warm.rounds):
+                site.round = number_of_round
                 self._round(steps)
-                self._between()
-            for name, values in before.items():
-                self._reconfigure(name, values)
-        if self.checked.program.warmup:
-            self.wired.connect([self.checked.program.round])
+                self._cut_if_asked()
+            self._set(warm, back=True)
+        site.phase = ""
+        if self.program.warmup:
+            self.wired.connect([self.program.round])
 
-    def _reconfigure(self, name: str, values: Any) -> dict[str, Any]:
-        """Set a phase's values; gives the values that the graph has."""
-        for runner in self.wired.runners[name]:
-            try:
-                runner.node.reconfigure(**values)
-            except Exception as error:
-                raise NodeError(
-                    runner.key, f"taking the settings {', '.join(values)}", error
-                ) from error
-        return {key: getattr(self.graph.nodes[name].config, key) for key in values}
+    def _set(self, warm: WarmUp, back: bool = False) -> None:
+        """Set what differs in a phase, or set it back to what the graph says."""
+        for name, values in warm.phase.settings.items():
+            usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
+            for runner in self.wired.runners[name]:
+                try:
+                    runner.node.reconfigure(**(usual if back else values))
+                except RAISED as error:
+                    doing = f"taking the settings {', '.join(values)}"
+                    raise NodeError(runner.key, doing, error) from error
 
-    def _rounds(self) -> None:
-        steps = self._steps(self.checked.program.round)
-        if not steps:
+    def _all_rounds(self) -> None:
+        part = self.program.round
+        if not part.order:
             raise _Cut("done", "no node fires in rounds")
-        limit = self.limits.steps
+        steps, limits = self._steps(part), self.limits
+        learns = bool(self._learners) and self._learners[0].spec.name in part.order
+        cuts_itself = learns and not self._starving(part)
         while True:
+            self.wired.site.round = self.rounds
             self._round(steps)
             self.rounds += 1
-            if limit is not None and sum(r.did.env_steps for r in self._collectors) >= limit:
-                raise _Cut("steps", f"{limit} env steps were asked for")
-            if self.rounds == self.limits.rounds:
-                raise _Cut("rounds", f"{self.rounds} rounds were asked for")
-            self._between()
+            if limits.steps is not None and self.done.env_steps >= limits.steps:
+                raise _Cut("steps", f"{limits.steps} env steps were asked for")
+            if self.rounds == limits.rounds:
+                raise _Cut("rounds", f"{limits.rounds} rounds were asked for")
+            if not cuts_itself:  # else after a train iteration, where --train-iters cuts again
+                self._cut_if_asked()
 
-    def _round(self, steps: list[Step]) -> None:
+    def _round(self, steps: Steps) -> None:
         """All firings of one round."""
-        runner = steps[0][0]
-        try:
-            for runner, times, after, starves in steps:
-                if after is None and not starves:
-                    fire = runner.fire
-                    for _ in repeat(None, times):
-                        fire()
-                else:
-                    for _ in repeat(None, times):
-                        if not starves or runner.ready():
-                            runner.fire()
-                            if after is not None:
-                                after()
-        except (_Cut, FlowError):
-            raise
-        except Exception as error:
-            raise self._failure(runner, error) from error
-        for feed in self.wired.feeds.values():
-            feed.end_round()
+        self._fire_all(steps)
+        for versions in self.wired.versions.values():
+            versions.end_round()
 
-    def _between(self) -> None:
-        """Between rounds: what the clock or somebody outside wants."""
-        if self.asked is not None:
-            raise _Cut(*self.asked)
-        if self._verdict is not None:
-            raise _Cut("verdict", self._verdict)
-        if self.meter_s() >= self._deadline_s:
+    def _fire_all(self, steps: Steps) -> None:
+        for fire, times in steps:
+            for _ in repeat(None, times):
+                fire()
+                if self._verdict is not None:
+                    raise _Cut("verdict", self._verdict)
+
+    def _cut_if_asked(self) -> None:
+        """What the clock or somebody outside wants."""
+        if self._asked is not None:
+            raise _Cut(*self._asked)
+        if self.wired.site.last_s >= self._deadline_s:
             raise _Cut("time", f"{self.limits.time_s:g} s were asked for")
 
-    def meter_s(self) -> float:
-        """When the last firing ended."""
-        return next(iter(self.wired.all())).meter.last_s
+    # a part as steps
 
-    def _steps(self, part: Part) -> list[Step]:
-        """A part as a flat list of runners, with what follows their firings."""
+    def _steps(self, part: Part) -> Steps:
         starving = self._starving(part)
         return [
-            (runner, part.firings[name], self._after(runner, name), name in starving)
+            (self._fire_of(runner, name in starving), part.firings[name])
             for name in part.order
-            for runner in self._guarded(name)
+            for runner in self.wired.runners[name]
         ]
 
-    def _guarded(self, name: str) -> list[Runner]:
-        """A node's runners; one that may fail fires through its guard."""
-        runners = self.wired.runners[name]
-        if self.graph.nodes[name].on_failure != "stop":
-            for runner in runners:
-                runner.fire = _Guard(self, runner).fire
-        return runners
+    def _fire_of(self, runner: Runner, starves: bool) -> Fire:
+        """One firing with all that belongs to it, and no more than that."""
+        fire = runner.fire
+        if runner.spec.on_failure != "stop":
+            fire = Guard(runner, self.happened, self.wired.renew).fire
+        paced = [
+            (p.every, self._steps(p.part))
+            for p in self.program.paced
+            if p.source.node == runner.spec.name and runner.ctx.replica == 0
+        ]
+        if paced:
+            fire = self._with_paced(runner, fire, paced)
+        if self._learners and runner is self._learners[0]:
+            fire = self._with_cuts(runner, fire)
+        return _if_ready(runner, fire) if starves else fire
+
+    def _with_paced(self, runner: Runner, fire: Fire, paced: list[tuple[int, Steps]]) -> Fire:
+        """A paced part fires right after the version that it sees."""
+
+        def fire_with_paced() -> None:
+            fire()
+            for every, steps in paced:
+                if runner.fired % every == 0:
+                    self._fire_all(steps)
+
+        return fire_with_paced
+
+    def _with_cuts(self, learner: Runner, fire: Fire) -> Fire:
+        """After a train iteration, and what it paces, is where most cuts fall."""
+        limit = self.limits.train_iters
+
+        def fire_with_cuts() -> None:
+            fire()
+            if self._verdict is not None:
+                raise _Cut("verdict", self._verdict)
+            if learner.fired == limit:
+                raise _Cut("train_iters", f"{limit} train iterations were asked for")
+            self._cut_if_asked()
+
+        return fire_with_cuts
 
     def _starving(self, part: Part) -> set[str]:
         """Nodes that may find too few tokens, because somebody upstream drops them."""
         found: set[str] = set()
         for name in part.order:
             for edge in part.edges:
-                if edge.to.node == name and (
-                    edge.when_full == "drop_oldest" or any(s.node in found for s in edge.sources)
-                ):
+                drops = edge.when_full == "drop_oldest"
+                if edge.to.node == name and (drops or any(s.node in found for s in edge.sources)):
                     found.add(name)
         return found
-
-    def _after(self, runner: Runner, name: str) -> Callable[[], None] | None:
-        """What follows each firing of a learner, and of a node whose state paces others."""
-        paced = [
-            (p.every, self._paced_steps(p))
-            for p in self.checked.program.paced
-            if p.source.node == name and runner.ctx.replica == 0
-        ]
-        learner = bool(self._learners) and runner is self._learners[0]
-        if not paced and not learner:
-            return None
-        limit = self.limits.train_iters if learner else None
-
-        def after() -> None:
-            for every, steps in paced:
-                if runner.fired % every == 0:
-                    self._paced(steps)
-            if self._verdict is not None:
-                raise _Cut("verdict", self._verdict)
-            if learner:
-                if runner.fired == limit:
-                    raise _Cut("train_iters", f"{limit} train iterations were asked for")
-                if self.asked is not None:
-                    raise _Cut(*self.asked)
-                if runner.meter.last_s >= self._deadline_s:
-                    raise _Cut("time", f"{self.limits.time_s:g} s were asked for")
-
-        return after
-
-    def _paced_steps(self, paced: Paced) -> list[Step]:
-        return self._steps(paced.part)
-
-    def _paced(self, steps: Iterable[Step]) -> None:
-        """One firing of a paced part."""
-        for runner, times, after, starves in steps:
-            for _ in repeat(None, times):
-                if starves and not runner.ready():
-                    continue
-                try:
-                    runner.fire()
-                except (_Cut, FlowError):
-                    raise
-                except Exception as error:
-                    raise self._failure(runner, error) from error
-                if after is not None:
-                    after()
 
     # what nodes tell
 
@@ -290,74 +259,22 @@ class Engine:
             self._verdict = record.reason
         self.sink.record(runner, record)
 
-    def _failure(self, runner: Runner, error: Exception) -> NodeError:
-        return NodeError(runner.key, f"firing {runner.fired} (round {self.rounds})", error)
-
     def _count_drops(self) -> None:
-        self.happened.dropped = sum(d.dropped for ds in self.wired.dropping.values() for d in ds)
+        self.happened.dropped = self.wired.dropped()
         if self.happened.dropped:
             self.happened.lines.append(f"{self.happened.dropped} tokens were dropped")
 
-    def digest(self) -> str:
-        """The SHA-256 over the learners' weights, sorted by name."""
-        return digest_of(self.weights())
 
-    def close(self) -> list[BaseException]:
-        """Close all nodes; what they raised."""
-        return self.wired.close()
+def _if_ready(runner: Runner, fire: Fire) -> Fire:
+    def fire_if_ready() -> None:
+        if runner.ready():
+            fire()
 
-
-class _Guard:
-    """Fires a node whose failures the graph allows: with a fresh node (`restart`), or not at all (`ignore`)."""
-
-    def __init__(self, engine: Engine, runner: Runner) -> None:
-        self.engine, self.runner = engine, runner
-        self.plain = runner.fire
-
-    def fire(self) -> None:
-        runner, happened = self.runner, self.engine.happened
-        queues = [q for queues, _ in runner.waits_for for q in queues]
-        before = [q.copy() for q in queues]
-        for attempt in range(RETRIES + 1):
-            try:
-                self.plain()
-                return
-            except FlowError:
-                raise
-            except Exception as error:
-                line = f"{runner.key}, firing {runner.fired}: {type(error).__name__}: {error}"
-                happened.lines.append(line)
-                self.engine.sink.record(runner, line)
-                runner.ctx.records.clear()
-                if runner.spec.on_failure == "ignore":
-                    happened.ignored += 1
-                    runner.fired += 1
-                    return
-                if attempt == RETRIES:
-                    raise
-                happened.restarts += 1
-                for queue, tokens in zip(queues, before, strict=True):
-                    queue.clear()
-                    queue.extend(tokens)
-                self._renew()
-
-    def _renew(self) -> None:
-        """The same node, made anew; its context (and so its counters) goes on."""
-        runner = self.runner
-        old = runner.node
-        links = {
-            n: getattr(old, n)
-            for n, p in runner.spec.cls.ports.items()
-            if type(p).__name__ == "Link"
-        }
-        old.close()
-        context: Context = runner.ctx
-        runner.node = runner.spec.cls(config=runner.spec.config, context=context, **links)
-        runner._call = runner.node.fire
+    return fire_if_ready
 
 
-def digest_of(weights: dict[str, State]) -> str:
-    """The SHA-256 over named states: names, dtypes, shapes and bytes of their arrays, sorted by name."""
+def digest_of(weights: Mapping[str, State]) -> str:
+    """The SHA-256 over named states: names, dtypes, shapes and bytes of their sorted arrays."""
     digest = hashlib.sha256()
     for key in sorted(weights):
         arrays = weights[key].arrays

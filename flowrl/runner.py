@@ -1,137 +1,166 @@
-"""A runner: one instance of a node, its queues, and the firing itself. The hottest lines of the engine."""
+"""A runner: one instance of a node, and its firing. The hottest lines of the engine."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import cycle
 from typing import Any
 
-from flowrl.batch import Batch
 from flowrl.context import Context, Record
+from flowrl.errors import NodeError
 from flowrl.graph import NodeSpec
 from flowrl.node import Node
-from flowrl.ports import In, Out, StateIn
-from flowrl.state import START, Clock, Count, State
+from flowrl.outputs import Outputs
+from flowrl.ports import In, StateIn
+from flowrl.state import START, Count
+from flowrl.streams import Push, Queue, Take, nothing, nowhere
 
-Token = tuple[Any, Clock]  # a value, and the clock of its causal past
-Queue = deque[Token]
-Take = Callable[[], Token]
-Push = Callable[[Token], None]
+RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.exit() has failed too
 
 
-class Meter:
-    """When the site's last firing ended: the next one's time starts there."""
+class Site:
+    """One thread of execution: where it is in the program, and when its last firing ended."""
 
-    __slots__ = ("last_s",)
+    __slots__ = ("last_s", "phase", "round")
 
     def __init__(self) -> None:
-        self.last_s = time.perf_counter()
+        self.phase = ""  # "warm-up 1, ", or nothing
+        self.round = 0
+        self.last_s = time.perf_counter()  # the next firing's time starts here
 
 
 class Runner:
     """Fires one node instance: takes tokens, calls the node, gives tokens, keeps accounts."""
 
-    def __init__(self, spec: NodeSpec, node: Node, context: Context, meter: Meter) -> None:
-        self.spec, self.node, self.ctx, self.meter = spec, node, context, meter
+    def __init__(self, spec: NodeSpec, node: Node, context: Context, site: Site) -> None:
+        self.spec, self.node, self.ctx, self.site = spec, node, context, site
         self.key = context.key
         self.role = spec.cls.role
         self.fired = 0
         self.busy_s = 0.0
         self.did = Count()
-        self.takes: list[Take] = []
-        self.pushes: dict[str, list[Push]] = {}
-        self.waits_for: list[tuple[list[Queue], int]] = []  # what must be there before a firing
+        self.waits_for: list[
+            tuple[list[Queue], int]
+        ] = []  # queues, and what a firing takes of each
         self.on_record: Callable[[Runner, Record], None] = lambda runner, record: None
         self.fire: Callable[[], None] = self._fire
-        self._call = node.fire
-        self._outs = {n: p.rate for n, p in spec.cls.ports.items() if isinstance(p, Out)}
+        self._outputs = Outputs(spec.cls, context)
         self._last_clock = START
+        self.wire({}, {}, [])
 
-    def wire(self, takes: Mapping[str, Take], pushes: Mapping[str, list[Push]]) -> None:
+    def wire(
+        self,
+        takes: Mapping[str, Take],
+        pushes: Mapping[str, list[Push]],
+        waits_for: list[tuple[list[Queue], int]],
+    ) -> None:
         """Connect the ports; called again when a phase makes other edges active."""
         ports = self.spec.cls.ports
-        self.takes = [
-            takes.get(n, _nothing) for n, p in ports.items() if isinstance(p, In | StateIn)
+        self.waits_for = waits_for
+        self._takes = [
+            takes.get(n, nothing) for n, p in ports.items() if isinstance(p, In | StateIn)
         ]
-        self.pushes = dict(pushes)
+        self._pushes = list(pushes.values())
+        self._wanted = tuple(pushes)
         self.ctx.wanted = frozenset(pushes)
-        plain = [p for outs in pushes.values() for p in outs]
-        self._take = self.takes[0] if len(self.takes) == 1 else _nothing
-        self._push = plain[0] if len(plain) == 1 else _drop
-        rates = [r for n, r in self._outs.items()]
-        simple = len(self.takes) == 1 and len(plain) <= 1 and rates in ([], [1])
-        self.fire = self._fire_simple if simple and self.role != "learner" else self._fire
+        self._call = self._first_call
+        self._wire_simple()
+
+    def _wire_simple(self) -> None:
+        """One input and at most one output, of one token for one consumer, go a shorter way."""
+        pushes = [push for ends in self._pushes for push in ends]
+        single = list(self._outputs.single.values())
+        if (
+            len(self._takes) == 1
+            and len(pushes) <= 1
+            and single in ([], [True])
+            and not self.learns
+        ):
+            self._take = self._takes[0]
+            self._push = pushes[0] if pushes else nowhere
+            self.fire = self._fire_simple
+        else:
+            self.fire = self._fire
+
+    @property
+    def learns(self) -> bool:
+        """Whether a firing is a train iteration."""
+        return self.role == "learner"
+
+    def renew(self, node: Node) -> None:
+        """Go on with a fresh instance."""
+        self.node = node
+        self._call = self._first_call
 
     def ready(self) -> bool:
-        """Whether every input has what a firing takes (only asked where tokens may have been dropped)."""
+        """Whether every input has what a firing takes (asked only where tokens may be dropped)."""
         return all(len(queue) >= rate for queues, rate in self.waits_for for queue in queues)
+
+    # the firing
 
     def _fire_simple(self) -> None:
         """One input, at most one output of one token."""
-        value, clock = self._take()
         ctx = self.ctx
-        if clock is not self._last_clock:
-            self._last_clock = clock
-            ctx.clock = ctx.clock.merge(clock)
-        out = self._call(value)
+        try:
+            value, clock = self._take()
+            if clock is not self._last_clock:
+                self._last_clock = clock
+                ctx.clock = ctx.clock.merge(clock)
+            gave = self._call(value)
+        except NodeError:
+            raise  # another node's, met while its state was asked for
+        except RAISED as error:
+            raise self._failed(error) from error
         if ctx.dirty:
             self._settle()
-        self._push((out, ctx.clock))
+        self._push((gave, ctx.clock))
         self.fired += 1
         now = _now()
-        meter = self.meter
-        self.busy_s += now - meter.last_s
-        meter.last_s = now
+        site = self.site
+        self.busy_s += now - site.last_s
+        site.last_s = now
 
     def _fire(self) -> None:
         """Any number of inputs and outputs."""
         ctx = self.ctx
+        try:
+            gave = self._call(*self._values())
+            given = self._outputs.tokens(gave, self._wanted)
+        except NodeError:
+            raise
+        except RAISED as error:
+            raise self._failed(error) from error
+        if self.learns:
+            ctx.clock = ctx.clock.add(self.key, train_iters=1)
+        if ctx.dirty:
+            self._settle()
+        clock = ctx.clock
+        for pushes, tokens in zip(self._pushes, given, strict=True):
+            for token in tokens:
+                for push in pushes:
+                    push((token, clock))
+        self.fired += 1
+        now = _now()
+        self.busy_s += now - self.site.last_s
+        self.site.last_s = now
+
+    def _values(self) -> list[Any]:
         values = []
-        for take in self.takes:
+        ctx = self.ctx
+        for take in self._takes:
             value, clock = take()
             values.append(value)
             if clock is not self._last_clock:
                 self._last_clock = clock
                 ctx.clock = ctx.clock.merge(clock)
-        out = self._call(*values)
-        if self.role == "learner":
-            ctx.clock = ctx.clock.add(self.key, train_iters=1)
-        if ctx.dirty:
-            self._settle()
-        if self.pushes:
-            self._give(out)
-        self.fired += 1
-        now = _now()
-        self.busy_s += now - self.meter.last_s
-        self.meter.last_s = now
+        return values
 
-    def _give(self, out: Any) -> None:
-        clock = self.ctx.clock
-        outs = self._outs
-        if len(outs) > 1:
-            if not isinstance(out, Mapping):
-                raise TypeError(
-                    f"fire gave {type(out).__name__}; a node with several outputs gives a mapping of them"
-                )
-        else:
-            out = {next(iter(outs)): out}
-        for port, pushes in self.pushes.items():
-            if port not in out:
-                raise KeyError(f"fire did not give the output '{port}'")
-            value = out[port]
-            if outs[port] == 1:
-                for push in pushes:
-                    push((value, clock))
-                continue
-            if len(value) != self.ctx.rates[port]:
-                raise ValueError(
-                    f"fire gave {len(value)} tokens of the output '{port}'; its rate is {self.ctx.rates[port]}"
-                )
-            for one in value:
-                for push in pushes:
-                    push((one, clock))
+    def _first_call(self, *values: Any) -> Any:
+        """What the first firing gives is looked at closely; later ones call the node directly."""
+        gave = self.node.fire(*values)
+        self._outputs.check(gave, self._wanted)
+        self._call = self.node.fire
+        return gave
 
     def _settle(self) -> None:
         """What the firing counted and recorded."""
@@ -146,104 +175,9 @@ class Runner:
         for record in records:
             self.on_record(self, record)
 
-
-class StateFeed:
-    """The versions of one state output that somebody still has to see."""
-
-    def __init__(self, runner: Runner, port: str, depth: int) -> None:
-        self.runner, self.port, self.depth = runner, port, depth
-        self._newest: State | None = None
-        self._ends: deque[State] = deque(maxlen=max(depth, 1))
-
-    def newest(self) -> State:
-        """The version now: copied once, however many see it."""
-        runner = self.runner
-        if self._newest is None or self._newest.version != runner.fired:
-            state = runner.node.state(self.port)
-            self._newest = State(state.arrays, state.command, runner.fired, runner.ctx.clock)
-        return self._newest
-
-    def end_round(self) -> None:
-        """A round ended: keep its last version for the rounds that will see it."""
-        if self.depth:
-            self._ends.append(self.newest())
-
-    def view(self, lag: int) -> Take:
-        """Takes the version at the end of round r - 1 - lag, in every firing of round r."""
-
-        def take() -> Token:
-            ends = self._ends
-            state = ends[-1 - lag] if lag < len(ends) else ends[0] if ends else self.newest()
-            return state, state.clock
-
-        return take
-
-    def view_newest(self) -> Take:
-        """Takes the newest version."""
-
-        def take() -> Token:
-            state = self.newest()
-            return state, state.clock
-
-        return take
+    def _failed(self, error: BaseException) -> NodeError:
+        site = self.site
+        return NodeError(self.key, f"firing {self.fired} ({site.phase}round {site.round})", error)
 
 
 _now = time.perf_counter
-
-
-def _nothing() -> Token:
-    return None, START
-
-
-def _drop(token: Token) -> None:
-    pass
-
-
-def take_one(queues: list[Queue]) -> Take:
-    """One token; of several queues one each, concatenated in their order."""
-    if len(queues) == 1:
-        return queues[0].popleft
-    return lambda: _joined([queue.popleft() for queue in queues])
-
-
-def take_list(queues: list[Queue], rate: int) -> Take:
-    """`rate` tokens as a list."""
-    one = take_one(queues)
-
-    def take() -> Token:
-        tokens = [one() for _ in range(rate)]
-        clock = START
-        for _, other in tokens:
-            clock = clock.merge(other)
-        return [value for value, _ in tokens], clock
-
-    return take
-
-
-def _joined(tokens: list[Token]) -> Token:
-    clock = START
-    for _, other in tokens:
-        clock = clock.merge(other)
-    values = [value for value, _ in tokens]
-    if all(isinstance(v, Batch) for v in values):
-        return Batch.concat(values), clock
-    return values, clock
-
-
-def deal(queues: list[Queue]) -> Push:
-    """Tokens to replicas in turn."""
-    turns = cycle([queue.append for queue in queues])
-    return lambda token: next(turns)(token)
-
-
-class Dropping:
-    """A bounded queue that loses its oldest token when it is full, and counts that."""
-
-    def __init__(self, queue: Queue, capacity: int) -> None:
-        self.queue, self.capacity, self.dropped = queue, capacity, 0
-
-    def push(self, token: Token) -> None:
-        if len(self.queue) >= self.capacity:
-            self.queue.popleft()
-            self.dropped += 1
-        self.queue.append(token)

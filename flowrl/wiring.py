@@ -1,9 +1,9 @@
-"""Making a graph's nodes and connecting them: instances, queues, state feeds."""
+"""Making a graph's nodes and connecting them: instances, queues, versions of states."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,19 +14,10 @@ from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.node import Facts, Node
 from flowrl.ports import In, Out
 from flowrl.program import Part
-from flowrl.runner import (
-    Dropping,
-    Meter,
-    Push,
-    Queue,
-    Runner,
-    StateFeed,
-    Take,
-    deal,
-    take_list,
-    take_one,
-)
+from flowrl.runner import RAISED, Runner, Site
 from flowrl.state import START
+from flowrl.streams import DropOldest, Push, Queue, Take, give_to, take_list, take_one
+from flowrl.versions import Versions
 
 Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
 
@@ -36,13 +27,14 @@ class Wired:
     """The instances of a graph, connected."""
 
     checked: Checked
+    site: Site = field(default_factory=Site)
     runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas in order
-    services: dict[str, list[Node]] = field(default_factory=dict)
-    feeds: dict[tuple[str, str, int], StateFeed] = field(default_factory=dict)
-    queues: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
-    dropping: dict[PortRef, list[Dropping]] = field(default_factory=dict)
+    services: dict[str, list[Node]] = field(default_factory=dict)  # nodes that are only called
+    versions: dict[PortRef, Versions] = field(default_factory=dict)
+    lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
+    unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
 
-    def all(self) -> Iterable[Runner]:
+    def all(self) -> Iterator[Runner]:
         """Every runner."""
         return (r for runners in self.runners.values() for r in runners)
 
@@ -51,51 +43,66 @@ class Wired:
         for part in parts:
             for name in part.order:
                 for runner in self.runners[name]:
-                    runner.wire(self._takes(runner, part), self._pushes(runner, part))
+                    waits_for: list[tuple[list[Queue], int]] = []
+                    takes = self._takes(runner, part, waits_for)
+                    runner.wire(takes, self._pushes(runner, part), waits_for)
 
-    def close(self) -> list[BaseException]:
+    def dropped(self) -> int:
+        """Tokens that were lost on full edges."""
+        queues = {id(q): q for lanes in self.lanes.values() for q in lanes.values()}
+        return sum(q.dropped for q in queues.values() if isinstance(q, DropOldest))
+
+    def renew(self, runner: Runner) -> None:
+        """A fresh instance in a failed one's place, with fresh services: links make them one."""
+        runner.ctx.restarts += 1
+        self._close([runner.node])
+        runner.renew(_make_node(self, runner.spec, runner.ctx, fresh=True))
+
+    def renew_service(self, name: str, replica: int) -> None:
+        """A fresh instance of a service; its client is made after it."""
+        old = self.services[name][replica]
+        old.ctx.restarts += 1
+        self._close([old])
+        spec = self.checked.graph.nodes[name]
+        self.services[name][replica] = _make_node(self, spec, old.ctx, fresh=True)
+
+    def close(self) -> list[NodeError]:
         """Close every node, whatever some of them raise; what they raised."""
-        raised: list[BaseException] = []
-        nodes = [r.node for r in self.all()] + [
-            n for nodes in self.services.values() for n in nodes
-        ]
+        services = [node for nodes in self.services.values() for node in nodes]
+        self._close([*(r.node for r in self.all()), *services])
+        return self.unclosed
+
+    def _close(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             try:
                 node.close()
-            except Exception as error:  # told by the caller: closing goes on with the others
-                raised.append(NodeError(node.ctx.key, "closing", error))
-        return raised
+            except RAISED as error:  # told when the run ends: the others are closed all the same
+                self.unclosed.append(NodeError(node.ctx.key, "closing", error))
 
     # inputs
 
-    def _takes(self, runner: Runner, part: Part) -> dict[str, Take]:
+    def _takes(
+        self, runner: Runner, part: Part, waits_for: list[tuple[list[Queue], int]]
+    ) -> dict[str, Take]:
         takes: dict[str, Take] = {}
-        runner.waits_for = []
-        streams = {e.to: e for e in part.edges}
-        for name, port in runner.spec.cls.ports.items():
-            ref = PortRef(runner.spec.name, name)
-            if isinstance(port, In) and ref in streams:
-                edge = streams[ref]
-                lanes = self.queues[ref]
-                queues = [q for lane, q in sorted(lanes.items()) if lane[2] == runner.ctx.replica]
-                if edge.merge == "any":
-                    queues = queues[:1]
-                rate = part.rates[ref]
-                takes[name] = take_one(queues) if port.rate == 1 else take_list(queues, rate)
-                runner.waits_for.append((queues, rate))
-            elif port.kind == "state" and (view := self._view(runner, ref)):
-                takes[name] = view
+        for edge in part.edges:
+            if edge.to.node == runner.spec.name:
+                queues, rate = self._queues_into(edge, runner.ctx.replica), part.rates[edge.to]
+                one = _takes_one(runner.spec, edge.to.port)
+                takes[edge.to.port] = take_one(queues) if one else take_list(queues, rate)
+                waits_for.append((queues, rate))
+        for edge in self.checked.graph.into(runner.spec.name):
+            if edge.kind == "state":
+                takes[edge.to.port] = self._view(edge)
         return takes
 
-    def _view(self, runner: Runner, ref: PortRef) -> Take | None:
-        edge = next(
-            (e for e in self.checked.graph.into(ref.node) if e.to == ref and e.kind == "state"),
-            None,
-        )
-        if edge is None:
-            return None
-        feed = self.feeds[edge.source.node, edge.source.port, 0]
-        return feed.view_newest() if edge.latest or edge.every is not None else feed.view(edge.lag)
+    def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
+        queues = [q for lane, q in sorted(self.lanes[edge.to].items()) if lane[2] == replica]
+        return queues[:1] if edge.merge == "any" else queues
+
+    def _view(self, edge: Edge) -> Take:
+        versions = self.versions[edge.source]
+        return versions.view(edge.lag) if _at_round_ends(edge) else versions.view_newest()
 
     # outputs
 
@@ -104,92 +111,87 @@ class Wired:
         for edge in part.edges:
             for number, source in enumerate(edge.sources):
                 if source.node == runner.spec.name:
-                    pushes.setdefault(source.port, []).append(self._push(runner, edge, number))
+                    lanes = sorted(self.lanes[edge.to].items())
+                    queues = [q for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
+                    pushes.setdefault(source.port, []).append(give_to(queues))
         return pushes
 
-    def _push(self, runner: Runner, edge: Edge, number: int) -> Push:
-        lanes = self.queues[edge.to]
-        queues = [
-            q for lane, q in sorted(lanes.items()) if lane[:2] == (number, runner.ctx.replica)
-        ]
-        if edge.when_full == "drop_oldest":
-            dropping = [Dropping(q, self.checked.program.capacity[edge.to]) for q in queues]
-            self.dropping.setdefault(edge.to, []).extend(dropping)
-            return dropping[0].push
-        return queues[0].append if len(queues) == 1 else deal(queues)
 
-
-def make(checked: Checked, seed: int, tell: Callable[[str], None] = lambda line: None) -> Wired:
+def make(checked: Checked, seed: int) -> Wired:
     """Make every instance of a sound graph, and connect those that fire in rounds."""
     wired = Wired(checked)
-    meter = Meter()
-    graph = checked.graph
     try:
-        for name in _links_first(checked):
-            spec = graph.nodes[name]
-            for replica in range(spec.replicas):
-                context = context_of(checked, spec, replica, seed)
-                node = _make_node(wired, spec, context)
-                if spec.cls.fire is Node.fire:
-                    wired.services.setdefault(name, []).append(node)
-                else:
-                    wired.runners.setdefault(name, []).append(Runner(spec, node, context, meter))
+        _make_nodes(wired, seed)
+        for edge in checked.graph.edges:
+            if edge.kind == "stream":
+                wired.lanes[edge.to] = _lanes(checked, edge)
+        _versions(wired)
+        program = checked.program
+        wired.connect([program.round, *(p.part for p in program.paced)])
     except BaseException:
         wired.close()
         raise
-    for edge in graph.edges:
-        if edge.kind == "stream":
-            wired.queues[edge.to] = _lanes(checked, edge)
-        elif edge.kind == "state":
-            _feed(wired, edge)
-    parts = [checked.program.round, *(p.part for p in checked.program.paced)]
-    wired.connect(parts)
     return wired
 
 
 def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
     """What an instance is told of its surroundings."""
-    graph, program = checked.graph, checked.program
-    part = program.part_of(spec.name)
-    facts = checked.facts.get(spec.name, Facts())
-    streams = {e.to.port: e for e in graph.into(spec.name) if e.kind == "stream"}
+    graph, part = checked.graph, checked.program.part_of(spec.name)
     inputs = {}
-    for port, edge in streams.items():
-        source = checked.facts.get(edge.source.node)
-        inputs[port] = source.outs.get(edge.source.port) if source else None
-    rates = {ref.port: rate for ref, rate in part.rates.items() if ref.node == spec.name}
-    for port, kind in spec.cls.ports.items():
-        if isinstance(kind, In | Out):
-            rates.setdefault(port, spec.rate(port) or 1)
+    for edge in graph.into(spec.name):
+        if edge.kind == "stream":
+            source = checked.facts.get(edge.source.node, Facts())
+            inputs[edge.to.port] = source.outs.get(edge.source.port)
+    rates = {n: spec.rate(n) or 1 for n, p in spec.cls.ports.items() if isinstance(p, In | Out)}
+    rates |= {ref.port: rate for ref, rate in part.rates.items() if ref.node == spec.name}
     return Context(
         spec.name,
         replica,
         seed,
         graph.torch_threads,
         inputs=inputs,
-        outs=dict(facts.outs),
+        outs=dict(checked.facts.get(spec.name, Facts()).outs),
         rates=rates,
         wanted=part.active_outputs(spec.name),
     )
 
 
-def _make_node(wired: Wired, spec: NodeSpec, context: Context) -> Node:
-    links: dict[str, Any] = {}
-    for edge in wired.checked.graph.into(spec.name):
-        if edge.kind == "link":
-            links[edge.to.port] = _service(wired, edge.source.node, context.replica)
+# instances
+
+
+def _make_nodes(wired: Wired, seed: int) -> None:
+    for name in _links_first(wired.checked):
+        spec = wired.checked.graph.nodes[name]
+        for replica in range(spec.replicas):
+            context = context_of(wired.checked, spec, replica, seed)
+            node = _make_node(wired, spec, context)
+            if spec.cls.fire is Node.fire:
+                wired.services.setdefault(name, []).append(node)
+            else:
+                wired.runners.setdefault(name, []).append(Runner(spec, node, context, wired.site))
+
+
+def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
+    links: dict[str, Any] = {
+        edge.to.port: _service(wired, edge.source.node, context.replica, fresh)
+        for edge in wired.checked.graph.into(spec.name)
+        if edge.kind == "link"
+    }
     try:
         return spec.cls(config=spec.config, context=context, **links)
     except FlowError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise NodeError(context.key, "being made", error) from error
 
 
-def _service(wired: Wired, name: str, replica: int) -> Node:
-    if name in wired.services:
-        return wired.services[name][replica]
-    return wired.runners[name][replica].node
+def _service(wired: Wired, name: str, replica: int, fresh: bool) -> Node:
+    """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
+    if name not in wired.services:
+        return wired.runners[name][replica].node
+    if fresh:
+        wired.renew_service(name, replica)
+    return wired.services[name][replica]
 
 
 def _links_first(checked: Checked) -> list[str]:
@@ -208,35 +210,54 @@ def _links_first(checked: Checked) -> list[str]:
     return list(order)
 
 
+# edges
+
+
 def _lanes(checked: Checked, edge: Edge) -> dict[Lane, Queue]:
-    """The queues into one input: one for each pair of replicas that talk; `merge: any` shares one."""
+    """The queues into one input: one for each pair of replicas that talk; or all share one."""
     graph = checked.graph
-    to = graph.nodes[edge.to.node]
-    lanes: dict[Lane, Queue] = {}
-    shared: dict[int, Queue] = {}
-    for number, source in enumerate(edge.sources):
-        replicas = graph.nodes[source.node].replicas
-        for a in range(replicas):
-            for b in range(to.replicas):
-                if replicas == to.replicas and a != b:
-                    continue  # equal numbers pair off
-                lanes[number, a, b] = (
-                    shared.setdefault(b, deque()) if edge.merge == "any" else deque()
-                )
-    port = to.cls.ports[edge.to.port]
+    consumers = graph.nodes[edge.to.node].replicas
+    pairs = [
+        (number, a, b)
+        for number, source in enumerate(edge.sources)
+        for a in range(graph.nodes[source.node].replicas)
+        for b in range(consumers)
+        if graph.nodes[source.node].replicas != consumers or a == b  # equal numbers pair off
+    ]
+    if edge.merge == "any":
+        shared = {b: _queue(checked, edge, len(pairs)) for b in range(consumers)}
+        return {lane: shared[lane[2]] for lane in pairs}
+    return {lane: _queue(checked, edge) for lane in pairs}
+
+
+def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
+    """A queue with the initial tokens of its input."""
+    program = checked.program
+    capacity = program.capacity[edge.to] * sources
+    queue = DropOldest(capacity) if edge.when_full == "drop_oldest" else deque()
+    port = checked.graph.nodes[edge.to.node].port(edge.to.port)
     if isinstance(port, In) and port.initial is not None:
-        for queue in lanes.values():
-            queue.extend((port.initial(), START) for _ in range(checked.program.initial[edge.to]))
-    return lanes
+        queue.extend((port.initial(), START) for _ in range(program.initial[edge.to]))
+    return queue
 
 
-def _feed(wired: Wired, edge: Edge) -> None:
-    """The feed of a state output keeps as many versions as its laggard sees."""
-    key = (edge.source.node, edge.source.port, 0)
-    depth = 0 if edge.latest or edge.every is not None else edge.lag + 1
-    feed = wired.feeds.get(key)
-    if feed is None or feed.depth < depth:
-        runner = wired.runners[edge.source.node][0]
-        wired.feeds[key] = StateFeed(
-            runner, edge.source.port, max(depth, feed.depth if feed else 0)
-        )
+def _versions(wired: Wired) -> None:
+    """A state output keeps as many ends of rounds as its laggard looks back."""
+    depth: dict[PortRef, int] = {}
+    for edge in wired.checked.graph.edges:
+        if edge.kind == "state":
+            needed = edge.lag + 1 if _at_round_ends(edge) else 0
+            depth[edge.source] = max(needed, depth.get(edge.source, 0))
+    for source, ends in depth.items():
+        # a group of learners is one node to the graph: its replica 0 gives the weights
+        wired.versions[source] = Versions(wired.runners[source.node][0], source.port, ends)
+
+
+def _at_round_ends(edge: Edge) -> bool:
+    return not edge.latest and edge.every is None
+
+
+def _takes_one(spec: NodeSpec, port: str) -> bool:
+    """Only a rate that the type writes as 1 gives a token; every other gives a list of them."""
+    kind = spec.port(port)
+    return isinstance(kind, In) and kind.rate == 1
