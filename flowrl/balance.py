@@ -1,14 +1,23 @@
-"""The balance equations: how often each node fires in a round, so that every stream gives what it takes."""
+"""The balance equations: how often each node fires in a round, so that streams give what they take.
+
+One equation for each source of each stream edge: firings(a) * given = firings(b) * taken. An `auto`
+port stands in them for the tokens that it moves in a round; its rate is that number shared out over
+the firings of its node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, lcm
 
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph, PortRef
+
+MOST_FIRINGS = 10**9  # of a node in a round: more is a mistake in a rate
+
+Key = str | PortRef  # a node: its firings in a round; an `auto` port: its tokens in a round
 
 
 @dataclass(slots=True)
@@ -21,203 +30,184 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flow:
-    """`given` tokens of each firing of a against `taken` tokens of each firing of b; None is `auto`."""
+class _Equation:
+    """a * given = b * taken."""
 
     edge: Edge
     source: PortRef
-    given: int | None
-    taken: int | None
+    a: Key
+    given: int
+    b: Key
+    taken: int
 
 
-def balance(graph: Graph, names: Iterable[str], edges: Iterable[Edge]) -> Balance:
-    """Solve the equations over the given nodes and stream edges."""
-    found = Balance()
-    flows = [flow for edge in edges if edge.merge != "any" for flow in _flows(graph, edge, found)]
-    mixed = [edge for edge in edges if edge.merge == "any"]
-    fixed = [f for f in flows if f.given is not None and f.taken is not None]
-    open_flows = [f for f in flows if f.given is None or f.taken is None]
-    ratio = _components(list(names), fixed, found)
-    for flow in open_flows:
-        _join(ratio, flow)
-    for edge in mixed:
-        _join_any(graph, edge, ratio, found)
-    found.firings = {
-        name: int(value) for _, group in ratio.groups() for name, value in group.items()
-    }
-    _fill_rates(graph, edges, open_flows, found)
+def balance(
+    graph: Graph,
+    names: Iterable[str],
+    edges: Iterable[Edge],
+    known: Mapping[PortRef, int] | None = None,
+) -> Balance:
+    """Solve for the given nodes and stream edges; `known` are `auto` rates settled before."""
+    found, edges = Balance(), list(edges)
+    found.rates = _rates(graph, edges, known or {}, found.problems)
+    ordered = [e for e in edges if e.merge != "any"]
+    equations = [eq for edge in ordered for eq in _equations(graph, edge, found.rates)]
+    autos = dict.fromkeys(k for eq in equations for k in (eq.a, eq.b) if isinstance(k, PortRef))
+    ratios = _Ratios([*names, *autos])
+    for equation in equations:
+        _solve(equation, ratios, found.problems)
+    for group in list(ratios.members.values()):
+        ratios.whole(next(iter(group)))
+    for port in autos:
+        _share_out(port, equations, ratios, found)
+    for edge in edges:
+        if edge.merge == "any":
+            _solve_any(graph, edge, ratios, found)
+    values = {key: int(ratios.value(key)) for key in ratios.of}
+    found.firings = {n: value for n, value in values.items() if isinstance(n, str)}
+    found.problems += _too_many(graph, found.firings)
     return found
 
 
+def _rates(
+    graph: Graph, edges: Iterable[Edge], known: Mapping[PortRef, int], problems: list[Problem]
+) -> dict[PortRef, int]:
+    """The rates that are numbers or parameters."""
+    found: dict[PortRef, int] = {}
+    for ref in (ref for edge in edges for ref in (*edge.sources, edge.to)):
+        spec = graph.nodes[ref.node]
+        rate = known.get(ref, spec.rate(ref.port))
+        if rate is None or ref in found:
+            continue
+        if rate < 1:
+            param = str(spec.rate_param(ref.port))
+            what = f"nodes.{ref.node}: {param} is {rate}, and it is the rate of '{ref.port}'"
+            problems.append(Problem(str(spec.mark(param)), what, "make it 1 or more"))
+        found[ref] = max(rate, 1)
+    return found
+
+
+def _equations(graph: Graph, edge: Edge, rates: Mapping[PortRef, int]) -> Iterator[_Equation]:
+    """A fan-in takes one token of each replica; to several replicas tokens are dealt in turn."""
+    to = graph.nodes[edge.to.node]
+    for source in edge.sources:
+        deal = to.replicas if graph.nodes[source.node].replicas == 1 else 1
+        a: Key = source.node if source in rates else source
+        b: Key = edge.to.node if edge.to in rates else edge.to
+        yield _Equation(edge, source, a, rates.get(source, 1), b, rates.get(edge.to, 1) * deal)
+
+
 class _Ratios:
-    """Components of nodes whose firings stand in known ratios; each has the smallest whole numbers."""
+    """Components of unknowns that stand in known ratios; each has the smallest whole numbers."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.of: dict[str, int] = {n: i for i, n in enumerate(names)}
-        self.members: dict[int, dict[str, Fraction]] = {
-            i: {n: Fraction(1)} for i, n in enumerate(names)
-        }
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self.of: dict[Key, int] = {key: i for i, key in enumerate(keys)}
+        self.members = {i: {key: Fraction(1)} for key, i in self.of.items()}
 
-    def groups(self) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        yield from self.members.items()
+    def value(self, key: Key) -> Fraction:
+        return self.members[self.of[key]][key]
 
-    def value(self, name: str) -> Fraction:
-        return self.members[self.of[name]][name]
+    def joined(self, a: Key, b: Key) -> bool:
+        return self.of[a] == self.of[b]
 
-    def unite(self, a: str, b: str, scale: Fraction) -> None:
+    def unite(self, a: Key, b: Key, scale: Fraction) -> None:
         """Join b's component to a's, its numbers times `scale`."""
         into, gone = self.of[a], self.of[b]
         if len(self.members[gone]) > len(self.members[into]):
             into, gone, scale = gone, into, 1 / scale
-        for name, value in self.members.pop(gone).items():
-            self.members[into][name] = value * scale
-            self.of[name] = into
+        for key, value in self.members.pop(gone).items():
+            self.members[into][key] = value * scale
+            self.of[key] = into
 
-    def whole(self) -> None:
-        for group in self.members.values():
-            least = lcm(*(v.denominator for v in group.values()))
-            common = gcd(*(int(v * least) for v in group.values()))
-            for name in group:
-                group[name] = group[name] * least / common
-
-
-def _flows(graph: Graph, edge: Edge, found: Balance) -> Iterator[_Flow]:
-    """The equation of each source, replicas counted: a fan-in takes one token of each, streams are dealt in turn."""
-    to = graph.nodes[edge.to.node]
-    for source in edge.sources:
-        spec = graph.nodes[source.node]
-        given, taken = spec.rate(source.port), to.rate(edge.to.port)
-        if to.replicas > 1 and spec.replicas not in (1, to.replicas):
-            found.problems.append(
-                Problem(
-                    str(edge.mark),
-                    f"{source.node} has {spec.replicas} replicas and {edge.to.node} has {to.replicas}",
-                    "give them the same number, or let one of them have 1",
-                )
-            )
-        if to.replicas > 1 and spec.replicas == 1 and taken is not None:
-            taken *= to.replicas
-        yield _Flow(edge, source, given, taken)
+    def whole(self, key: Key) -> None:
+        """Make the numbers of a component whole, and as small as they can be."""
+        group = self.members[self.of[key]]
+        least = lcm(*(v.denominator for v in group.values()))
+        common = gcd(*(int(v * least) for v in group.values()))
+        for member in group:
+            group[member] = group[member] * least / common
 
 
-def _components(names: list[str], flows: list[_Flow], found: Balance) -> _Ratios:
-    ratio = _Ratios(names)
-    for flow in flows:
-        a, b = flow.source.node, flow.edge.to.node
-        assert flow.given is not None
-        assert flow.taken is not None
-        want = ratio.value(a) * flow.given / flow.taken
-        if ratio.of[a] != ratio.of[b]:
-            ratio.unite(a, b, want / ratio.value(b))
-        elif ratio.value(b) != want:
-            found.problems.append(_unbalanced(flow, ratio))
-    ratio.whole()
-    return ratio
+def _solve(equation: _Equation, ratios: _Ratios, problems: list[Problem]) -> None:
+    want = ratios.value(equation.a) * equation.given / equation.taken
+    if not ratios.joined(equation.a, equation.b):
+        ratios.unite(equation.a, equation.b, want / ratios.value(equation.b))
+    elif ratios.value(equation.b) != want:
+        problems.append(_unbalanced(equation, ratios))
 
 
-def _unbalanced(flow: _Flow, ratio: _Ratios) -> Problem:
-    a, b = ratio.value(flow.source.node), ratio.value(flow.edge.to.node)
-    times = lcm(a.denominator, b.denominator)
-    gives, takes = a * times * (flow.given or 1), b * times * (flow.taken or 1)
-    fits = (b * (flow.taken or 1)) / a
-    there = (a * (flow.given or 1)) / b
-    hints = []
-    if fits.denominator == 1:
-        hints.append(f"{flow.source} would have to give {fits} in each firing")
-    if there.denominator == 1:
-        hints.append(f"{flow.edge.to} would have to take {there}")
-    return Problem(
-        str(flow.edge.mark),
-        f"the edge {flow.source} -> {flow.edge.to} does not balance: in a round {flow.source.node} gives "
-        f"{gives} tokens ({a * times} firings of {flow.given}) and {flow.edge.to.node} takes {takes} "
-        f"({b * times} firings of {flow.taken})",
-        " or ".join(hints) or "change a rate on another path between the two",
-    )
-
-
-def _join(ratio: _Ratios, flow: _Flow) -> None:
-    """An `auto` rate joins two parts; the side whose rate is known fires often enough to make the other whole."""
-    a, b = flow.source.node, flow.edge.to.node
-    if ratio.of[a] == ratio.of[b]:
-        return
-    if flow.given is None:
-        rate = ratio.value(b) * (flow.taken or 1) / ratio.value(a)
-        ratio.unite(a, b, Fraction(rate.denominator))
-    else:
-        rate = ratio.value(a) * flow.given / ratio.value(b)
-        ratio.unite(b, a, Fraction(rate.denominator))
-
-
-def _join_any(graph: Graph, edge: Edge, ratio: _Ratios, found: Balance) -> None:
-    """An unordered fan-in takes whatever comes: all its sources give, it takes."""
-    to = edge.to.node
-    spec = graph.nodes[to]
-    taken = (spec.rate(edge.to.port) or 1) * spec.replicas
-    for source in edge.sources[1:]:
-        if ratio.of[source.node] != ratio.of[edge.source.node]:
-            ratio.unite(edge.source.node, source.node, Fraction(1))
-    total = sum(
-        (
-            ratio.value(s.node)
-            * (graph.nodes[s.node].rate(s.port) or 1)
-            * graph.nodes[s.node].replicas
-        )
-        for s in edge.sources
-    )
-    want = Fraction(total) / taken
-    if ratio.of[to] != ratio.of[edge.source.node]:
-        ratio.unite(edge.source.node, to, want / ratio.value(to))
-        ratio.whole()
-    elif ratio.value(to) != want:
-        found.problems.append(
-            Problem(
-                str(edge.mark),
-                f"the edge {edge} does not balance: its sources give {total} tokens in a round and "
-                f"{to} takes {ratio.value(to) * taken}",
-                f"{to} would have to fire {want} times",
-            )
-        )
-
-
-def _fill_rates(
-    graph: Graph, edges: Iterable[Edge], open_flows: list[_Flow], found: Balance
+def _share_out(
+    port: PortRef, equations: Iterable[_Equation], ratios: _Ratios, found: Balance
 ) -> None:
-    for edge in edges:
-        for ref in (*edge.sources, edge.to):
-            rate = graph.nodes[ref.node].rate(ref.port)
-            if rate is not None:
-                found.rates[ref] = rate
-    for flow in open_flows:
-        _fill_auto(graph, flow, found)
-
-
-def _fill_auto(graph: Graph, flow: _Flow, found: Balance) -> None:
-    """What balance requires of an `auto` rate; two of them facing each other are 1."""
-    source, to = flow.source, flow.edge.to
-    deal = graph.nodes[to.node].replicas if graph.nodes[source.node].replicas == 1 else 1
-    if flow.given is None and flow.taken is None:
-        found.rates.setdefault(to, 1)
-    given, taken = found.rates.get(source), found.rates.get(to)
-    a, b = found.firings[source.node], found.firings[to.node] * deal
-    if given is None and taken is not None:
-        rate = Fraction(b * taken, a)
-        port, other = source, to
-    elif taken is None and given is not None:
-        rate = Fraction(a * given, b)
-        port, other = to, source
-    elif given is not None and taken is not None and a * given != b * taken:
-        rate, port, other = Fraction(1, 2), source, to  # an auto rate that two edges want different
-    else:
-        return
-    if rate.denominator == 1 and rate >= 1:
-        found.rates[port] = int(rate)
-        return
-    found.rates.setdefault(port, 1)
-    found.problems.append(
-        Problem(
-            str(flow.edge.mark),
-            f"the edge {source} -> {to} does not balance: no whole rate of {port} fits "
-            f"({source.node} fires {a} times in a round, {to.node} {found.firings[to.node]})",
-            f"give {other} another rate",
+    """The rate of an `auto` port: its tokens over the firings of its node, which must be whole."""
+    rate = ratios.value(port) / ratios.value(port.node)
+    if not ratios.joined(port, port.node):
+        ratios.unite(port.node, port, Fraction(rate.denominator))
+        ratios.whole(port)
+        rate = ratios.value(port) / ratios.value(port.node)
+    found.rates[port] = max(int(rate), 1)
+    if rate.denominator > 1:
+        equation = next(e for e in equations if port in (e.a, e.b))
+        moved, times = ratios.value(port), ratios.value(port.node)
+        what = (
+            f"the edge {equation.source} -> {equation.edge.to} does not balance: no whole rate of "
+            f"{port} moves {_shown(moved)} tokens in {_shown(times)} firings"
         )
+        found.problems.append(Problem(str(equation.edge.mark), what, "change a rate beside it"))
+
+
+def _solve_any(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> None:
+    """An unordered fan-in takes whatever comes: all that its sources give."""
+    first, to = edge.source.node, edge.to.node
+    for source in edge.sources:
+        if not ratios.joined(first, source.node):
+            ratios.unite(first, source.node, Fraction(1))
+    given = Fraction(0)
+    for source in edge.sources:
+        rate = found.rates.setdefault(source, 1)
+        given += ratios.value(source.node) * rate * graph.nodes[source.node].replicas
+    taken = found.rates.setdefault(edge.to, 1) * graph.nodes[to].replicas
+    if not ratios.joined(first, to):
+        ratios.unite(first, to, given / taken / ratios.value(to))
+        ratios.whole(to)
+    elif ratios.value(to) * taken != given:
+        what = (
+            f"the edge {edge} does not balance: in a round its sources give {_shown(given)} tokens "
+            f"and {to} takes {_shown(ratios.value(to) * taken)}"
+        )
+        found.problems.append(Problem(str(edge.mark), what, "change a rate on a path between them"))
+
+
+def _unbalanced(equation: _Equation, ratios: _Ratios) -> Problem:
+    source, to = equation.source, equation.edge.to
+    a, b = ratios.value(equation.a), ratios.value(equation.b)
+    times = lcm(a.denominator, b.denominator)
+    gives, takes = a * times * equation.given, b * times * equation.taken
+    given_by = "" if equation.a == source else f" ({_shown(a * times)} firings of {equation.given})"
+    taken_by = "" if equation.b == to else f" ({_shown(b * times)} firings of {equation.taken})"
+    what = (
+        f"the edge {source} -> {to} does not balance: in a round {source.node} gives "
+        f"{_shown(gives)} tokens{given_by} and {to.node} takes {_shown(takes)}{taken_by}"
     )
+    hints = []
+    if equation.a != source and (b * equation.taken / a).denominator == 1:
+        hints.append(f"let {source} give {_shown(b * equation.taken / a)} in each firing")
+    if equation.b != to and (a * equation.given / b).denominator == 1:
+        hints.append(f"let {to} take {_shown(a * equation.given / b)} in each firing")
+    hint = ", or ".join(hints) or "change a rate on another path between the two"
+    return Problem(str(equation.edge.mark), what, hint)
+
+
+def _too_many(graph: Graph, firings: Mapping[str, int]) -> Iterator[Problem]:
+    name = max(firings, key=lambda n: firings[n], default="")
+    if name and firings[name] > MOST_FIRINGS:
+        what = f"nodes.{name}: a round would be {_shown(firings[name])} firings of it"
+        hint = "rates with large common factors keep rounds short"
+        yield Problem(str(graph.nodes[name].mark()), what, hint)
+
+
+def _shown(number: Fraction | int) -> str:
+    """A number as a person reads it: Python writes no integers of many thousand digits."""
+    if number < 10**15:
+        return str(number)
+    return f"about 10^{int((int(number).bit_length() - 1) * 0.30103)}"

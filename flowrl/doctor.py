@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowrl.catalogue import Catalogue, UnknownType
-from flowrl.check import machine_memory_bytes, size_text
+from flowrl.memory import machine_memory_bytes, size_text
 from flowrl.errors import FlowError
 from flowrl.version import VERSION
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowrl.batch import Schema
@@ -11,130 +11,142 @@ from flowrl.config import Config
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph, NodeSpec, PortRef
 from flowrl.node import Facts, Known, Unsound
-from flowrl.ports import In
-from flowrl.program import Program, is_feedback
-
-Schemas = dict[PortRef, Schema | None]
+from flowrl.order import a_cycle, is_feedback, topological
+from flowrl.ports import In, Link
 
 
-def describe_all(
-    graph: Graph,
-    program: Program,
-    problems: list[Problem],
-    configs: Mapping[str, Config] | None = None,
-    only: str | None = None,
-    known: Mapping[str, Facts] | None = None,
-) -> tuple[dict[str, Facts], Schemas]:
-    """The facts of all nodes (or of one, its neighbours' facts being known), and the columns at each stream input."""
-    facts: dict[str, Facts] = dict(known or {})
-    schemas: Schemas = {}
-    into: dict[str, list[Edge]] = {}
-    taken: set[PortRef] = set()
-    for edge in graph.edges:
-        into.setdefault(edge.to.node, []).append(edge)
-        taken.update(edge.sources)
-    for name in [only] if only else _order(graph, program):
-        spec = graph.nodes[name]
-        inputs = _inputs(graph, spec, into.get(name, []), facts, schemas, problems)
-        links = _links(into.get(name, []), facts)
-        if inputs is None or links is None:
-            continue  # a neighbour's problem was told already
-        wanted = frozenset(p for p in spec.cls.ports if PortRef(name, p) in taken)
-        config = (configs or {}).get(name, spec.config)
-        found = _describe(spec, config, Known(inputs, links, wanted), problems)
-        if found is not None:
-            facts[name] = found
-    return facts, schemas
+@dataclass(slots=True)
+class Described:
+    """The facts of all nodes that could be asked, and what flows on their streams."""
+
+    facts: dict[str, Facts] = field(default_factory=dict)
+    schemas: dict[PortRef, Schema | None] = field(default_factory=dict)  # at each stream input
+    rows: dict[PortRef, int] = field(default_factory=dict)  # of a token at each stream input
 
 
-def _order(graph: Graph, program: Program) -> list[str]:
-    """Services before their clients, and then as data flows."""
-    flow = [*program.round.order, *(n for p in program.paced for n in p.part.order)]
-    services = [n for n in graph.nodes if n not in set(flow)]
-    calls: dict[str, list[str]] = {}
-    for edge in graph.edges:
-        if edge.kind == "link":
-            calls.setdefault(edge.to.node, []).append(edge.source.node)
-    order: dict[str, None] = {}
+class Describer:
+    """Asks nodes for their facts; collects problems."""
 
-    def visit(name: str, above: frozenset[str]) -> None:
-        if name not in above:  # a circle of links is told elsewhere
-            for service in calls.get(name, ()):
-                visit(service, above | {name})
-            order.setdefault(name)
+    def __init__(self, graph: Graph, problems: list[Problem]) -> None:
+        self.graph, self.problems = graph, problems
+        self.found = Described()
+        self.into: dict[str, list[Edge]] = {}
+        self.taken: set[PortRef] = set()
+        for edge in graph.edges:
+            self.into.setdefault(edge.to.node, []).append(edge)
+            self.taken.update(edge.sources)
 
-    for name in [*services, *flow]:
-        visit(name, frozenset())
-    return list(order)
+    def all(self) -> Described:
+        """Ask every node."""
+        for name in self.order():
+            facts = self.ask(name, self.graph.nodes[name].config)
+            if facts is not None:
+                self.found.facts[name] = facts
+        for edge in self.graph.edges:
+            source = self.found.facts.get(edge.source.node)
+            if edge.kind == "stream" and source is not None:
+                self.found.schemas.setdefault(edge.to, source.outs.get(edge.source.port))
+        return self.found
 
+    def order(self) -> list[str]:
+        """Services before their clients, producers before their consumers."""
+        before = [e for e in self.graph.edges if e.kind != "state"]
+        before = [e for e in before if e.kind == "link" or not is_feedback(self.graph, e)]
+        order = topological(self.graph.nodes, before)
+        left = self.graph.nodes.keys() - set(order)
+        if left:
+            ring, edge = a_cycle(left, before)
+            if {e.kind for e in before if {e.source.node, e.to.node} <= set(ring)} > {"link"}:
+                what = f"the streams and links {' -> '.join(ring)} lead in a circle"
+                hint = "a service cannot depend on what its client gives"
+                self.problems.append(Problem(str(edge.mark), what, hint))
+        return order
 
-def _inputs(
-    graph: Graph,
-    spec: NodeSpec,
-    edges: list[Edge],
-    facts: Mapping[str, Facts],
-    schemas: Schemas,
-    problems: list[Problem],
-) -> dict[str, Schema | None] | None:
-    found: dict[str, Schema | None] = {}
-    for port, kind in spec.cls.ports.items():
-        edge = next((e for e in edges if e.to.port == port and e.kind == "stream"), None)
-        if not isinstance(kind, In) or edge is None:
-            continue
-        if is_feedback(graph, edge):
-            found[port] = None
-            continue
-        if any(s.node not in facts for s in edge.sources):
-            return None
-        given = [facts[s.node].outs.get(s.port) for s in edge.sources]
-        found[port] = schemas[edge.to] = given[0]
-        for source, other in zip(edge.sources[1:], given[1:], strict=True):
-            if other != given[0]:
-                problems.append(_differ(edge, source, given[0], other))
-    return found
+    def ask(self, name: str, config: Config) -> Facts | None:
+        """The facts of a node with this config; None if it, or a neighbour, has a problem."""
+        spec, edges = self.graph.nodes[name], self.into.get(name, [])
+        inputs, links = self.inputs(edges), self.links(edges)
+        wanted = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
+        for port, kind in spec.cls.ports.items():
+            given = inputs if isinstance(kind, In) else links
+            if isinstance(kind, In | Link) and not kind.optional and port not in given:
+                return None  # not connected, or a neighbour without facts: told elsewhere
+        known = Known({p: inputs[p] for p in spec.cls.ports if p in inputs}, links, wanted)
+        return _describe(spec, config, known, self.problems)
+
+    def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
+        """The columns at each connected stream input whose sources are known."""
+        found: dict[str, Schema | None] = {}
+        for edge in edges:
+            if edge.kind != "stream":
+                continue
+            if is_feedback(self.graph, edge):
+                found[edge.to.port] = None  # it comes from a node that is asked later
+            elif all(s.node in self.found.facts for s in edge.sources):
+                found[edge.to.port] = self.schema(edge)
+                self.count_rows(edge)
+        return found
+
+    def schema(self, edge: Edge) -> Schema | None:
+        given = [self.found.facts[s.node].outs.get(s.port) for s in edge.sources]
+        if edge.to not in self.found.schemas:
+            self.found.schemas[edge.to] = given[0]
+            for source, other in zip(edge.sources[1:], given[1:], strict=True):
+                if other != given[0]:
+                    self.problems.append(_differ(edge, source, given[0], other))
+        return given[0]
+
+    def count_rows(self, edge: Edge) -> None:
+        """Rows of a token at an input; a fan-in of replicas concatenates theirs."""
+        total = 0
+        for source in edge.sources:
+            rows = self.found.facts[source.node].rows.get(source.port)
+            if rows is None:
+                rows = self.rows_through(source.node)
+            if rows is None:
+                return
+            fan_in = self.graph.nodes[edge.to.node].replicas == 1 and edge.merge != "any"
+            total += rows * (self.graph.nodes[source.node].replicas if fan_in else 1)
+        self.found.rows[edge.to] = total
+
+    def rows_through(self, name: str) -> int | None:
+        """A node that says nothing of rows (a reward model, a function) passes on those of its first input."""
+        ports = self.graph.nodes[name].cls.ports
+        first = next((p for p, kind in ports.items() if isinstance(kind, In)), "")
+        return self.found.rows.get(PortRef(name, first))
+
+    def links(self, edges: list[Edge]) -> dict[str, object]:
+        facts = self.found.facts
+        known = [e for e in edges if e.kind == "link" and e.source.node in facts]
+        return {e.to.port: facts[e.source.node].service for e in known}
 
 
 def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | None) -> Problem:
-    a = ", ".join(f"{n} {c}" for n, c in (first or {}).items()) or "no table"
-    b = ", ".join(f"{n} {c}" for n, c in (other or {}).items()) or "no table"
-    return Problem(
-        str(edge.mark),
-        f"{edge}: its sources give different columns: {edge.source} gives {a}; {source} gives {b}",
-        "put a node in between that makes them alike",
+    what = (
+        f"{edge}: its sources give different columns: {edge.source} gives {columns_text(first)}; "
+        f"{source} gives {columns_text(other)}"
     )
+    return Problem(str(edge.mark), what, "put a node in between that makes them alike")
 
 
-def _links(edges: list[Edge], facts: Mapping[str, Facts]) -> dict[str, object] | None:
-    found = {}
-    for edge in edges:
-        if edge.kind == "link":
-            if edge.source.node not in facts:
-                return None
-            found[edge.to.port] = facts[edge.source.node].service
-    return found
+def columns_text(schema: Schema | None) -> str:
+    """Columns as a message lists them."""
+    if schema is None:
+        return "no table"
+    return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
 
 
 def _describe(
     spec: NodeSpec, config: Config, known: Known, problems: list[Problem]
 ) -> Facts | None:
-    missing = [
-        p
-        for p, k in spec.cls.ports.items()
-        if not k.optional and isinstance(k, In) and p not in known.inputs
-    ]
-    missing += [
-        p
-        for p, k in spec.cls.ports.items()
-        if not k.optional and type(k).__name__ == "Link" and p not in known.links
-    ]
-    if missing:
-        return None  # not connected: told elsewhere
     try:
-        return spec.cls.describe(config, known)
+        facts = spec.cls.describe(config, known)
+        if not isinstance(facts, Facts):
+            raise TypeError(f"it gave {type(facts).__name__}, not Facts")
+        return facts
     except Unsound as error:
-        problems.append(
-            Problem(str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}", error.hint)
-        )
+        mark, what = str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}"
+        problems.append(Problem(mark, what, error.hint))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"

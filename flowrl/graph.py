@@ -1,4 +1,4 @@
-"""The graph as data: nodes, edges, warm-up phases, limits. What a graph file means once it is read."""
+"""The graph as data: what a graph file means once it is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from flowrl.config import Config
 from flowrl.node import Node
-from flowrl.ports import In, Out, Port
+from flowrl.ports import AUTO, In, Out, Port, Rate
 from flowrl.yamlfile import Item, Mark
 
 NodeType = type[Node]
@@ -48,10 +48,21 @@ class NodeSpec:
 
     def rate(self, name: str) -> int | None:
         """The rate of a stream port; None for `auto`."""
+        param = self.rate_param(name)
+        if param is not None:
+            return int(getattr(self.config, param))
+        rate = self._written_rate(name)
+        return rate if isinstance(rate, int) else None
+
+    def rate_param(self, name: str) -> str | None:
+        """The parameter that a stream port's rate is."""
+        rate = self._written_rate(name)
+        return rate if isinstance(rate, str) and rate != AUTO else None
+
+    def _written_rate(self, name: str) -> Rate:
         port = self.cls.ports[name]
         assert isinstance(port, In | Out)
-        value = port.rate if isinstance(port.rate, int) else getattr(self.config, port.rate, None)
-        return value if isinstance(value, int) else None
+        return port.rate
 
     def mark(self, key: str = "") -> Mark:
         """Where a parameter was written, or else the node."""

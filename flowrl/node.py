@@ -148,11 +148,13 @@ def _check_rates(cls: type[Node]) -> None:
     """A rate is a whole number from 1, AUTO, or the name of a parameter."""
     for name, port in cls.ports.items():
         rate = port.rate if isinstance(port, In | Out) else AUTO
-        good = rate >= 1 if isinstance(rate, int) else rate in (AUTO, *cls.Config.model_fields)
+        fields = cls.Config.model_fields
+        named = isinstance(rate, str) and rate in fields and fields[rate].annotation is int
+        good = rate == AUTO or named or (isinstance(rate, int) and rate >= 1)
         if not good:
             raise TypeError(
                 f"{cls.__name__}.{name}: the rate {rate!r} is neither a number from 1, "
-                "nor AUTO, nor a parameter"
+                "nor AUTO, nor a parameter of type int"
             )
 
 

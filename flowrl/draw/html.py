@@ -10,10 +10,11 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from flowrl.check import Checked, size_text
+from flowrl.check import Checked
 from flowrl.draw.picture import Picture
 from flowrl.draw.svg import svg_of
 from flowrl.graph import NodeSpec
+from flowrl.memory import size_text
 from flowrl.params import written_params
 from flowrl.report import determinism_lines, edge_facts, schedule_lines
 from flowrl.yamlfile import Item

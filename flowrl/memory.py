@@ -1,0 +1,32 @@
+"""The memory of this machine, and sizes as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def machine_memory_bytes() -> int | None:
+    """The memory that this process may use: the machine's, or its control group's where that is less."""
+    found = []
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemTotal:"):
+            found.append(int(line.split()[1]) * 1024)
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        found += [int(line) for line in _lines(path) if line.strip().isdigit()]
+    return min(found, default=None)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def size_text(size: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError

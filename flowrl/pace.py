@@ -1,0 +1,96 @@
+"""Which nodes fire in rounds, and which are paced by a state: `every: n`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from flowrl.errors import Problem
+from flowrl.graph import Edge, Graph
+
+Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
+
+
+def stream_groups(graph: Graph) -> dict[str, str]:
+    """Each node's group of nodes that streams or links join."""
+    head = {n: n for n in graph.nodes}
+
+    def top(name: str) -> str:
+        while head[name] != name:
+            head[name] = head[head[name]]
+            name = head[name]
+        return name
+
+    for edge in graph.edges:
+        if edge.kind != "state":
+            for source in edge.sources:
+                head[top(source.node)] = top(edge.to.node)
+    return {n: top(n) for n in graph.nodes}
+
+
+def paced_groups(
+    graph: Graph, groups: Groups, unsure: frozenset[str], problems: list[Problem]
+) -> dict[str, Edge]:
+    """The groups that `every` paces, with the edge that does.
+
+    `unsure` nodes may miss an edge because of a problem told already.
+    """
+    states = [e for e in graph.edges if e.kind == "state"]
+    found: dict[str, Edge] = {}
+    for edge in states:
+        if edge.every is not None:
+            group = groups[edge.to.node]
+            clash = list(_clashes(edge, groups, found.get(group)))
+            problems.extend(clash)
+            if not clash:
+                found[group] = edge
+        if edge.lag and edge.latest:
+            problems.append(_excludes(edge, "lag", "latest"))
+    problems.extend(_driven_in_circles(groups, found))
+    for edge in states:
+        fires_in_rounds = edge.every is None and groups[edge.to.node] not in found
+        if fires_in_rounds and edge.to.node not in unsure and not _streams(graph, edge.to.node):
+            problems.append(_needs_pace(edge))
+    return found
+
+
+def _clashes(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Problem]:
+    mark, to, source = str(edge.mark), edge.to.node, edge.source.node
+    if groups[source] == groups[to]:
+        what = f"{edge}: 'every' is for nodes that nothing but state drives, and streams or links join {to} to {source}"
+        yield Problem(mark, what, "use 'lag' here")
+    elif before is not None and (before.source, before.every) != (edge.source, edge.every):
+        what = f"{edge}: another pace drives {to} already ({before}, every {before.every})"
+        yield Problem(mark, what, "leave 'every' out here")
+    for option in ("lag", "latest"):
+        if getattr(edge, option):
+            yield _excludes(edge, option, "every")
+
+
+def _excludes(edge: Edge, one: str, other: str) -> Problem:
+    what = f"{edge}: '{one}' and '{other}' exclude each other"
+    return Problem(str(edge.mark), what, "leave one out")
+
+
+def _driven_in_circles(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
+    """Paces must lead back to a node that fires in rounds; those that do not are forgotten."""
+    for group in list(found):
+        seen, at = {group}, group
+        while at in found and (at := groups[found[at].source.node]) not in seen:
+            seen.add(at)
+        if at in found and at == group:
+            edge = found.pop(group)
+            what = f"{edge}: the nodes pace each other in a circle, and nothing else drives them"
+            yield Problem(str(edge.mark), what, "let one of them follow a learner")
+
+
+def _streams(graph: Graph, name: str) -> bool:
+    return any(
+        name == e.to.node or any(s.node == name for s in e.sources)
+        for e in graph.edges
+        if e.kind == "stream"
+    )
+
+
+def _needs_pace(edge: Edge) -> Problem:
+    what = f"{edge}: nothing but this state drives {edge.to.node}, so it needs a pace"
+    return Problem(str(edge.mark), what, f"write '{edge.source.node} -> {edge.to}: {{every: 100}}'")

@@ -1,0 +1,58 @@
+"""How old the state is that data was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from flowrl.errors import Problem
+from flowrl.graph import Edge, Graph
+from flowrl.node import Facts
+
+
+def staleness_problems(graph: Graph) -> Iterator[Problem]:
+    """Edges that are staler than their `max_staleness` allows."""
+    for edge in graph.edges:
+        if edge.max_staleness is None:
+            continue
+        states = [edge] if edge.kind == "state" else _state_upstream(graph, edge)
+        fixed = [e for e in states if not e.latest]  # where it is free, it is counted in the run
+        worst = max(fixed, key=lambda e: e.lag, default=None)
+        if worst is not None and worst.lag > edge.max_staleness:
+            what = f"{edge}: max_staleness is {edge.max_staleness} rounds, and {worst} has lag {worst.lag}"
+            hint = f"lower the lag to {edge.max_staleness}, or allow {worst.lag}"
+            yield Problem(str(edge.mark), what, hint)
+
+
+def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
+    """Warnings: on-policy learners that would see data of older weights than they must."""
+    for name in (n for n, f in facts.items() if f.on_policy):
+        for edge in graph.into(name):
+            for state in _state_upstream(graph, edge) if edge.kind == "stream" else ():
+                if state.source.node == name and (state.lag or state.latest):
+                    how = "latest" if state.latest else f"lag {state.lag}"
+                    what = f"{name} learns on-policy, and {state} is stale ({how})"
+                    hint = "leave the lag out, or use an algorithm that corrects for it"
+                    if state.latest:
+                        hint = "leave 'latest' out, or use an algorithm that corrects for it"
+                    yield Problem(str(state.mark), what, hint, warning=True)
+
+
+def _state_upstream(graph: Graph, edge: Edge) -> list[Edge]:
+    """The state edges that what flows on a stream depends on."""
+    into: dict[str, list[Edge]] = {}
+    for e in graph.edges:
+        into.setdefault(e.to.node, []).append(e)
+    seen: set[str] = set()
+    todo = [s.node for s in edge.sources]
+    found = []
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for e in into.get(name, ()):
+            if e.kind == "state" and e.every is None:
+                found.append(e)
+            elif e.kind == "stream":
+                todo += [s.node for s in e.sources]
+    return found
