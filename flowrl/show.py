@@ -10,7 +10,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from flowrl.bundled import bundled_graphs, find_bundled
-from flowrl.catalogue import Catalogue
+from flowrl.catalogue import Catalogue, UnknownType
 from flowrl.config import REQUIRED, Config, Part
 from flowrl.errors import UsageError, nearest
 from flowrl.node import Node
@@ -55,7 +55,10 @@ def show_type(name: str) -> str:
     """A type's ports and parameters; a name may be of several kinds."""
     catalogue = Catalogue((Path(),))
     if ":" in name:
-        return _described("node", name, catalogue.find("node", name))
+        try:
+            return _described("node", name, catalogue.find("node", name))
+        except UnknownType as error:
+            raise UsageError(f"nodes: {error}") from None
     kinds = [kind for kind in catalogue.kinds() if name in catalogue.names(kind)]
     if not kinds:
         known = {n for kind in catalogue.kinds() for n in catalogue.names(kind)}

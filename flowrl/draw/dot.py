@@ -48,8 +48,9 @@ def dot_of(drawn: Picture, turned: bool = False) -> str:
 
 
 def quoted(text: str) -> str:
-    """A DOT string."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    """A DOT string; control characters, which DOT cannot hold, are left out."""
+    kept = "".join(c for c in text if c.isprintable() or c == "\n")
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def escaped(text: str) -> str:

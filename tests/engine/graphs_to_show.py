@@ -1,0 +1,111 @@
+"""Small graphs of small nodes, for the tests of what shows graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.batch import Column
+from flowrl.check import Checked, check
+from flowrl.config import Config, param
+from flowrl.loading import load_tree
+from flowrl.node import Facts, Known, Node
+from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
+
+ROWS = {"reward": Column("float32")}
+
+
+class World(Node):
+    """What a source calls."""
+
+    serve = Service("world", methods=("step",))
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """It serves."""
+        return Facts(service=cls)
+
+
+class Source(Node):
+    """Gives rows, with weights that come back."""
+
+    role = "collector"
+    world = Link("world")
+    weights = StateIn("weights")
+    data = Out("samples")
+
+    class Config(Config):
+        """What a test may set."""
+
+        rows: int = param(8, "rows in each token", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """A fixed number of rows and env steps."""
+        return Facts(outs={"data": ROWS}, rows={"data": config.rows}, env_steps=config.rows)
+
+    def fire(self, weights: Any) -> Any:
+        """Never fired here."""
+
+
+class Mixer(Node):
+    """Gives several tokens for one, and may hear how good they were."""
+
+    data = In("samples")
+    marks = In("marks", rate="times", optional=True, initial=dict)
+    out = Out("samples", rate="times")
+
+    class Config(Config):
+        """What a test may set."""
+
+        times: int = param(2, "tokens for each that comes in", ge=1, le=9)
+        how: str = param("plain", "in which way")
+
+    def fire(self, data: Any, marks: Any) -> Any:
+        """Never fired here."""
+
+
+class Sink(Node):
+    """Learns."""
+
+    role = "learner"
+    data = In("samples")
+    weights = StateOut("weights")
+    marks = Out("marks", optional=True)
+
+    def fire(self, data: Any) -> Any:
+        """Never fired here."""
+
+
+class Judge(Node):
+    """Sees weights now and then."""
+
+    role = "evaluator"
+    weights = StateIn("weights")
+
+    def fire(self, weights: Any) -> Any:
+        """Never fired here."""
+
+
+HERE = f"{__name__}:"
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    """A graph of each kind of node and edge, as data."""
+    names = {"world": World, "source": Source, "mixer": Mixer, "sink": Sink, "judge": Judge}
+    base: dict[str, Any] = {
+        "about": "A graph to look at.",
+        "nodes": {name: {"type": HERE + cls.__name__} for name, cls in names.items()},
+        "edges": [
+            "source <-> world",
+            "source -> mixer -> sink",
+            "sink -> source",
+            {"sink -> judge": {"every": 10}},
+        ],
+        "warmup": [{"edges": ["source -> mixer"], "steps": 20}],
+    }
+    return {**base, **changes}
+
+
+def checked(name: str = "small", **changes: Any) -> Checked:
+    """The same, checked."""
+    return check(load_tree(tree(**changes), name))
