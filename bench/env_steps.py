@@ -1,12 +1,15 @@
 """Env steps a second on CartPole-v1, random actions: a bare loop, the env manager, the collector.
 
-Run `python bench/env_steps.py`; the collector's number includes its random policy and its rows.
+    python -m bench env_steps [REPEATS]
+
+The collector's number includes its random policy and its rows.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -46,7 +49,7 @@ def collector() -> None:
         node.collect()
 
 
-def steps_per_s(work: Callable[[], None], repeats: int = 3) -> float:
+def steps_per_s(work: Callable[[], None], repeats: int) -> float:
     """The best of some repeats."""
     best = 0.0
     for _ in range(repeats):
@@ -56,6 +59,14 @@ def steps_per_s(work: Callable[[], None], repeats: int = 3) -> float:
     return best
 
 
+def main(arguments: Sequence[str]) -> dict[str, float]:
+    """Measure and print."""
+    repeats = int(arguments[0]) if arguments else 3
+    found = {f.__name__: steps_per_s(f, repeats) for f in (bare_loop, manager, collector)}
+    for name, rate in found.items():
+        print(f"  {name:10} {rate:>9,.0f} env steps/s")
+    return found
+
+
 if __name__ == "__main__":
-    for work in (bare_loop, manager, collector):
-        print(f"{work.__name__:10} {steps_per_s(work):>9,.0f} env steps/s")
+    main(sys.argv[1:])
