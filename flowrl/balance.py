@@ -181,13 +181,13 @@ def _solve_any(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> Non
 def _unbalanced(equation: _Equation, ratios: _Ratios) -> Problem:
     source, to = equation.source, equation.edge.to
     a, b = ratios.value(equation.a), ratios.value(equation.b)
-    times = lcm(a.denominator, b.denominator)
-    gives, takes = a * times * equation.given, b * times * equation.taken
-    given_by = "" if equation.a == source else f" ({_shown(a * times)} firings of {equation.given})"
-    taken_by = "" if equation.b == to else f" ({_shown(b * times)} firings of {equation.taken})"
+    least = lcm(a.denominator, b.denominator)
+    times = Fraction(least, gcd(int(a * least), int(b * least)))
+    gives = _moved(equation.a, a * times, equation.given)
+    takes = _moved(equation.b, b * times, equation.taken)
     what = (
-        f"the edge {source} -> {to} does not balance: in a round {source.node} gives "
-        f"{_shown(gives)} tokens{given_by} and {to.node} takes {_shown(takes)}{taken_by}"
+        f"the edge {source} -> {to} does not balance: in a round {source.node} gives {gives} "
+        f"and {to.node} takes {takes}"
     )
     hints = []
     if equation.a != source and (b * equation.taken / a).denominator == 1:
@@ -196,6 +196,14 @@ def _unbalanced(equation: _Equation, ratios: _Ratios) -> Problem:
         hints.append(f"let {to} take {_shown(a * equation.given / b)} in each firing")
     hint = ", or ".join(hints) or "change a rate on another path between the two"
     return Problem(str(equation.edge.mark), what, hint)
+
+
+def _moved(key: Key, value: Fraction, rate: int) -> str:
+    tokens = value * rate
+    text = f"{_shown(tokens)} token{'s' if tokens != 1 else ''}"
+    if isinstance(key, PortRef):
+        return text
+    return f"{text} ({_shown(value)} firing{'s' if value != 1 else ''} of {rate})"
 
 
 def _too_many(graph: Graph, firings: Mapping[str, int]) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.errors import Problems, nearest
+from flowrl.errors import Problems, closest, nearest
 from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.options import checked_option
 from flowrl.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
@@ -59,6 +59,7 @@ class EdgeReader:
             if edge.kind != "stream":
                 hint = "leave one out"
             self.problems.tell(edge.mark, what, hint)
+            self.unsure |= {source.node for source in before.sources}
         found[edge.to] = edge
 
     def remove(self, statement: Statement, found: dict[PortRef, Edge]) -> None:
@@ -86,6 +87,7 @@ class EdgeReader:
                 names = {*self.nodes, *self.broken, *self.parts}
                 what = f"edges: unknown node '{end.node}'"
                 self.problems.tell(statement.mark, what, nearest(end.node, names))
+                self.unsure |= self.members(closest(end.node, names) or "")
         if not all(map(self.known, ends)):
             return None
         pairs = [self.pair(statement, source) for source in statement.sources]

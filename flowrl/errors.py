@@ -66,12 +66,18 @@ class RunError(FlowError):
     """A run folder cannot be written, found or read."""
 
 
+def closest(word: str, words: Iterable[str]) -> str | None:
+    """The right word that was probably meant."""
+    # sorted: equally close words are told in the same order in every process
+    return next(iter(difflib.get_close_matches(word[:80], sorted(set(words)), n=1)), None)
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The hint that names the nearest right word, or lists the right words."""
+    """The hint that names the closest right word, or lists the right words."""
     known = sorted(set(words))
-    found = difflib.get_close_matches(word[:80], known, n=1, cutoff=0.6)
-    if found:
-        return f"did you mean '{found[0]}'?"
+    found = closest(word, known)
+    if found is not None:
+        return f"did you mean '{found}'?"
     if not known:
         return "there are none"
     shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")

@@ -109,7 +109,8 @@ class ScopeReader:
             if name in shared:
                 self.problems.tell(item.at, f"the section '{name}' is used by no node")
             elif not (self.broken and name in self.catalogue.kinds()):
-                hint = nearest(name, {*keys, "extends", *shared})
+                kinds = set(self.catalogue.kinds()) - {"node"}
+                hint = nearest(name, {*keys, "extends", *shared, *kinds})
                 self.problems.tell(item.at, f"unknown key '{name}'", hint)
 
     def node(

@@ -1,0 +1,638 @@
+"""Each kind of problem, with its exact message: where, what, and how to mend it."""
+
+from __future__ import annotations
+
+import pytest
+
+RL = """
+    policy: {{type: 'toys:Greedy'{policy}}}
+    nodes:
+      envs: {{type: 'toys:Envs'{envs}}}
+      collector: {{type: 'toys:Collector'{collector}}}
+      buffer: {{type: 'toys:Buffer'{buffer}}}
+      learner: {{type: 'toys:Learner'{learner}}}
+    edges:
+      - collector <-> envs
+      - collector -> buffer -> learner
+      - learner -> collector{weights}
+    {more}
+"""
+
+
+def rl(**words: str) -> str:
+    """A small graph with some words put in."""
+    names = ("policy", "envs", "collector", "buffer", "learner", "weights", "more")
+    return RL.format(**{n: words.get(n, "") for n in names})
+
+
+def test_the_small_graph_is_sound(problems):
+    assert problems(rl()) == []
+
+
+# what is written
+
+
+def test_an_unknown_key_of_the_graph_is_told_with_the_nearest_name(problems):
+    assert problems("""
+        nodes: {s: {type: 'toys:Source', rate: 1}, t: 'toys:Sink'}
+        edgs: [s -> t]
+        edges: [s -> t]
+        """) == ["g.yaml:2:1: unknown key 'edgs'; did you mean 'edges'?"]
+
+
+def test_an_unknown_parameter_is_told_with_the_nearest_name(problems):
+    assert problems(rl(buffer=", batchsize: 4")) == [
+        "g.yaml:5:33: nodes.buffer: unknown key 'batchsize'; did you mean 'batch_size'?"
+    ]
+
+
+def test_a_misspelt_key_of_the_engine_is_told_with_the_nearest_name(problems):
+    assert problems(rl(collector=", replcas: 4")) == [
+        "g.yaml:4:39: nodes.collector: unknown key 'replcas'; did you mean 'replicas'?"
+    ]
+
+
+def test_a_parameter_of_a_part_is_sent_there(problems):
+    assert problems(rl(learner=", gamma: 0.9")) == [
+        "g.yaml:6:35: nodes.learner: unknown key 'gamma'; known: every, on_failure, on_policy, "
+        "policy, replicas, type; a parameter of the policy goes under 'policy:'"
+    ]
+
+
+def test_an_unknown_parameter_of_a_shared_part_is_told_once(problems):
+    assert problems(rl(policy=", lrr: 1")) == [
+        "g.yaml:1:31: policy: unknown key 'lrr'; did you mean 'lr'?"
+    ]
+
+
+def test_an_unknown_node_type_is_told_with_the_nearest_name(problems):
+    assert problems("""
+        nodes:
+          a: {type: naive_bufer}
+        """) == [
+        "g.yaml:2:13: nodes.a: unknown node type 'naive_bufer'; did you mean 'naive_buffer'? "
+        "(your own: 'package.module:Class')"
+    ]
+
+
+def test_an_unknown_part_type_is_told_with_the_nearest_name(problems):
+    assert problems("""
+        nodes:
+          a: {type: learner, policy: dqm}
+        """)[0] == (
+        "g.yaml:2:30: nodes.a.policy: unknown policy type 'dqm'; did you mean 'dqn'? "
+        "(your own: 'package.module:Class')"
+    )
+
+
+def test_a_part_of_another_kind_is_told(problems):
+    assert problems("""
+        nodes:
+          a: {type: 'toys:Learner', policy: 'toys:Mesh'}
+        """)[0] == (
+        "g.yaml:2:37: nodes.a.policy: 'toys:Mesh' is a model type; a policy is wanted here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_name", "said"),
+    [
+        ("toys:Sorce", "'toys:Sorce': the module 'toys' has no 'Sorce'; did you mean 'Source'?"),
+        (
+            "toys:NOT_A_NODE",
+            "'toys:NOT_A_NODE' is not a node type; subclass flowrl.Node, or decorate a function "
+            "with @flowrl.as_node",
+        ),
+        ("toys:Mute", "'toys:Mute' has the port 'data' and never fires; define fire"),
+        (
+            "no_such_module:Class",
+            "'no_such_module:Class': there is no module 'no_such_module'; install it, or put it "
+            "beside .",
+        ),
+    ],
+)
+def test_a_type_of_ones_own_that_is_none_is_told(problems, type_name, said):
+    (told,) = problems(f"nodes:\n  a: '{type_name}'\n")
+    assert told == f"g.yaml:2:6: nodes.a: {said}"
+
+
+def test_a_module_that_raises_is_told_with_its_line(problems, write):
+    write("x = 1\nx / 0\n", "raising_module.py")
+    assert problems("nodes: {a: 'raising_module:Class'}") == [
+        "g.yaml:1:12: nodes.a: 'raising_module:Class' cannot be imported: ZeroDivisionError: "
+        "division by zero (raising_module.py:2)"
+    ]
+
+
+def test_a_module_that_needs_another_one_is_told(problems, write):
+    write("import no_such_dependency\n", "needing_module.py")
+    assert problems("nodes: {a: 'needing_module:Class'}") == [
+        "g.yaml:1:12: nodes.a: 'needing_module:Class' needs the module 'no_such_dependency'; "
+        "install it"
+    ]
+
+
+def test_a_module_beside_the_graph_that_another_hides_is_told(problems, write):
+    import json
+
+    write("", "json.py")
+    assert problems("nodes: {a: 'json:Class'}") == [
+        "g.yaml:1:12: nodes.a: the module 'json' beside the graph is hidden by "
+        f"{json.__file__}; rename json"
+    ]
+
+
+def test_an_unknown_node_is_told_with_the_nearest_name(problems):
+    assert problems("""
+        nodes: {source: 'toys:Source', sink: 'toys:Sink'}
+        edges:
+          - sorce -> sink
+        """) == ["g.yaml:3:5: edges: unknown node 'sorce'; did you mean 'source'?"]
+
+
+def test_an_unknown_port_is_told_with_the_nearest_name(problems):
+    assert problems("""
+        nodes: {source: 'toys:Source', sink: 'toys:Sink'}
+        edges:
+          - source.out -> sink.dta
+        """) == ["g.yaml:3:5: edges: 'sink' has no port 'dta'; did you mean 'data'?"]
+
+
+def test_an_unknown_option_is_told_with_the_nearest_name(problems):
+    assert problems(rl(weights=": {lagg: 1}")) == [
+        "g.yaml:10:28: edges: unknown option 'lagg'; did you mean 'lag'?"
+    ]
+
+
+def test_an_option_of_another_kind_of_edge_is_told(problems):
+    assert problems(rl(weights=": {capacity: 1}")) == [
+        "g.yaml:10:28: edges: 'capacity' is an option of stream edges; collector.weights is a "
+        "state; options of a state edge: lag, every, latest, max_staleness"
+    ]
+
+
+def test_a_link_has_no_options(problems):
+    assert problems("""
+        nodes: {e: 'toys:Envs', r: 'toys:Relay', s: 'toys:Relay'}
+        edges:
+          - r <-> e: {lag: 1}
+          - s <-> r
+        """)[0] == (
+        "g.yaml:3:15: edges: 'lag' is an option of state edges; r.inner is a link; "
+        "a link has no options"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("lag: -1", "lag is -1; expected a whole number of rounds, 0 to 1,000,000"),
+        ("lag: true", "lag is True; expected a whole number of rounds, 0 to 1,000,000"),
+        ("lag: 0.5", "lag is 0.5; expected a whole number of rounds, 0 to 1,000,000"),
+        ("latest: 1", "latest is 1; expected true or false"),
+        (
+            "max_staleness: x",
+            "max_staleness is 'x'; expected a whole number of rounds, 0 to 1,000,000",
+        ),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_told(problems, option, said):
+    (told,) = problems(rl(weights=f": {{{option}}}"))
+    column = 30 + len(option.partition(":")[0])
+    assert told == f"g.yaml:10:{column}: edges: collector.weights: {said}"
+
+
+# parameters
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("whole: 0", "whole is 0; expected greater than or equal to 1"),
+        ("whole: 11", "whole is 11; expected less than or equal to 10"),
+        ("whole: 2.0", "whole is 2.0; expected an integer"),
+        ("whole: true", "whole is True; expected an integer"),
+        ("whole: '3'", "whole is '3'; expected an integer"),
+        ("whole: null", "whole is None; expected an integer"),
+        ("whole: 2020-01-01", "whole is '2020-01-01'; expected an integer"),
+        ("real: high", "real is 'high'; expected a number"),
+        ("real: true", "real is True; expected a number"),
+        ("real: .nan", "real is nan; expected a finite number"),
+        ("real: .inf", "real is inf; expected a finite number"),
+        ("real: 1e999", "real is inf; expected a finite number"),
+        ("flag: yes", "flag is 'yes'; expected a boolean"),
+        ("flag: 1", "flag is 1; expected a boolean"),
+        ("text: 1", "text is 1; expected a string"),
+        ("maybe: x", "maybe is 'x'; expected an integer"),
+        ("names: a", "names is 'a'; expected a list"),
+        ("table: []", "table is []; expected a dictionary"),
+    ],
+)
+def test_a_wrong_value_of_a_parameter_is_told(problems, written, said):
+    (told,) = problems(f"nodes:\n  a: {{type: 'toys:Typed', must: 1, {written}}}\n")
+    column = 37 + len(written.partition(" ")[0])
+    assert told == f"g.yaml:2:{column}: nodes.a.{said}"
+
+
+def test_a_wrong_value_inside_a_list_is_told_at_its_place(problems):
+    assert problems("""
+        nodes:
+          a:
+            type: toys:Typed
+            must: 1
+            names: [x, 2]
+            table: {k: v}
+        """) == [
+        "g.yaml:5:16: nodes.a.names.1 is 2; expected a string",
+        "g.yaml:6:16: nodes.a.table.k is 'v'; expected an integer",
+    ]
+
+
+def test_a_missing_required_parameter_is_told(problems):
+    assert problems("nodes:\n  a: {type: 'toys:Typed'}\n") == [
+        "g.yaml:2:3: nodes.a: missing required parameter 'must'; add 'must: …'"
+    ]
+
+
+def test_a_missing_required_part_is_told(problems):
+    assert (
+        "g.yaml:2:3: nodes.l: missing required parameter 'policy'; give it here, or as the "
+        "section 'policy' at the top" in problems("nodes:\n  l: {type: 'toys:Learner'}\n")
+    )
+
+
+def test_a_part_that_is_no_mapping_is_told(problems):
+    assert problems("nodes: {l: {type: 'toys:Learner', policy: 3}}")[0] == (
+        "g.yaml:1:43: nodes.l.policy is 3; expected the policy's type, or a mapping with it"
+    )
+
+
+def test_a_part_without_type_is_told(problems):
+    told = problems("nodes: {l: {type: 'toys:Learner', policy: {lr: 3}}}")[0]
+    assert told.startswith("g.yaml:1:43: nodes.l.policy: missing 'type'; known: ")
+
+
+def test_a_required_part_cannot_be_null(problems):
+    assert problems("""
+        policy: toys:Greedy
+        nodes: {l: {type: 'toys:Learner', policy: null}}
+        """)[0].startswith("g.yaml:2:43: nodes.l.policy is None; expected the policy's type")
+
+
+# ports
+
+
+def test_a_missing_required_input_is_told_with_what_would_feed_it(problems):
+    assert problems("""
+        nodes:
+          s: toys:Source
+          t: {type: toys:Pipe}
+          u: toys:Sink
+        edges: [t -> u]
+        """) == [
+        "g.yaml:2:3: nodes.s: nobody takes the output 'out' (samples); add 's.out -> t.data'",
+        "g.yaml:3:3: nodes.t: the input 'data' (samples) is not connected; add 's.out -> t.data'",
+    ]
+
+
+def test_a_missing_link_and_state_are_told(problems):
+    assert problems("""
+        policy: toys:Greedy
+        nodes:
+          c: toys:Collector
+          t: toys:Sink
+        edges: [c -> t]
+        """) == [
+        "g.yaml:3:3: nodes.c: the link 'envs' (envs) is not connected; no node of the graph gives "
+        "'envs'",
+        "g.yaml:3:3: nodes.c: the state input 'weights' (weights) is not connected; no node of "
+        "the graph gives 'weights'",
+    ]
+
+
+def test_a_required_output_that_nobody_takes_is_told(problems):
+    assert problems("nodes: {s: 'toys:Source'}") == [
+        "g.yaml:1:9: nodes.s: nobody takes the output 'out' (samples); remove the node, or add "
+        "one that takes it"
+    ]
+
+
+def test_an_ambiguous_input_lists_the_candidates(problems):
+    assert problems("""
+        nodes: {s: 'toys:Source', j: 'toys:Join'}
+        edges: [s -> j]
+        """) == [
+        "g.yaml:2:9: edges: 's -> j' is ambiguous; write 's.out -> j.left' or 's.out -> j.right'"
+    ]
+
+
+def test_an_ambiguous_output_lists_the_candidates(problems):
+    assert problems("""
+        nodes: {s: 'toys:Source', f: 'toys:Fork', t: 'toys:Sink', u: 'toys:Sink'}
+        edges: [s -> f, f -> t, f.even -> u]
+        """) == [
+        "g.yaml:2:17: edges: 'f -> t' is ambiguous; write 'f.odd -> t.data' or 'f.even -> t.data'"
+    ]
+
+
+def test_incompatible_ports_list_the_candidates(problems):
+    assert problems("""
+        policy: toys:Greedy
+        nodes: {s: 'toys:Source', l: 'toys:Learner', b: 'toys:Buffer'}
+        edges: [l -> b]
+        """)[0] == (
+        "g.yaml:3:9: edges: no output of 'l' fits an input of 'b'; outputs of 'l': weights "
+        "(weights), priorities (priorities, optional); inputs of 'b': data (samples), demos "
+        "(samples, optional), priorities (priorities, optional); optional inputs must be named"
+    )
+
+
+def test_incompatible_links_list_the_candidates(problems):
+    assert problems("""
+        nodes: {s: 'toys:Source', e: 'toys:Envs', t: 'toys:Sink'}
+        edges: [s -> t, s <-> e]
+        """)[0] == (
+        "g.yaml:2:17: edges: 's' and 'e' have no link and service that fit; services and links "
+        "of 's': none; of 'e': serve (envs)"
+    )
+
+
+def test_an_input_that_is_fed_twice_is_told(problems):
+    assert problems("""
+        nodes: {a: 'toys:Source', b: 'toys:Source', t: 'toys:Sink'}
+        edges:
+          - a -> t
+          - b -> t
+        """) == [
+        "g.yaml:4:5: edges: the input t.data is fed twice (first at g.yaml:3:5); "
+        "list the sources together: 'a.out, b.out -> t.data'",
+    ]
+
+
+def test_a_stateful_service_with_two_clients_is_told(problems):
+    assert problems("""
+        nodes: {e: 'toys:Envs', r: 'toys:Relay', s: 'toys:Relay'}
+        edges:
+          - r <-> e
+          - s <-> e
+        """)[-1] == (
+        "g.yaml:4:5: the service e.serve has 2 clients (r.inner, s.inner); it keeps state, so it "
+        "can have one; give each client a node of its own such as 'e'"
+    )
+
+
+def test_a_stateless_service_may_have_several_clients(problems):
+    told = problems("""
+        nodes: {e: 'toys:Oracle', r: 'toys:Relay', s: 'toys:Relay'}
+        edges: [r <-> e, s <-> e]
+        """)
+    assert all("nobody takes the service" in p for p in told)
+    assert len(told) == 2
+
+
+def test_links_in_a_circle_are_told(problems):
+    assert problems("""
+        nodes: {r: 'toys:Relay', s: 'toys:Relay'}
+        edges:
+          - r.inner <-> s.serve
+          - s.inner <-> r.serve
+        """) == ["g.yaml:3:5: the links r <-> s <-> r call each other in a circle; cut one"]
+
+
+# columns
+
+
+def test_a_column_that_is_not_given_is_told(problems):
+    assert problems(rl(policy=", gives: [logb], needs: [logp]")) == [
+        "g.yaml:9:5: learner.data needs the column 'logp' (float32), and buffer.batches does not "
+        "give it; it gives obs float32[4], action int64, logb float32; did you mean 'logb'?"
+    ]
+
+
+def test_a_column_of_another_type_or_shape_is_told(problems):
+    for policy, wanted in ((", shape: 3", "float32[3]"), (", dtype: uint8", "uint8[4]")):
+        assert problems(rl(policy=policy)) == [
+            f"g.yaml:9:5: learner.data needs the column 'obs' as {wanted}, and buffer.batches "
+            "gives it as float32[4]; convert it in between, or change the node that makes it"
+        ]
+
+
+def test_sources_of_one_input_with_other_columns_are_told(problems):
+    assert problems("""
+        nodes:
+          a: {type: toys:Source, columns: [obs]}
+          b: {type: toys:Source, columns: [act]}
+          t: toys:Sink
+        edges:
+          - a, b -> t
+        """) == [
+        "g.yaml:6:5: a.out, b.out -> t.data: its sources give different columns: a.out gives obs "
+        "float32; b.out gives act float32; put a node in between that makes them alike"
+    ]
+
+
+# rates
+
+
+def test_rates_that_do_not_balance_are_told_with_what_would(problems):
+    assert problems("""
+        nodes:
+          s: {type: toys:Source, rate: 2}
+          f: toys:Fork
+          p: {type: toys:Pipe, takes: 3}
+          j: toys:Join
+        edges:
+          - s -> f
+          - f.odd -> p -> j.left
+          - f.even -> j.right
+        """) == [
+        "g.yaml:9:5: the edge f.even -> j.right does not balance: in a round f gives 3 tokens "
+        "(3 firings of 1) and j takes 1 token (1 firing of 1); let j.right take 3 in each firing"
+    ]
+
+
+def test_a_rate_of_zero_is_told(problems):
+    assert problems("""
+        nodes:
+          s: {type: toys:Source, rate: 0}
+          t: toys:Sink
+        edges: [s -> t]
+        """) == ["g.yaml:2:26: nodes.s: rate is 0, and it is the rate of 'out'; make it 1 or more"]
+
+
+def test_an_auto_rate_that_cannot_be_whole_is_told(problems):
+    assert problems("""
+        nodes:
+          s: toys:Source
+          f: toys:Fork
+          p: {type: toys:Pipe, takes: 2}
+          a: toys:AutoSink
+          j: toys:Join
+        edges:
+          - s -> f
+          - f.odd -> p
+          - f.even, p -> a
+        """)[-1].startswith("g.yaml:10:5: the edge p.out -> a.data does not balance: in a round p")
+
+
+def test_a_cycle_without_an_initial_token_is_named(problems):
+    assert problems("""
+        nodes: {a: 'toys:Pipe', b: 'toys:Pipe', c: 'toys:Pipe'}
+        edges:
+          - a -> b -> c
+          - c -> a
+        """) == [
+        "g.yaml:4:5: the cycle a -> b -> c -> a has no initial token: each of its nodes waits for "
+        "the one before; close a loop through an input that begins with tokens, or carry state on "
+        "a state edge"
+    ]
+
+
+def test_a_capacity_below_one_round_is_told(problems):
+    assert problems("""
+        nodes:
+          s: {type: toys:Source, rate: 4}
+          t: toys:Sink
+        edges:
+          - s -> t: {capacity: 3}
+        """) == [
+        "g.yaml:5:5: s.out -> t.data: its capacity is 3 and one round puts 4 tokens on it; write "
+        "'capacity: 4' or more, or leave it out"
+    ]
+
+
+def test_a_round_without_end_is_told(problems):
+    pipes = "".join(f"  p{i}: {{type: 'toys:Pipe', gives: 1000}}\n" for i in range(4))
+    told = problems(
+        f"nodes:\n  s: toys:Source\n{pipes}  t: toys:Sink\nedges: [s -> p0 -> p1 -> p2 -> p3 -> t]"
+    )
+    assert told == [
+        "g.yaml:7:3: nodes.t: a round would be 1000000000000 firings of it; rates with large "
+        "common factors keep rounds short"
+    ]
+
+
+# amounts
+
+
+def test_a_warm_up_that_is_too_short_is_told(problems):
+    phase = "warmup: [{edges: [collector -> buffer], steps: 16}]"
+    assert problems(rl(buffer=", batch_size: 64", more=phase)) == [
+        "g.yaml:11:10: nodes.buffer: the first batch needs 64 rows (batch_size), and 24 have come "
+        "in by then; warm up longer: 'warmup: [{edges: [collector -> buffer], steps: 64}]', or "
+        "lower batch_size"
+    ]
+
+
+def test_a_missing_warm_up_is_told(problems):
+    assert problems(rl(buffer=", batch_size: 9")) == [
+        "g.yaml:5:33: nodes.buffer: the first batch needs 9 rows (batch_size), and 8 have come in "
+        "by then; warm up longer: 'warmup: [{edges: [collector -> buffer], steps: 9}]', or lower "
+        "batch_size"
+    ]
+
+
+def test_rows_are_counted_through_nodes_that_say_nothing_of_them(problems):
+    told = problems("""
+        policy: toys:Greedy
+        nodes:
+          envs: toys:Envs
+          collector: toys:Collector
+          pipe: toys:Pipe
+          buffer: {type: toys:Buffer, batch_size: 17}
+          learner: toys:Learner
+        edges:
+          - collector <-> envs
+          - collector -> pipe -> buffer -> learner
+          - learner -> collector
+        warmup:
+          - {edges: [collector -> buffer], rounds: 1}
+        """)
+    assert told[0].startswith(
+        "g.yaml:13:5: nodes.buffer: the first batch needs 17 rows (batch_size), and 16 have come"
+    )
+
+
+def test_batches_larger_than_their_buffer_are_told(problems):
+    assert problems(rl(buffer=", size: 4, batch_size: 8")) == [
+        "g.yaml:5:42: nodes.buffer: batches of 8 rows are drawn from 4; make size larger"
+    ]
+
+
+def test_a_buffer_that_does_not_fit_is_told_before_anything_is_allocated(problems, monkeypatch):
+    monkeypatch.setattr("flowrl.amounts.machine_memory_bytes", lambda: 8_000_000_000)
+    assert problems(rl(buffer=", size: 1_000_000_000")) == [
+        "g.yaml:5:33: nodes.buffer would take 24.0 GB; this machine has 8.0 GB; make it smaller, "
+        "or store smaller columns"
+    ]
+
+
+# time
+
+
+def test_an_on_policy_learner_behind_a_stale_edge_is_warned_of(checked):
+    found = checked(rl(learner=", on_policy: true", weights=": {lag: 1}"))
+    assert found.problems == []
+    assert [str(w) for w in found.warnings] == [
+        "g.yaml:10:5: learner learns on-policy, and learner.weights -> collector.weights is stale "
+        "(lag 1); leave the lag out, or use an algorithm that corrects for it"
+    ]
+
+
+def test_an_on_policy_learner_with_fresh_data_is_not_warned_of(checked):
+    assert checked(rl(learner=", on_policy: true")).warnings == []
+
+
+def test_more_staleness_than_is_allowed_is_told(problems):
+    assert problems(rl(weights=": {lag: 3, max_staleness: 2}")) == [
+        "g.yaml:10:5: learner.weights -> collector.weights: max_staleness is 2 rounds, and "
+        "learner.weights -> collector.weights has lag 3; lower the lag to 2, or allow 3"
+    ]
+
+
+def test_staleness_is_followed_along_streams(problems):
+    text = rl(weights=": {lag: 3}").replace(
+        "- collector -> buffer -> learner",
+        "- collector -> buffer\n      - buffer -> learner: {max_staleness: 2}",
+    )
+    assert problems(text) == [
+        "g.yaml:10:5: buffer.batches -> learner.data: max_staleness is 2 rounds, and "
+        "learner.weights -> collector.weights has lag 3; lower the lag to 2, or allow 3"
+    ]
+
+
+def test_lag_and_latest_exclude_each_other(problems):
+    assert problems(rl(weights=": {lag: 1, latest: true}")) == [
+        "g.yaml:10:5: learner.weights -> collector.weights: 'lag' and 'latest' exclude each "
+        "other; leave one out"
+    ]
+
+
+# all at once
+
+
+def test_several_problems_are_told_at_once(problems):
+    assert problems("""
+        seed: -1
+        polcy: toys:Greedy
+        nodes:
+          envs: {type: toys:Envs, count: 0}
+          buffer: {type: toys:Bufer}
+          sink: {type: toys:Sink, rat: 1}
+          source: toys:Source
+          pipe: toys:Pipe
+        edges:
+          - envs -> sink: {cap: 1}
+          - source -> pip
+        limits: {step: 3, time: soon}
+        """) == [
+        "g.yaml:4:34: nodes.envs.count is 0; expected greater than or equal to 1",
+        "g.yaml:5:18: nodes.buffer: 'toys:Bufer': the module 'toys' has no 'Bufer'; did you mean "
+        "'Buffer'?",
+        "g.yaml:6:27: nodes.sink: unknown key 'rat'; did you mean 'rate'?",
+        "g.yaml:2:1: unknown key 'polcy'; did you mean 'policy'?",
+        "g.yaml:11:5: edges: unknown node 'pip'; did you mean 'pipe'?",
+        "g.yaml:1:7: seed is -1; expected a whole number from 0 to 9223372036854775807",
+        "g.yaml:12:10: limits: unknown key 'step'; did you mean 'steps'?",
+        "g.yaml:12:25: limits.time is 'soon'; expected a time such as 30s, 10m or 2h",
+    ]
