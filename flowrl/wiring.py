@@ -237,7 +237,11 @@ def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
     queue = DropOldest(capacity) if edge.when_full == "drop_oldest" else deque()
     port = checked.graph.nodes[edge.to.node].port(edge.to.port)
     if isinstance(port, In) and port.initial is not None:
-        queue.extend((port.initial(), START) for _ in range(program.initial[edge.to]))
+        try:
+            queue.extend((port.initial(), START) for _ in range(program.initial[edge.to]))
+        except Exception as error:
+            doing = f"making the initial tokens of '{edge.to.port}'"
+            raise NodeError(edge.to.node, doing, error) from error
     return queue
 
 
