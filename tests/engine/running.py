@@ -1,0 +1,63 @@
+"""Running graphs of toy nodes: what the engine told, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowrl.check import check
+from flowrl.context import Keep, Metrics, Record, Verdict
+from flowrl.engine import Cut, Engine
+from flowrl.graph import Limits
+from flowrl.loading import load_tree
+from flowrl.runner import Runner
+
+
+class Trace:
+    """A sink that remembers: `lines` are the nodes' logs, in the order of the program."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.others: list[tuple[str, Record]] = []
+
+    def record(self, runner: Runner, record: Record) -> None:
+        if isinstance(record, Metrics | Keep | Verdict):
+            self.others.append((runner.key, record))
+        else:
+            self.lines.append(f"{runner.key}: {record}")
+
+    def of(self, key: str) -> list[str]:
+        """What one node told."""
+        return [line.partition(": ")[2] for line in self.lines if line.partition(": ")[0] == key]
+
+
+def tree(nodes: Mapping[str, Any], edges: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """A graph whose node types are toys."""
+    whole = {
+        name: {"type": f"tests.engine.toy_nodes:{node}"}
+        if isinstance(node, str)
+        else {**node, "type": f"tests.engine.toy_nodes:{node['type']}"}
+        for name, node in nodes.items()
+    }
+    return {"nodes": whole, "edges": list(edges), **more}
+
+
+def engine_of(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> tuple[Engine, Trace]:
+    """An engine for a sound graph, and its trace."""
+    trace = Trace()
+    checked = check(load_tree(graph)).demand()
+    return Engine(checked, trace, seed, Limits(**limits)), trace
+
+
+def run(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> tuple[Engine, Trace, Cut]:
+    """The same, run to its cut and closed."""
+    engine, trace = engine_of(graph, seed, **limits)
+    try:
+        return engine, trace, engine.run()
+    finally:
+        engine.close()
+
+
+def lines(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> list[str]:
+    """What the nodes told until the cut."""
+    return run(graph, seed, **limits)[1].lines

@@ -1,0 +1,82 @@
+"""The bundled graphs: the same graph and seed give the same bits, whatever surrounds them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowrl
+
+GRAPHS = ("cartpole_dqn", "cartpole_ppo")
+ITERS = {"cartpole_dqn": 200, "cartpole_ppo": 3}
+
+POISON = """
+import random, sys
+import numpy, torch
+random.seed({0}); numpy.random.seed({0}); torch.manual_seed({0})
+random.random(); numpy.random.rand({0}); torch.rand({0})
+import flowrl
+flowrl.load(sys.argv[1]).run(seed=5, train_iters=int(sys.argv[2]), out=sys.argv[3])
+"""
+
+
+def poisoned(graph: str, out: Path, poison: int) -> tuple[str, str]:
+    """Digest and metrics of a run in a process of its own, with other global random states."""
+    command = [sys.executable, "-c", POISON.format(poison), graph, str(ITERS[graph]), str(out)]
+    env = {**os.environ, "PYTHONHASHSEED": str(poison)}
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=120)
+    summary = json.loads((out / "summary.json").read_text())
+    return summary["digest"], (out / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_other_global_random_states_and_hash_seeds_change_nothing(
+    graph: str, tmp_path: Path
+) -> None:
+    first, second = (poisoned(graph, tmp_path / str(n), n) for n in (1, 4242))
+    assert first == second
+    assert first[1].count("\n") > 2
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_two_runs_in_a_process_are_the_same_and_another_seed_is_not(
+    graph: str, tmp_path: Path
+) -> None:
+    loaded = flowrl.load(graph)
+    results = [
+        loaded.run(seed=seed, train_iters=ITERS[graph], out=tmp_path / str(number))
+        for number, seed in enumerate((1, 1, 2))
+    ]
+    first, again, other = results
+    assert first.digest == again.digest != other.digest
+    metrics = [(tmp_path / str(n) / "metrics.jsonl").read_text() for n in range(3)]
+    assert metrics[0] == metrics[1] != metrics[2]
+
+
+def test_the_resolved_graph_of_a_run_repeats_it(tmp_path: Path) -> None:
+    first = flowrl.load("cartpole_dqn").run(
+        seed=3, set={"learner.policy.lr": 2e-3}, train_iters=60, out=tmp_path / "a"
+    )
+    again = flowrl.load(tmp_path / "a" / "graph.yaml").run(out=tmp_path / "b")
+    assert again.digest == first.digest
+    assert again.train_iters == 60
+    assert (tmp_path / "a" / "metrics.jsonl").read_text() == (
+        tmp_path / "b" / "metrics.jsonl"
+    ).read_text()
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_stale_graph_is_as_deterministic(lag: int, tmp_path: Path) -> None:
+    stale = flowrl.load("cartpole_dqn", {"collector.weights.lag": lag})
+    digests = {stale.run(train_iters=60, out=tmp_path / str(n)).digest for n in range(2)}
+    assert len(digests) == 1
+
+
+def test_the_evaluator_changes_no_weights(tmp_path: Path) -> None:
+    often = flowrl.load("cartpole_dqn", {"evaluator.weights.every": 7})
+    a = flowrl.load("cartpole_dqn").run(train_iters=60, out=tmp_path / "a")
+    b = often.run(train_iters=60, out=tmp_path / "b")
+    assert a.digest == b.digest
