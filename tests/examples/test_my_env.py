@@ -1,0 +1,42 @@
+"""An env of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from flowrl.api import load
+
+GRAPH = Path(__file__).parents[2] / "examples" / "my_env" / "corridor.yaml"
+
+
+@pytest.fixture
+def corridor(monkeypatch: Any) -> Any:
+    """The env's class, as a graph beside it imports it."""
+    monkeypatch.syspath_prepend(str(GRAPH.parent))
+    return __import__("corridor").Corridor
+
+
+def test_the_env_keeps_the_rules_of_gymnasium(corridor: Any) -> None:
+    check_env(corridor(), skip_render_check=True)
+
+
+def test_walking_to_the_right_ends_at_the_goal(corridor: Any) -> None:
+    env = corridor(length=3)
+    env.reset(seed=1)
+    env.at = 0
+    assert env.step(0)[0].tolist() == [0.0]  # there is a wall
+    steps = [env.step(1) for _ in range(3)]
+    assert [step[2] for step in steps] == [False, False, True]
+    assert [round(step[1], 2) for step in steps] == [-0.01, -0.01, 0.99]
+    assert not any(step[3] for step in steps)
+
+
+def test_the_graph_solves_the_env(tmp_path: Path) -> None:
+    end = load(GRAPH).run(train_iters=1000, out=tmp_path / "run")
+    assert end.status == "solved"
+    assert end.eval_return is not None
+    assert end.eval_return > 0.9

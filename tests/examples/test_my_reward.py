@@ -1,0 +1,77 @@
+"""Reward nodes of one's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.api import load
+from flowrl.batch import Batch
+
+FOLDER = Path(__file__).parents[2] / "examples" / "my_reward"
+
+
+@pytest.fixture
+def rewards(monkeypatch: Any) -> Any:
+    """The module, as a graph beside it imports it."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield __import__("rewards")
+    sys.modules.pop("rewards")
+
+
+def rows(reward: list[float], position: list[float]) -> Batch:
+    next_obs = np.zeros((len(reward), 4), np.float32)
+    next_obs[:, 0] = position
+    return Batch({"reward": np.array(reward, np.float32), "next_obs": next_obs})
+
+
+def test_the_function_pays_less_the_farther_the_cart_is(rewards: Any) -> None:
+    data = rows([1, 1, 1], [0, 1.2, -2.4])
+    paid = rewards.stay_centred(data, weight=0.4)
+    np.testing.assert_allclose(paid["reward"], [1.0, 0.9, 0.6], rtol=1e-6)
+    assert paid["reward"].dtype == np.float32
+    assert paid["next_obs"] is data["next_obs"]
+
+
+def test_the_class_divides_by_the_root_mean_square_of_all_rows(rewards: Any) -> None:
+    node = rewards.UnitReward()
+    np.testing.assert_allclose(node.fire(rows([3, 3], [0, 0]))["reward"], [1, 1])
+    scale = ((9 + 9 + 25 + 1) / 4) ** 0.5
+    np.testing.assert_allclose(
+        node.fire(rows([5, 1], [0, 0]))["reward"], [5 / scale, 1 / scale], rtol=1e-6
+    )
+
+
+def test_the_class_leaves_rewards_of_zero(rewards: Any) -> None:
+    assert rewards.UnitReward().fire(rows([0, 0], [0, 0]))["reward"].tolist() == [0, 0]
+
+
+def test_the_class_reports_its_scale_at_its_interval(rewards: Any) -> None:
+    node = rewards.UnitReward(log_every_rows=4)
+    for _ in range(4):
+        node.fire(rows([2, 2], [0, 0]))
+    assert [dict(record.values) for record in node.ctx.records] == [{"reward_scale": 2.0}] * 2
+
+
+def test_the_class_goes_on_from_a_saved_state(rewards: Any) -> None:
+    one, two = rewards.UnitReward(), rewards.UnitReward()
+    one.fire(rows([4], [0]))
+    two.load_state_dict(one.state_dict())
+    more = rows([2, 1], [0, 0])
+    assert one.fire(more)["reward"].tolist() == two.fire(more)["reward"].tolist()
+
+
+def test_each_reward_changes_what_is_learned(tmp_path: Path) -> None:
+    graphs = ["cartpole_dqn", FOLDER / "centred.yaml", FOLDER / "scaled.yaml"]
+    ends = [load(g).run(train_iters=20, out=tmp_path / str(i)) for i, g in enumerate(graphs)]
+    assert len({end.digest for end in ends}) == 3
+
+
+def test_a_wrong_value_is_told_before_anything_runs() -> None:
+    checked = load(FOLDER / "scaled.yaml", {"unit.log_every_rows": 0}).check()
+    assert not checked.ok
+    assert "log_every_rows" in str(checked.problems[0])
