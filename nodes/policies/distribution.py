@@ -73,7 +73,7 @@ class Categorical:
 
 
 class DiagonalGaussian:
-    """Independent normals. The env gets them clipped to its bounds; likelihoods are of the drawn."""
+    """Independent normals. Likelihoods are of what was drawn; the env gets that clipped."""
 
     def __init__(self, action: Column, init_std: float) -> None:
         n = math.prod(action.shape)

@@ -27,50 +27,34 @@ class Dqn(Policy):
         """The parameters of DQN."""
 
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="mlp")
-        gamma: float = param(0.97, "discount of a reward one step later", ge=0, le=1)
+        gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
         nstep: int = param(1, "rewards that are summed before the target bootstraps", ge=1)
-        double: bool = param(
-            True, "the online network chooses the next action, the target rates it"
-        )
+        double: bool = param(True, "the online network chooses the action, the target rates it")
         dueling: bool = param(True, "Q as the state's value plus each action's advantage")
         loss: Literal["huber", "mse"] = param("huber", "of the temporal-difference error")
         lr: float = param(1e-3, "learning rate of Adam", gt=0)
         max_grad_norm: float | None = param(10.0, "shortens longer gradients; null: never", gt=0)
-        target: Literal["copy", "blend"] = param(
-            "copy", "how the target network follows the online one"
-        )
-        target_every_iters: int = param(
-            100, "`copy`: train iterations from one copy to the next", ge=1
-        )
-        target_tau: float = param(
-            0.005, "`blend`: the fraction moved in each train iteration", gt=0, le=1
-        )
+        target: Literal["copy", "blend"] = param("copy", "how the target network follows")
+        target_every_iters: int = param(100, "`copy`: train iterations between two", ge=1)
+        target_tau: float = param(0.005, "`blend`: fraction moved in each one", gt=0, le=1)
         epsilon_start: float = param(0.95, "share of random actions in the beginning", ge=0, le=1)
         epsilon_end: float = param(0.1, "share of random actions in the end", ge=0, le=1)
-        epsilon_decay_steps: int = param(
-            10_000, "env steps in which it falls (`exponential`: by e)", ge=1
-        )
+        epsilon_decay_steps: int = param(10_000, "env steps of its fall (or of 1/e)", ge=1)
         epsilon_shape: Literal["exponential", "linear"] = param("exponential", "how it falls")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
         if self.action.n is None or self.action.shape:
-            raise Unsound(
-                f"dqn chooses one of n actions; the env takes {self.action}", "try ppo", "policy"
-            )
+            what = f"dqn chooses one of n actions; the env takes {self.action}"
+            raise Unsound(what, "try ppo", "policy")
         self.model = made(self.config.model, Mlp())
         actions = self.action.n
         self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
-        return {
-            "obs": self.obs,
-            "action": self.action,
-            "reward": number,
-            "next_obs": self.obs,
-            "discount": number,
-        }
+        step = {"obs": self.obs, "action": self.action, "next_obs": self.obs}
+        return {**step, "reward": number, "discount": number}
 
     def learn_mode(self, seed: int) -> DqnLearn:
         return DqnLearn(self, seed)
@@ -84,11 +68,8 @@ class Dqn(Policy):
     def command(self, progress: Count) -> dict[str, float]:
         c = self.config
         fall = getattr(schedule, c.epsilon_shape)
-        return {
-            "epsilon": fall(
-                c.epsilon_start, c.epsilon_end, c.epsilon_decay_steps, progress.env_steps
-            )
-        }
+        line = c.epsilon_start, c.epsilon_end, c.epsilon_decay_steps
+        return {"epsilon": fall(*line, progress.env_steps)}
 
 
 class DqnLearn:
@@ -97,13 +78,12 @@ class DqnLearn:
     def __init__(self, policy: Dqn, seed: int) -> None:
         from flowrl.nodes.models.trained import Trained
 
-        self.policy, self.config = policy, policy.config
+        self.config = policy.config
         module = policy.model.build(policy.obs, policy.heads, seed)
         self.online = Trained(module, max_grad_norm=self.config.max_grad_norm)
         self.target = self.online.frozen()
-        self.loss = (
-            functional.smooth_l1_loss if self.config.loss == "huber" else functional.mse_loss
-        )
+        losses = {"huber": functional.smooth_l1_loss, "mse": functional.mse_loss}
+        self.loss = losses[self.config.loss]
         self.iters = 0
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
@@ -142,14 +122,11 @@ class DqnLearn:
         return self.online.weights()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "online": self.online.state_dict(),
-            "target": self.target.state_dict(),
-            "iters": self.iters,
-        }
+        networks = {"online": self.online.state_dict(), "target": self.target.state_dict()}
+        return {**networks, "iters": self.iters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        same_names("dqn", state, self.state_dict())
+        same_names("dqn", state, {"online", "target", "iters"})
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self.iters = int(state["iters"])

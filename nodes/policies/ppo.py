@@ -21,7 +21,8 @@ from flowrl.nodes.policies.policy import Learned, Policy
 from flowrl.nodes.returns import gae, normalise
 from flowrl.state import Count, State
 
-MODEL = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
+MLP = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
+MODEL = {"type": "mlp", **MLP}
 
 
 class Ppo(Policy):
@@ -32,37 +33,24 @@ class Ppo(Policy):
     class Config(BaseConfig):
         """The parameters of PPO."""
 
-        model: Any = part(
-            "model",
-            "the network of policy and value",
-            shared="model",
-            default={"type": "mlp", **MODEL},
-        )
+        model: Any = part("model", "of policy and value", shared="model", default=MODEL)
         gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
         gae_lambda: float = param(0.95, "1 sums all rewards, 0 trusts the next value", ge=0, le=1)
         epochs: int = param(4, "times that each row is learned from", ge=1)
         minibatch_size: int = param(256, "rows of one gradient step", ge=1)
-        clip: float = param(0.2, "how far the ratio of probabilities may gain from leaving 1", gt=0)
-        value_clip: float | None = param(
-            None, "how far a value may gain from leaving the old one", gt=0
-        )
+        clip: float = param(0.2, "how far the ratio of likelihoods gains by leaving 1", gt=0)
+        value_clip: float | None = param(None, "the same, of the value leaving the old", gt=0)
         value_weight: float = param(0.5, "of the value's error in the loss", ge=0)
         entropy_weight: float = param(0.01, "of the policy's entropy in the loss", ge=0)
-        normalise_advantages: bool = param(
-            True, "mean 0, deviation 1 over the rows of an iteration"
-        )
-        normalise_values: bool = param(
-            False, "the network gives values in units of the returns so far"
-        )
+        normalise_advantages: bool = param(True, "mean 0, deviation 1 over a token's rows")
+        normalise_values: bool = param(False, "the value head counts in units of the returns")
         lr: float = param(3e-4, "learning rate of Adam", gt=0)
-        lr_decay_steps: int | None = param(
-            None, "env steps in which it falls to 0; null: it stays", ge=1
-        )
+        lr_decay_steps: int | None = param(None, "env steps until it is 0; null: it stays", ge=1)
         max_grad_norm: float | None = param(0.5, "shortens longer gradients; null: never", gt=0)
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self.model = made(self.config.model, Mlp(**MODEL))
+        self.model = made(self.config.model, Mlp(**MLP))
         self.distribution = distribution_of(self.action)
         self.heads: Heads = {**self.distribution.heads, "value": Linear(1)}
 
@@ -71,14 +59,9 @@ class Ppo(Policy):
 
     def learn_columns(self) -> Schema:
         number, flag = Column("float32"), Column("bool")
-        env = {"obs": self.obs, "next_obs": self.obs, "reward": number, "discount": number}
-        return {
-            **env,
-            "truncated": flag,
-            "terminated": flag,
-            "last": flag,
-            **self.collect_columns(),
-        }
+        step = {"obs": self.obs, "next_obs": self.obs, "reward": number, "discount": number}
+        ends = {"terminated": flag, "truncated": flag, "last": flag}
+        return {**step, **ends, **self.collect_columns()}
 
     def learn_mode(self, seed: int) -> PpoLearn:
         return PpoLearn(self, seed)
@@ -133,9 +116,7 @@ class PpoLearn:
         """Advantages, and goals and old values of the value head, all (N,)."""
         cut_t = batch["last"] | batch["terminated"] | batch["truncated"]
         v_t = self._value(batch["obs"])
-        v_tp1 = np.append(
-            v_t[1:], v_t[:1]
-        )  # the next row's; at a cut, that of the observation that came
+        v_tp1 = np.roll(v_t, -1)  # what follows a row is the next row, except at a cut
         v_tp1[cut_t] = self._value(batch["next_obs"][cut_t])
         mean, std = self._unit()
         scaled_t = v_t * std + mean

@@ -1,0 +1,15 @@
+"""The main function by hand does what the README says it does."""
+
+import pytest
+
+from examples.cartpole_dqn_main import main
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_main_function_by_hand_solves_cartpole(seed: int) -> None:
+    assert main(seed) >= 475
+
+
+def test_the_main_function_by_hand_gives_the_same_result_twice() -> None:
+    assert main(seed=5, max_train_iters=100) == main(seed=5, max_train_iters=100)
