@@ -1,4 +1,4 @@
-"""Pictures: DOT that Graphviz reads, Mermaid, a page that needs nothing else, and where things lie."""
+"""Pictures: DOT that Graphviz reads, Mermaid, a page that needs nothing else, and a layout."""
 
 from __future__ import annotations
 
@@ -193,7 +193,8 @@ def test_a_missing_graphviz_is_told_with_the_way_round(
         draw(checked(), None, tmp_path / "x.svg")
     assert str(error.value) == (
         "draw: .svg needs the program 'dot', and there is none on the PATH; install Graphviz "
-        "(apt install graphviz, brew install graphviz), or draw .html, .md or .dot, which need nothing"
+        "(apt install graphviz, brew install graphviz), "
+        "or draw .html, .md or .dot, which need nothing"
     )
 
 

@@ -1,0 +1,292 @@
+"""What the doctor finds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flowrl import doctor as ward
+from flowrl.doctor import Finding, doctor, doctor_text, in_range
+from flowrl.errors import UsageError
+
+Patch = pytest.MonkeyPatch
+
+
+def found(look: Callable[[], Any]) -> list[Finding]:
+    """What one look finds."""
+    return list(look())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
+    """A working folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_this_installation_is_well(monkeypatch: Patch) -> None:
+    # an installed flowrl may be another checkout's: that is what another test is about
+    monkeypatch.setattr(
+        ward, "_found_elsewhere", lambda: str(Path(ward.__file__).parent / "__init__.py")
+    )
+    findings = doctor()
+    assert [f for f in findings if not f.ok] == []
+    said = " / ".join(f.what for f in findings)
+    for word in ("Python ", "flowrl ", "torch ", "catalogue: ", "Graphviz", "memory: ", "shared"):
+        assert word in said
+
+
+def test_looking_leaves_nothing_behind(folder: Path) -> None:
+    found(ward._folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_text_has_a_line_for_each_finding_and_a_verdict() -> None:
+    findings = [
+        Finding(True, "this works"),
+        Finding(True, "this might be better", "so"),
+        Finding(False, "this is broken", "do that"),
+    ]
+    assert doctor_text(findings) == (
+        "ok  this works\n"
+        "--  this might be better\n"
+        "      so\n"
+        "NO  this is broken\n"
+        "      do that\n"
+        "\n"
+        "1 of 3 things need mending"
+    )
+    assert doctor_text(findings[:2]).endswith("\n\neverything that runs need works")
+
+
+def test_an_old_python_is_told(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.sys, "version_info", (3, 9, 1))
+    assert found(ward._python) == [
+        Finding(False, f"Python 3.9.1 at {sys.executable}", "flowrl needs Python 3.10 or newer")
+    ]
+
+
+# the installation
+
+
+def not_installed(name: str) -> Any:
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_an_uninstalled_checkout_is_told(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.importlib.metadata, "version", not_installed)
+    [finding] = found(ward._install)
+    assert not finding.ok
+    assert finding.what.endswith("is not installed")
+    assert finding.hint == "install it: pip install flowrl, or pip install -e . in a checkout"
+
+
+def test_a_stale_version_is_told(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.importlib.metadata, "version", lambda name: "0.0.1")
+    [finding] = found(ward._install)
+    assert not finding.ok
+    assert finding.what.endswith("runs, and 0.0.1 is installed")
+    assert finding.hint == "install it again: pip install -e . in the checkout"
+
+
+def test_what_is_installed_is_found_from_anywhere() -> None:
+    assert Path(ward._found_elsewhere()).parts[-2:] == ("flowrl", "__init__.py")
+
+
+def test_an_installation_that_hides_this_code_is_told(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward, "_found_elsewhere", lambda: "None")
+    [finding] = found(ward._install)
+    assert not finding.ok
+    assert finding.what.endswith("runs, and in another folder Python finds None")
+
+
+# packages
+
+
+def test_a_missing_package_is_told(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.importlib.metadata, "requires", lambda name: ["nowhere>=2.2"])
+    assert found(ward._packages) == [
+        Finding(False, "nowhere is not installed", "install it: pip install 'nowhere>=2.2'")
+    ]
+
+
+def test_a_package_out_of_range_is_told(monkeypatch: Patch) -> None:
+    wanted = ["numpy<2,>=1.26", 'pytest>=8; extra == "dev"']
+    monkeypatch.setattr(ward.importlib.metadata, "requires", lambda name: wanted)
+    monkeypatch.setattr(ward.importlib.metadata, "version", lambda name: "2.4.1")
+    assert found(ward._packages) == [
+        Finding(
+            False,
+            "numpy 2.4.1: <2,>=1.26 is needed",
+            "install another: pip install 'numpy<2,>=1.26'",
+        )
+    ]
+
+
+def test_packages_in_range_are_listed_together(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.importlib.metadata, "requires", lambda name: ["a>=1", "b"])
+    monkeypatch.setattr(ward.importlib.metadata, "version", lambda name: "1.0")
+    assert found(ward._packages) == [Finding(True, "packages: a 1.0, b 1.0")]
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "fits"),
+    [
+        ("2.13.0+cpu", ">=2.2", True),
+        ("2.2", ">=2.2.0", True),
+        ("2.10", ">=2.9", True),
+        ("1.9", ">=1.26", False),
+        ("0.26.2", ">=0.21,<0.27", True),
+        ("0.27.0", ">=0.21,<0.27", False),
+        ("1.5", "!=1.5", False),
+        ("1.5", "==1.5", True),
+        ("1.5", "<=1.5, >1.4", True),
+        ("1.5rc1", ">=1.5", True),
+        ("1.5", "", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version: str, wanted: str, fits: bool) -> None:
+    assert in_range(version, wanted) is fits
+
+
+# torch
+
+
+def ran(**ended: Any) -> Callable[..., Any]:
+    """A subprocess that has ended so."""
+    done = SimpleNamespace(**{"returncode": 0, "stdout": "", "stderr": "", **ended})
+    return lambda *words, **options: done
+
+
+def test_torch_says_its_version_threads_and_device(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.subprocess, "run", ran(stdout="2.13.0+cpu 2 False\n"))
+    [finding] = found(ward._torch)
+    assert finding.ok
+    assert finding.what.startswith("torch 2.13.0+cpu loads (CPU only); it would use 2 threads")
+    monkeypatch.setattr(ward.subprocess, "run", ran(stdout="2.13.0 1 True\n"))
+    assert "(CUDA)" in found(ward._torch)[0].what
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (
+            {"returncode": 1, "stderr": "Traceback …\nImportError: libtorch.so: no\n"},
+            "torch does not load: ImportError: libtorch.so: no",
+        ),
+        ({"returncode": -11}, "torch does not load: exit status -11"),
+    ],
+)
+def test_a_broken_torch_is_told(monkeypatch: Patch, ended: dict[str, Any], said: str) -> None:
+    monkeypatch.setattr(ward.subprocess, "run", ran(**ended))
+    assert found(ward._torch) == [Finding(False, said, "install it again: pip install torch")]
+
+
+def test_a_torch_that_hangs_is_told(monkeypatch: Patch) -> None:
+    def hang(*words: Any, **options: Any) -> Any:
+        raise subprocess.TimeoutExpired("python", options["timeout"])
+
+    monkeypatch.setattr(ward.subprocess, "run", hang)
+    [finding] = found(ward._torch)
+    assert (finding.ok, finding.what) == (False, "torch has not loaded after 120 s")
+
+
+# the catalogue
+
+
+def test_a_type_that_cannot_be_imported_is_told(monkeypatch: Patch) -> None:
+    table = {"node": {"broken": "nowhere_at_all:X"}}
+    monkeypatch.setattr("flowrl.catalogue._load_table", lambda path: table)
+    monkeypatch.setattr("flowrl.catalogue.importlib.metadata.entry_points", lambda group: [])
+    [finding] = found(ward._catalogue)
+    assert not finding.ok
+    assert finding.what.startswith("the node type 'broken' cannot be loaded: 'nowhere_at_all:X': ")
+
+
+def test_a_catalogue_that_cannot_be_loaded_is_told(monkeypatch: Patch) -> None:
+    def fail(path: str) -> Any:
+        raise UsageError("gone")
+
+    monkeypatch.setattr("flowrl.catalogue._load_table", fail)
+    assert found(ward._catalogue) == [
+        Finding(False, "the catalogue of types cannot be loaded", "gone")
+    ]
+
+
+# the machine
+
+
+def test_a_missing_graphviz_is_advice(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.shutil, "which", lambda name: None)
+    assert found(ward._graphviz) == [
+        Finding(
+            True,
+            "Graphviz is not installed",
+            "'flowrl draw -o FILE.svg' and .png need it: apt install graphviz",
+        )
+    ]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch: Patch, folder: Path) -> None:
+    def refuse(**where: Any) -> Any:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(ward.tempfile, "TemporaryFile", refuse)
+    assert found(ward._folder) == [
+        Finding(
+            False,
+            f"{folder.resolve()} cannot be written to: Read-only file system",
+            "go to a folder of your own, or give runs another place with --out",
+        )
+    ]
+
+
+def test_the_runs_folder_is_looked_at_where_there_is_one(folder: Path) -> None:
+    (folder / "runs").mkdir()
+    assert found(ward._folder)[0].what.startswith(f"{folder.resolve() / 'runs'} can be written to;")
+
+
+def free(size: int) -> Callable[[Any], Any]:
+    """A disk with so many bytes free."""
+    return lambda path: shutil._ntuple_diskusage(2 * size, size, size)  # type: ignore[attr-defined]
+
+
+def test_a_full_disk_is_told(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward.shutil, "disk_usage", free(5_000_000))
+    [finding] = found(ward._folder)
+    assert not finding.ok
+    assert finding.what.endswith("; 5.0 MB are free")
+    assert finding.hint == "remove old runs, or give runs another place with --out"
+
+
+@pytest.mark.parametrize(
+    ("size", "hint"), [(1 << 30, "keep buffers small, and one process"), (1 << 34, "")]
+)
+def test_little_memory_is_advice(monkeypatch: Patch, size: int, hint: str) -> None:
+    monkeypatch.setattr(ward, "machine_memory_bytes", lambda: size)
+    [finding] = found(ward._memory)
+    assert (finding.ok, finding.hint) == (True, hint)
+
+
+def test_a_system_that_does_not_tell_its_memory_is_well(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ward, "machine_memory_bytes", lambda: None)
+    assert found(ward._memory)[0].ok
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm here")
+@pytest.mark.parametrize(
+    ("size", "hint"),
+    [(1 << 20, "in a container, give it more: docker run --shm-size=1g"), (1 << 30, "")],
+)
+def test_little_shared_memory_is_advice(monkeypatch: Patch, size: int, hint: str) -> None:
+    monkeypatch.setattr(ward.shutil, "disk_usage", free(size))
+    [finding] = found(ward._shared_memory)
+    assert (finding.ok, finding.hint) == (True, hint)

@@ -1,0 +1,108 @@
+"""The starting project."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flowrl.check import check
+from flowrl.errors import UsageError
+from flowrl.graph import Limits
+from flowrl.loading import load
+from flowrl.new import FILES, new_project
+from flowrl.run import Run
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A project as it is written; its module and folder are forgotten afterwards."""
+    path, modules = list(sys.path), set(sys.modules)
+    new_project(tmp_path / "mine")
+    yield tmp_path / "mine"
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name == "my_nodes":
+            del sys.modules[name]
+
+
+def test_the_project_is_three_files(project: Path) -> None:
+    assert sorted(p.name for p in project.iterdir()) == sorted(FILES)
+
+
+def test_what_to_do_next_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    assert new_project(folder) == (
+        f"{folder}: graph.yaml, my_nodes.py, README.md\n\n  cd {folder}\n  flowrl run graph.yaml"
+    )
+
+
+def test_the_project_checks_as_written(project: Path) -> None:
+    checked = check(load(project / "graph.yaml"))
+    assert [*checked.problems, *checked.warnings, *checked.reasons] == []
+
+
+def test_the_project_runs_as_written(project: Path, tmp_path: Path) -> None:
+    checked = check(load(project / "graph.yaml"))
+    result = Run(checked, limits=Limits(steps=4096), out=tmp_path / "run").run()
+    assert result.status in ("finished", "solved")
+    assert result.env_steps == 4096
+    assert '"node": "upright"' in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_both_nodes_of_ones_own_change_rewards(project: Path) -> None:
+    import numpy as np
+
+    from flowrl.batch import Batch
+
+    types = {n: s.cls for n, s in load(project / "graph.yaml").graph.nodes.items()}
+    obs = np.zeros((2, 4), np.float32)
+    obs[1, 2] = 0.2  # the second row's pole leans
+    rows = Batch({"reward": np.ones(2, np.float32), "next_obs": obs})
+    assert types["scale"](factor=0.5).fire(rows)["reward"].tolist() == [0.5, 0.5]
+    rewarded = types["upright"](weight=0.5).fire(rows)["reward"]
+    assert rewarded.tolist() == pytest.approx([1.0, 0.9])
+    assert rewarded.dtype == np.float32
+
+
+def test_the_commands_of_the_readme_name_what_is_there(project: Path) -> None:
+    block = (project / "README.md").read_text().split("```")[1]
+    commands = [line.split("#")[0].split() for line in block.splitlines()[1:]]
+    assert [c[:3] for c in commands] == [
+        ["flowrl", verb, "graph.yaml"] for verb in ("check", "draw", "run")
+    ]
+
+
+def test_a_folder_that_is_there_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    new_project(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {*FILES, "notes.txt"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError) as error:
+        new_project(tmp_path)
+    assert str(error.value) == (
+        f"new: {tmp_path / name} is there already; give another folder, or remove it"
+    )
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(UsageError) as error:
+        new_project(tmp_path / "mine")
+    assert str(error.value) == f"new: {tmp_path / 'mine'} is a file; give the name of a folder"
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(UsageError) as error:
+        new_project(tmp_path / "mine" / "below")
+    assert str(error.value) == (
+        f"new: {tmp_path / 'mine' / 'below'} cannot be written: Not a directory"
+    )
