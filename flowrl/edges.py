@@ -27,16 +27,21 @@ class EdgeReader:
         nodes: Mapping[str, NodeSpec],
         parts: Mapping[str, Mapping[str, PortRef]],
         broken: set[str],
+        removed: Mapping[str, frozenset[str]],
         problems: Problems,
     ) -> None:
-        """`parts`: the ports of each part-graph; `broken`: names whose node has a problem that was told already."""
+        """`parts`: the ports of each part-graph; `broken`: nodes with a problem that was told already;
+        `removed`: nodes that null removed, and the files that may name them yet."""
         self.nodes, self.parts, self.broken, self.problems = nodes, parts, broken, problems
+        self.removed = removed
         self.unsure: set[str] = set()  # nodes that miss an edge because of a problem told already
 
     def edges(self, statements: Iterable[Statement]) -> dict[PortRef, Edge]:
         """The edge into each input."""
         found: dict[PortRef, Edge] = {}
         for statement in statements:
+            if self.gone(statement):
+                continue
             if statement.removes:
                 self.remove(statement, found)
             elif edge := self.edge(statement):
@@ -45,6 +50,14 @@ class EdgeReader:
                 ends = (*statement.sources, statement.to)
                 self.unsure |= {n for end in ends for n in self.members(end.node)}
         return found
+
+    def gone(self, statement: Statement) -> bool:
+        """Whether an edge went with a node that a later file removed."""
+        gone = [
+            end.node not in self.nodes and statement.mark.file in self.removed.get(end.node, ())
+            for end in (*statement.sources, statement.to)
+        ]
+        return any(gone)
 
     def members(self, name: str) -> set[str]:
         """A node, or the nodes that a part-graph shows ports of."""

@@ -20,7 +20,7 @@ from flowrl.phases import PhaseReader
 from flowrl.scope import ScopeReader
 from flowrl.sections import read_modules, read_sections, share_replicas
 from flowrl.sets import Sets
-from flowrl.tree import read_tree
+from flowrl.tree import Source, read_tree
 from flowrl.yamlfile import Item, Mark, item_of
 
 
@@ -36,28 +36,27 @@ class Loaded:
 
 def load(source: str | Path, sets: Mapping[str, str] | None = None) -> Loaded:
     """Read a graph by its file or bundled name; `sets` are values as `--set` takes them."""
-    tree, files = read_tree(locate_graph(str(source)))
     name = Path(source).name.removesuffix(".yaml").removesuffix(".yml")
-    return _load(tree, name, tuple(files), sets or {})
+    return _load(read_tree(locate_graph(str(source))), name, sets or {})
 
 
 def load_tree(
     data: Mapping[str, Any], name: str = "graph", sets: Mapping[str, str] | None = None
 ) -> Loaded:
     """A graph from plain data."""
-    return _load(item_of(data, Mark(name)), name, (), sets or {})
+    return _load(Source(item_of(data, Mark(name)), ()), name, sets or {})
 
 
-def _load(tree: Item, name: str, files: tuple[Path, ...], given: Mapping[str, str]) -> Loaded:
-    problems = Problems()
+def _load(source: Source, name: str, given: Mapping[str, str]) -> Loaded:
+    problems, files = Problems(), source.files
     folders = tuple(dict.fromkeys(f.parent for f in files))
-    folders += read_modules(tree.fields.get("modules"), problems)
+    folders += read_modules(source.tree.fields.get("modules"), problems)
     catalogue = Catalogue(folders)
     sets = Sets(given, catalogue, problems)
     scope = ScopeReader(catalogue, sets, problems, files[-1].parent if files else None)
-    tree = scope.read(tree)
+    tree = scope.read(source)
     sets.unplaced(scope.nodes, tree)
-    reader = EdgeReader(scope.nodes, scope.parts, scope.broken, problems)
+    reader = EdgeReader(scope.nodes, scope.parts, scope.broken, scope.removed, problems)
     edges = reader.edges(scope.statements)
     sets.apply_options(edges)
     graph = Graph(name, nodes=scope.nodes, edges=list(edges.values()), files=files)

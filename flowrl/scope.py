@@ -15,7 +15,7 @@ from flowrl.nodespec import NodeReader
 from flowrl.params import Shared, part_fields
 from flowrl.sets import Sets
 from flowrl.statements import Statement, end_of, statements
-from flowrl.tree import Substitution, as_mapping, read_tree, shown
+from flowrl.tree import Source, Substitution, as_mapping, read_tree, shown
 from flowrl.yamlfile import Item
 
 MOST_NODES = 20_000
@@ -37,18 +37,22 @@ class ScopeReader:
         self.parts: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
         self.statements: list[Statement] = []
         self.edges_read = True  # every edge could be read
-        self._files: dict[Path, tuple[Item, list[Path]]] = {}
+        self.removed: dict[
+            str, frozenset[str]
+        ] = {}  # by null, and the files that may name them yet
+        self._sources: dict[Path, Source] = {}
 
     def read(
         self,
-        tree: Item,
+        source: Source,
         prefix: str = "",
         given: Mapping[str, Item] = Nothing,
         outer: Shared = Nothing,
         above: tuple[Path, ...] = (),
     ) -> Item:
         """Reads a scope; names get the prefix, `given` are a part-graph's parameters, `outer` the sections around."""
-        keys = PART_KEYS if prefix else ROOT_KEYS
+        tree, keys = source.tree, PART_KEYS if prefix else ROOT_KEYS
+        self.removed |= {prefix + name: files for name, files in source.removed.items()}
         if not prefix:
             tree = self.sets.params(tree)
         tree = self.sets.apply(self.substituted(tree, given), prefix)
@@ -86,9 +90,10 @@ class ScopeReader:
                 self.problems.tell(item.at, what, nearest(name, [*params.fields, *NODE_KEYS]))
         fill = Substitution(self.problems)
         for name, item in params.fields.items():  # each may use those before it
-            fill.params[name] = given[name] if name in given else fill.item(item)
+            value = given[name] if name in given else fill.item(item)
+            fill.params[name] = value or Item(None, item.mark, item.key)
         rest = {k: v for k, v in tree.fields.items() if k != "params"}
-        done = fill.item(Item(rest, tree.mark, tree.key))
+        done = fill.item(Item(rest, tree.mark, tree.key)) or tree
         for name, item in params.fields.items():
             if name not in fill.used:
                 hint = f"write ${{{name}}} where it is meant"
@@ -103,15 +108,15 @@ class ScopeReader:
             for about in part_fields(spec.cls.Config).values()
             if about["shared"]
         }
+        kinds = set(self.catalogue.kinds()) - {"node"}
         for name, item in sections.items():
             if name in self.reader.params.used:
                 continue
-            if name in shared:
-                self.problems.tell(item.at, f"the section '{name}' is used by no node")
-            elif not (self.broken and name in self.catalogue.kinds()):
-                kinds = set(self.catalogue.kinds()) - {"node"}
+            if name not in shared | kinds:
                 hint = nearest(name, {*keys, "extends", *shared, *kinds})
                 self.problems.tell(item.at, f"unknown key '{name}'", hint)
+            elif not self.broken:  # a broken node may have been meant to use it
+                self.problems.tell(item.at, f"the section '{name}' is used by no node")
 
     def node(
         self, name: str, prefix: str, item: Item, shared: Shared, above: tuple[Path, ...]
@@ -140,28 +145,25 @@ class ScopeReader:
         self, name: str, type_name: Item, item: Item, shared: Shared, above: tuple[Path, ...]
     ) -> None:
         """The nodes and edges of a file, under this node's name."""
-        found = self.part_file(name, type_name, above)
-        if found is None:
+        source = self.part_file(name, type_name, above)
+        if source is None:
             return
-        tree, files = found
-        folders = (f.parent for f in files)
+        folders = (f.parent for f in source.files)
         self.catalogue.folders = tuple(dict.fromkeys([*self.catalogue.folders, *folders]))
         given = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
         before = set(self.nodes)
-        tree = self.read(tree, f"{name}/", given, shared, (*above, files[-1].resolve()))
+        tree = self.read(source, f"{name}/", given, shared, (*above, source.files[-1].resolve()))
         replicas, on_failure = self.reader.engine_keys(name, item, None)
         for inner in self.nodes.keys() - before:
             spec = self.nodes[inner]
             spec.replicas *= replicas
             if spec.cls.role != "learner" and spec.cls.fire is not Node.fire:
                 spec.on_failure = on_failure if on_failure != "stop" else spec.on_failure
-        self.parts[name] = self.ports(name, tree, files[-1])
+        self.parts[name] = self.ports(name, tree, source.files[-1])
         self.broken.discard(name)
 
-    def part_file(
-        self, name: str, type_name: Item, above: tuple[Path, ...]
-    ) -> tuple[Item, list[Path]] | None:
-        """A part-graph's tree; its path is from the file that names it."""
+    def part_file(self, name: str, type_name: Item, above: tuple[Path, ...]) -> Source | None:
+        """A part-graph's file; its path is from the file that names it."""
         mark = type_name.mark
         beside = Path(mark.file).parent if mark.line else self.folder or Path()
         path = locate(str(type_name.value), beside)
@@ -177,9 +179,9 @@ class ScopeReader:
             self.problems.tell(mark, f"nodes.{name}: {problem}", hint)
             return None
         try:
-            if path not in self._files:
-                self._files[path] = read_tree(path)
-            return self._files[path]
+            if path not in self._sources:
+                self._sources[path] = read_tree(path)
+            return self._sources[path]
         except GraphError as error:
             self.problems.extend(error.problems)
             return None

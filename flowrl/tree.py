@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowrl.bundled import bundled_graphs, locate
@@ -58,12 +60,22 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def read_tree(path: Path) -> tuple[Item, list[Path]]:
-    """The tree of a graph file with all it extends laid under it, and the files that it came from."""
-    return _read(path, [])
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A graph file with all it extends laid under it."""
+
+    tree: Item
+    files: tuple[Path, ...]  # the deepest first
+    removed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # ^ nodes that null removed, and the files under it, whose edges to them go too
 
 
-def _read(path: Path, above: list[Path]) -> tuple[Item, list[Path]]:
+def read_tree(path: Path) -> Source:
+    """Read a graph file."""
+    return _read(path, ())
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> Source:
     tree = read_yaml(path, shown(path))
     if not isinstance(tree.value, dict):
         raise _wrong(tree, "a graph is a mapping with the keys nodes, edges, …")
@@ -71,13 +83,22 @@ def _read(path: Path, above: list[Path]) -> tuple[Item, list[Path]]:
     extends = fields.pop("extends", None)
     tree = Item(fields, tree.mark, tree.key)
     if extends is None:
-        return tree, [path]
-    here = [*above, path.resolve()]
-    under, files = _read(_base(extends, path, here), here)
-    return merge_graph(under, tree), [*files, path]
+        return Source(tree, (path,))
+    here = (*above, path.resolve())
+    under = _read(_base(extends, path, here), here)
+    removed = {**under.removed, **_removed(under, tree)}
+    return Source(merge_graph(under.tree, tree), (*under.files, path), removed)
 
 
-def _base(extends: Item, path: Path, here: list[Path]) -> Path:
+def _removed(under: Source, over: Item) -> dict[str, frozenset[str]]:
+    """The nodes that a file removes from the one that it extends."""
+    before = under.tree.fields.get("nodes", over).fields
+    now = over.fields.get("nodes", Item({}, over.mark)).fields
+    files = frozenset(map(shown, under.files))
+    return {n: files for n, item in now.items() if item.value is None and n in before}
+
+
+def _base(extends: Item, path: Path, here: tuple[Path, ...]) -> Path:
     """The file that a graph extends."""
     if not isinstance(extends.value, str):
         raise _wrong(extends, "extends: expected the name of one graph")
@@ -102,22 +123,24 @@ class Substitution:
         self.params: dict[str, Item] = {}
         self.problems, self.used = problems, set[str]()
 
-    def item(self, item: Item) -> Item:
-        """The item with every `${name}` in it replaced."""
+    def item(self, item: Item) -> Item | None:
+        """The item with every `${name}` in it replaced; None where that is wrong (and told)."""
         if isinstance(item.value, dict):
-            fields = {k: self.item(v) for k, v in item.value.items()}
-            return Item(fields, item.mark, item.key)
+            fields = {name: self.item(inner) for name, inner in item.value.items()}
+            return Item({n: i for n, i in fields.items() if i is not None}, item.mark, item.key)
         if isinstance(item.value, list):
-            return Item([self.item(v) for v in item.value], item.mark, item.key)
+            inner = [self.item(i) for i in item.value]
+            return Item([i for i in inner if i is not None], item.mark, item.key)
         if not isinstance(item.value, str) or "${" not in item.value:
             return item
         return self.text(item, item.value)
 
-    def text(self, item: Item, text: str) -> Item:
+    def text(self, item: Item, text: str) -> Item | None:
         """`${name}` alone is the parameter itself; within a text it is a piece of the text."""
         names = [name.strip() for name in _PARAM.findall(text)]
-        if not all([self.known(item, name) for name in names]):
-            return Item(None, item.mark, item.key)
+        unknown = [name for name in names if not self.known(item, name)]
+        if unknown:
+            return None
         self.used.update(names)
         if whole := _PARAM.fullmatch(text.strip()):
             return Item(self.params[whole[1].strip()].value, item.mark, item.key)
@@ -125,7 +148,7 @@ class Substitution:
             if isinstance(self.params[name].value, dict | list):
                 what = f"'${{{name}}}' is not a single value"
                 self.problems.append(Problem(str(item.mark), what, "use it alone"))
-                return Item(None, item.mark, item.key)
+                return None
         return Item(_PARAM.sub(self.piece, text), item.mark, item.key)
 
     def known(self, item: Item, name: str) -> bool:
