@@ -46,7 +46,7 @@ def show_graphs() -> str:
     for name in bundled_graphs():
         path = find_bundled(name)
         assert path is not None
-        text = read_tree(path)[0].fields.get("about")
+        text = read_tree(path).tree.fields.get("about")
         rows.append((name, _first_line(str(text.value)) if text is not None else ""))
     return "\n".join(_table(rows, indent=""))
 

@@ -67,7 +67,8 @@ def test_services_say_what_may_be_called() -> None:
 
 def test_parameters_are_shown_with_type_default_range_and_meaning() -> None:
     found = block(show_type("dqn"), "Parameters")
-    assert "gamma float = 0.97 0 to 1 discount of a reward one step later" in found
+    gamma = Catalogue().find("policy", "dqn").Config.model_fields["gamma"]
+    assert f"gamma float = {gamma.default} 0 to 1 {gamma.description}" in found
     assert "target copy | blend = copy how the target network follows the online one" in found
     assert found[0] == "model model = mlp the network of Q(s, ·) (default: the section 'model')"
 
