@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowrl.catalogue import Catalogue, UnknownType
-from flowrl.memory import machine_memory_bytes, size_text
 from flowrl.errors import FlowError
+from flowrl.memory import machine_memory_bytes, size_text
 from flowrl.version import VERSION
 
 LEAST_DISK_BYTES = 1 << 30

@@ -8,7 +8,7 @@ import pytest
 
 from flowrl.diff import Change, changes, diff_graphs
 from flowrl.graph import Graph
-from flowrl.loading import load
+from flowrl.loading import load, load_tree
 from tests.engine.graphs_to_show import HERE, checked, tree
 
 
@@ -141,21 +141,35 @@ def test_a_reward_model_is_one_node_and_two_edges() -> None:
     )
 
 
+def trained(policy: dict[str, Any]) -> Graph:
+    """Two nodes that share a policy."""
+    loaded = load_tree(
+        {
+            "env": {"id": "CartPole-v1"},
+            "policy": policy,
+            "nodes": {"learner": "learner", "evaluator": "evaluator"},
+            "edges": [{"learner -> evaluator": {"every": 9}}],
+        }
+    )
+    assert loaded.problems == []
+    return loaded.graph
+
+
 def test_a_part_of_another_type_is_told_by_its_type() -> None:
-    a, b = load("cartpole_dqn").graph, load("cartpole_dqn", {"policy.type": "ppo"}).graph
-    told = [c for c in changes(a, b) if c.name == "learner"]
-    assert told == [Change("node", "learner", "changed", values=(("policy.type", "dqn", "ppo"),))]
+    told = changes(trained({"type": "dqn"}), trained({"type": "ppo"}))
+    values = (("policy.type", "dqn", "ppo"),)
+    assert told == [Change("node", n, "changed", values=values) for n in ("learner", "evaluator")]
 
 
 def test_a_change_in_a_shared_section_is_told_once() -> None:
-    a, b = load("cartpole_dqn").graph, load("cartpole_dqn", {"policy.lr": "0.1"}).graph
+    a, b = trained({"type": "dqn", "lr": 0.001}), trained({"type": "dqn", "lr": 0.1})
     assert diff_graphs(a, b).splitlines() == [
-        "cartpole_dqn -> cartpole_dqn: 3 nodes changed",
-        "~ node collector, learner, evaluator: policy.lr 0.001 -> 0.1",
+        "graph -> graph: 2 nodes changed",
+        "~ node learner, evaluator: policy.lr 0.001 -> 0.1",
     ]
 
 
 def test_lists_are_compared_as_a_whole() -> None:
-    a, b = load("cartpole_dqn").graph, load("cartpole_dqn", {"policy.model.hidden": "[8]"}).graph
+    a, b = (trained({"type": "dqn", "model": {"hidden": n}}) for n in ([8, 8], [8]))
     line = diff_graphs(a, b).splitlines()[1]
-    assert line.endswith("policy.model.hidden [128, 128, 64] -> [8]")
+    assert line == "~ node learner, evaluator: policy.model.hidden [8, 8] -> [8]"

@@ -46,8 +46,8 @@ def test_kinds_are_titles_and_nodes_come_first() -> None:
 def test_every_bundled_graph_has_a_line() -> None:
     lines = show_graphs().splitlines()
     assert [line.split()[0] for line in lines] == bundled_graphs()
-    assert "cartpole_dqn " in lines[0]
-    assert lines[0].endswith("DQN (double, dueling) on CartPole-v1.")
+    assert lines[0].split()[1] == "DQN"
+    assert all(line.endswith(".") for line in lines)
 
 
 def test_a_node_is_shown_with_its_ports() -> None:
