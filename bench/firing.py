@@ -106,4 +106,3 @@ def main(arguments: list[str]) -> dict[str, float]:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-

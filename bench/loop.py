@@ -74,7 +74,9 @@ def by_hand(seed: int) -> tuple[float, str]:
 
 def _train(wired: Wired) -> State:
     nodes = {name: runners[0].node for name, runners in wired.runners.items()}
-    collector, buffer, learner, evaluator = (nodes[n] for n in ("collector", "buffer", "learner", "evaluator"))
+    collector, buffer, learner, evaluator = (
+        nodes[n] for n in ("collector", "buffer", "learner", "evaluator")
+    )
     warm = wired.checked.program.warmup[0]
     collector.reconfigure(**warm.phase.settings["collector"])
     buffer.ctx.wanted = frozenset()
@@ -111,9 +113,13 @@ def main(arguments: list[str]) -> dict[str, float]:
         same += taken["by_hand"][1] == taken["through_engine"][1]
     low, high = interval(ratios)
     if same < pairs:
-        raise AssertionError(f"{pairs - same} of {pairs} pairs ended with other weights: not the same training")
+        raise AssertionError(
+            f"{pairs - same} of {pairs} pairs ended with other weights: not the same training"
+        )
     print(f"{GRAPH}, {ITERS} train iterations, {pairs} interleaved pairs")
-    print(f"  engine / hand-written loop: {np.median(ratios):.1%} of its speed [{low:.1%}, {high:.1%}] (target: 97 %)")
+    print(
+        f"  engine / hand-written loop: {np.median(ratios):.1%} of its speed [{low:.1%}, {high:.1%}] (target: 97 %)"
+    )
     return {"speed": float(np.median(ratios)), "low": low, "high": high}
 
 

@@ -1,9 +1,9 @@
 """flowrl: reinforcement learning as a dataflow graph in YAML. Placement is not semantics.
 
-    import flowrl
+import flowrl
 
-    result = flowrl.load("cartpole_dqn").run(seed=1)
-    print(result.status, result.eval_return, result.digest)
+result = flowrl.load("cartpole_dqn").run(seed=1)
+print(result.status, result.eval_return, result.digest)
 """
 
 from __future__ import annotations

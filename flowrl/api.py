@@ -20,7 +20,9 @@ from flowrl.yamltext import flow_text
 class FlowGraph:
     """A graph that can be checked, drawn and run; `set` changes values as `--set` does."""
 
-    def __init__(self, source: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, source: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None
+    ) -> None:
         self.source = source
         self._set = dict(set or {})
 
@@ -58,7 +60,9 @@ class FlowGraph:
         limits = checked.graph.limits.over(
             steps=steps, train_iters=train_iters, time_s=None if time is None else seconds(time)
         )
-        return Run(checked, seed=seed, limits=limits, out=out, placement=placement, watcher=watcher).run()
+        return Run(
+            checked, seed=seed, limits=limits, out=out, placement=placement, watcher=watcher
+        ).run()
 
     def _checked(self, more: Mapping[str, Any]) -> Checked:
         sets = {key: flow_text(value) for key, value in {**self._set, **more}.items()}

@@ -28,7 +28,9 @@ class Lines(Watcher):
     """A plain line for each evaluation."""
 
     def begin(self, run: Run) -> None:
-        print(f"{run.graph.name}: seed {run.seed}, {run.placement}, in {run.folder.path}", flush=True)
+        print(
+            f"{run.graph.name}: seed {run.seed}, {run.placement}, in {run.folder.path}", flush=True
+        )
 
     def event(self, run: Run, runner: Runner, record: Record) -> None:
         if isinstance(record, Metrics) and runner.role == "evaluator":
@@ -55,7 +57,9 @@ class LiveDisplay(Watcher):
     def begin(self, run: Run) -> None:
         from rich.live import Live
 
-        self._live = Live(get_renderable=lambda: self.table(run), refresh_per_second=REFRESH_PER_S, transient=True)
+        self._live = Live(
+            get_renderable=lambda: self.table(run), refresh_per_second=REFRESH_PER_S, transient=True
+        )
         self._live.start()
 
     def event(self, run: Run, runner: Runner, record: Record) -> None:
@@ -85,7 +89,12 @@ class LiveDisplay(Watcher):
             each_ms = f"{1e3 * busy_s / fired:.3f}" if fired else ""
             share = busy_s / wall_s
             table.add_row(
-                runner.key, f"{fired:,}", f"{fired / wall_s:,.1f}", each_ms, f"{share:.0%}", "█" * round(20 * share)
+                runner.key,
+                f"{fired:,}",
+                f"{fired / wall_s:,.1f}",
+                each_ms,
+                f"{share:.0%}",
+                "█" * round(20 * share),
             )
         return Group(head, table)
 
@@ -94,7 +103,11 @@ class LiveDisplay(Watcher):
         done = run.engine.done if run.engine else None
         if done is None:
             return run.graph.name
-        returns = "" if run.eval_return is None else f" · return {run.eval_return:.1f} (best {run.best_return or 0:.1f})"
+        returns = (
+            ""
+            if run.eval_return is None
+            else f" · return {run.eval_return:.1f} (best {run.best_return or 0:.1f})"
+        )
         left = time_left(run)
         return (
             f"{run.graph.name} · {done.env_steps:,} env steps · {self.rate(run, done.env_steps):,.0f}/s · "

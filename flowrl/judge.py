@@ -57,12 +57,16 @@ def judge(run: Path, episodes: int | None = None, seed: int = 0) -> Judgement:
     metrics = _evaluate(spec, context, state)
     limit_threads(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
-    return Judgement(str(run), str(path), info["train_iters"], info["env_steps"], played, seed, metrics)
+    return Judgement(
+        str(run), str(path), info["train_iters"], info["env_steps"], played, seed, metrics
+    )
 
 
 def _alone(spec: NodeSpec, episodes: int | None) -> NodeSpec:
     """The evaluator without a goal (nothing is to be stopped), and with so many episodes."""
-    changes: dict[str, Any] = {"stop_value": None} if "stop_value" in type(spec.config).model_fields else {}
+    changes: dict[str, Any] = (
+        {"stop_value": None} if "stop_value" in type(spec.config).model_fields else {}
+    )
     if episodes is not None:
         if "episodes" not in type(spec.config).model_fields:
             raise UsageError(f"--episodes: the evaluator '{spec.name}' has no such parameter")
@@ -83,6 +87,3 @@ def _evaluate(spec: NodeSpec, context: Context, state: Any) -> dict[str, float]:
             node.close()
     found = [r.values for r in context.records if isinstance(r, Metrics)]
     return dict(found[-1]) if found else {}
-
-
-

@@ -28,6 +28,7 @@ from flowrl.state import Count
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
+
 class Watcher:
     """Who looks on while a run goes; the base looks away."""
 
@@ -158,7 +159,12 @@ class Run:
         return result
 
     def result(
-        self, status: Status, why: str, wall_s: float | None = None, digest: str = "", repeat: str = ""
+        self,
+        status: Status,
+        why: str,
+        wall_s: float | None = None,
+        digest: str = "",
+        repeat: str = "",
     ) -> RunResult:
         """The summary as things are now."""
         wall_s = self.wall_s if wall_s is None else wall_s
@@ -197,7 +203,9 @@ class Run:
         stopped = isinstance(error, KeyboardInterrupt)
         why = "stopped at once" if stopped else str(error)
         try:
-            self.folder.json("summary.json", self.result("interrupted" if stopped else "failed", why).as_dict())
+            self.folder.json(
+                "summary.json", self.result("interrupted" if stopped else "failed", why).as_dict()
+            )
             if not stopped:
                 self.folder.text("error.txt", "".join(traceback.format_exception(error)))
         except RunError:

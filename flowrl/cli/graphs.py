@@ -45,7 +45,15 @@ def check(arguments: Namespace) -> int:
 
 def _unreadable(problems: tuple[Problem, ...]) -> dict[str, object]:
     told = [{"where": p.where, "what": p.what, "hint": p.hint} for p in problems]
-    return {"ok": False, "deterministic": False, "reasons": [], "nodes": {}, "edges": [], "schedule": {}, "problems": told}
+    return {
+        "ok": False,
+        "deterministic": False,
+        "reasons": [],
+        "nodes": {},
+        "edges": [],
+        "schedule": {},
+        "problems": told,
+    }
 
 
 def draw(arguments: Namespace) -> int:
@@ -72,7 +80,9 @@ def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
     from flowrl.diff import diff_graphs
 
-    a, b = (check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b))
+    a, b = (
+        check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b)
+    )
     print(diff_graphs(a, b))
     return 0
 

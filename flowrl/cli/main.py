@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from flowrl.version import VERSION
 
-ABOUT = "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
+ABOUT = (
+    "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
+)
 
 Parser = argparse.ArgumentParser
 
@@ -65,20 +67,38 @@ def make_parser() -> Parser:
     draw = verb("draw", "graphs:draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML")
     _graph(draw)
     _placement(draw)
-    draw.add_argument("-o", "--output", metavar="FILE", help="by its ending: .dot .svg .png .md .html (default: DOT here)")
-    expand = verb("expand", "graphs:expand", "the resolved graph: every default, and where each value came from")
+    draw.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="by its ending: .dot .svg .png .md .html (default: DOT here)",
+    )
+    expand = verb(
+        "expand",
+        "graphs:expand",
+        "the resolved graph: every default, and where each value came from",
+    )
     _graph(expand)
     diff = verb("diff", "graphs:diff", "the difference of two graphs, node by node, edge by edge")
     diff.add_argument("a", metavar="A", help="a graph, or a run's folder")
     diff.add_argument("b", metavar="B", help="another")
-    nodes = verb("nodes", "graphs:nodes", "the catalogue of types; of one: its ports, parameters and defaults")
+    nodes = verb(
+        "nodes",
+        "graphs:nodes",
+        "the catalogue of types; of one: its ports, parameters and defaults",
+    )
     nodes.add_argument("name", nargs="?", metavar="NAME", help="a type")
     verb("graphs", "graphs:graphs", "the bundled graphs")
     verb("schema", "graphs:schema", "JSON schema of the graph format, for editors")
     _eval(verb("eval", "runs:evaluate", "judge the best checkpoint of a run"))
     plot = verb("plot", "runs:plot", "the learning curves of runs, as a picture")
     plot.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
-    plot.add_argument("-o", "--output", metavar="FILE.png", help="where to (default: plot.png in the first run's folder)")
+    plot.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.png",
+        help="where to (default: plot.png in the first run's folder)",
+    )
     new = verb("new", "project:new", "a starting project in a new folder")
     new.add_argument("dir", metavar="DIR")
     verb("doctor", "project:doctor", "what is wrong with this installation")
@@ -86,38 +106,69 @@ def make_parser() -> Parser:
 
 
 def _graph(parser: Parser) -> None:
-    parser.add_argument("graph", metavar="GRAPH", help="a graph file, or the name of a bundled graph")
+    parser.add_argument(
+        "graph", metavar="GRAPH", help="a graph file, or the name of a bundled graph"
+    )
     _sets(parser)
 
 
 def _sets(parser: Parser) -> None:
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="sets",
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="sets",
         help="set one value: node.parameter, node.input.option, section.key (repeatable)",
     )
 
 
 def _placement(parser: Parser) -> None:
-    parser.add_argument("--placement", metavar="P", help="a placement's name or file, or node=place,… (default: serial)")
+    parser.add_argument(
+        "--placement",
+        metavar="P",
+        help="a placement's name or file, or node=place,… (default: serial)",
+    )
 
 
 def _run(parser: Parser) -> None:
     _graph(parser)
     _placement(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="instead of the graph's")
-    parser.add_argument("--steps", type=_count, metavar="N", help="cut at the end of the round that reaches N env steps")
-    parser.add_argument("--train-iters", type=_count, metavar="N", help="cut after the N-th train iteration")
-    parser.add_argument("--time", metavar="10m", help="cut when so much time has passed (30s, 10m, 2h)")
-    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: runs/<graph>-<time>)")
-    parser.add_argument("--no-recover", action="store_true", help="end the run when a part of it dies")
-    parser.add_argument("--json", action="store_true", help="end with one line of JSON, and print nothing else there")
+    parser.add_argument(
+        "--steps",
+        type=_count,
+        metavar="N",
+        help="cut at the end of the round that reaches N env steps",
+    )
+    parser.add_argument(
+        "--train-iters", type=_count, metavar="N", help="cut after the N-th train iteration"
+    )
+    parser.add_argument(
+        "--time", metavar="10m", help="cut when so much time has passed (30s, 10m, 2h)"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-<time>)"
+    )
+    parser.add_argument(
+        "--no-recover", action="store_true", help="end the run when a part of it dies"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="end with one line of JSON, and print nothing else there",
+    )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
 def _eval(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
-    parser.add_argument("--episodes", type=_count, metavar="N", help="instead of the graph's number")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the episodes (default: 0)")
+    parser.add_argument(
+        "--episodes", type=_count, metavar="N", help="instead of the graph's number"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the episodes (default: 0)"
+    )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
