@@ -39,7 +39,37 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
     "State": "state",
 }
 
-__all__ = ["__version__", *sorted(_WHERE)]
+__all__ = [
+    "Batch",
+    "Column",
+    "Config",
+    "Context",
+    "Facts",
+    "FlowError",
+    "FlowGraph",
+    "GraphError",
+    "In",
+    "Known",
+    "Link",
+    "Node",
+    "NodeError",
+    "Out",
+    "Part",
+    "RunError",
+    "RunResult",
+    "Schema",
+    "Service",
+    "State",
+    "StateIn",
+    "StateOut",
+    "Unsound",
+    "UsageError",
+    "__version__",
+    "as_node",
+    "load",
+    "param",
+    "part",
+]
 
 # In a checkout that is not installed, `nodes` and `graphs` lie beside this package, not in it.
 _checkout = Path(__file__).resolve().parent.parent

@@ -11,9 +11,10 @@ from flowrl.cli.graphs import read
 from flowrl.display import watcher_for
 from flowrl.errors import FlowError, NodeError, UsageError
 from flowrl.graph import Limits
-from flowrl.sections import seconds
 from flowrl.report import run_text
-from flowrl.run import Run, RunResult
+from flowrl.result import RunResult
+from flowrl.run import Run
+from flowrl.sections import seconds
 
 
 def run(arguments: Namespace) -> int:
