@@ -27,7 +27,7 @@ class FlowGraph:
         self._set = dict(set or {})
 
     def check(self) -> Checked:
-        """Everything that can be known before it runs; `.ok`, `.problems`, `.deterministic`, `.reasons`."""
+        """What is known before it runs: `.ok`, `.problems`, `.deterministic`, `.reasons`."""
         return self._checked({})
 
     def expand(self) -> str:
@@ -55,7 +55,7 @@ class FlowGraph:
         out: str | Path | None = None,
         watcher: Watcher | None = None,
     ) -> RunResult:
-        """Run to the earliest cut; raises GraphError before it starts, and NodeError if a node fails."""
+        """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails."""
         checked = self._checked(set or {}).demand()
         limits = checked.graph.limits.over(
             steps=steps, train_iters=train_iters, time_s=None if time is None else seconds(time)

@@ -13,6 +13,8 @@ import numpy as np
 from flowrl.batch import Schema
 from flowrl.state import START, Clock, Count, State
 
+POSITION = ("node", "firing", "env_steps", "episodes", "train_iters")  # beside each row of metrics
+
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
@@ -92,7 +94,12 @@ class Context:
 
     def metrics(self, values: Mapping[str, float]) -> None:
         """Report numbers of this firing."""
-        self._record(Metrics(dict(values)))
+        taken = [name for name in values if name in POSITION]
+        if taken:
+            raise ValueError(
+                f"a metric cannot be named '{taken[0]}': that says where it was measured"
+            )
+        self._record(Metrics({name: float(value) for name, value in values.items()}))
 
     def log(self, line: str) -> None:
         """A line of the node's log."""

@@ -1,9 +1,8 @@
-"""What a person sees while a run goes: a live table on a terminal, a line for each evaluation elsewhere."""
+"""What a person sees while a run goes: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from flowrl.context import Metrics, Record
@@ -13,8 +12,10 @@ from flowrl.runner import Runner
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
+    from rich.table import Table
 
 REFRESH_PER_S = 4
+BAR = 20  # characters of a whole
 
 
 def watcher_for(quiet: bool) -> Watcher:
@@ -25,16 +26,89 @@ def watcher_for(quiet: bool) -> Watcher:
 
 
 class Lines(Watcher):
-    """A plain line for each evaluation."""
+    """A line at the beginning, and one for each evaluation."""
 
     def begin(self, run: Run) -> None:
-        print(
-            f"{run.graph.name}: seed {run.seed}, {run.placement}, in {run.folder.path}", flush=True
-        )
+        """Where it goes."""
+        print(begin_line(run), flush=True)
 
     def event(self, run: Run, runner: Runner, record: Record) -> None:
+        """An evaluation."""
         if isinstance(record, Metrics) and runner.role == "evaluator":
             print(evaluation_line(run, runner, record), flush=True)
+
+
+class LiveDisplay(Watcher):
+    """The same lines, and below them a table that is drawn anew some times a second."""
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+        self._last: tuple[float, int] = (0.0, 0)
+        self._rate = 0.0
+
+    def begin(self, run: Run) -> None:
+        """Draw, from a thread of its own."""
+        from rich.live import Live
+
+        self._live = Live(
+            get_renderable=lambda: self.picture(run),
+            refresh_per_second=REFRESH_PER_S,
+            transient=True,
+        )
+        self._live.start()
+        self._live.console.print(begin_line(run), highlight=False, style="dim", soft_wrap=True)
+
+    def event(self, run: Run, runner: Runner, record: Record) -> None:
+        """An evaluation, above the table."""
+        if isinstance(record, Metrics) and runner.role == "evaluator" and self._live is not None:
+            line = evaluation_line(run, runner, record)
+            self._live.console.print(line, highlight=False, soft_wrap=True)
+
+    def end(self, run: Run) -> None:
+        """Leave the lines, take the table away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def picture(self, run: Run) -> Group:
+        """What is drawn now."""
+        from rich.console import Group
+        from rich.text import Text
+
+        if run.fires_from_s is None:
+            return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
+        return Group(Text(self.headline(run), style="bold"), node_table(run))
+
+    def headline(self, run: Run) -> str:
+        """Steps, rate, return, time left."""
+        done = run.done
+        parts = [
+            f"{done.env_steps:,} env steps",
+            f"{self.rate(run, done.env_steps):,.0f}/s",
+            f"{done.train_iters:,} train iters",
+        ]
+        if run.eval_return is not None:
+            best = "" if run.best_return is None else f" (best {run.best_return:.1f})"
+            parts.append(f"return {run.eval_return:.1f}{best}")
+        parts.append(clock_text(run.wall_s))
+        left_s = time_left_s(run)
+        if left_s is not None:
+            parts.append(f"{clock_text(left_s)} left at most")
+        return " · ".join(parts)
+
+    def rate(self, run: Run, env_steps: int) -> float:
+        """Env steps a second, over about the last second."""
+        now, (then, steps) = run.firing_s, self._last
+        if not then or now - then >= 1.0:
+            self._rate = (env_steps - steps) / max(now - then, 1e-9)
+            self._last = (now, env_steps)
+        return self._rate
+
+
+def begin_line(run: Run) -> str:
+    """What begins, and where it is written down."""
+    where = run.folder.path if run.folder else ""
+    return f"{run.graph.name}: seed {run.seed}, {run.placement}, in {where}"
 
 
 def evaluation_line(run: Run, runner: Runner, record: Metrics) -> str:
@@ -42,104 +116,37 @@ def evaluation_line(run: Run, runner: Runner, record: Metrics) -> str:
     total = runner.ctx.clock.total
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {mean:.1f}"
-    return f"{run.wall_s:7.1f} s  {total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters{shown}"
+    steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
+    return f"{run.wall_s:7.1f} s  {steps}{shown}"
 
 
-class LiveDisplay(Watcher):
-    """A table that is drawn anew some times a second, from a thread of its own."""
+def node_table(run: Run) -> Table:
+    """Where the time goes."""
+    from rich.table import Table
 
-    def __init__(self) -> None:
-        self._live: Live | None = None
-        self._lock = threading.Lock()
-        self._last: tuple[float, int] = (0.0, 0)
-        self._rate = 0.0
-
-    def begin(self, run: Run) -> None:
-        from rich.live import Live
-
-        self._live = Live(
-            get_renderable=lambda: self.table(run), refresh_per_second=REFRESH_PER_S, transient=True
-        )
-        self._live.start()
-
-    def event(self, run: Run, runner: Runner, record: Record) -> None:
-        if isinstance(record, Metrics) and runner.role == "evaluator" and self._live is not None:
-            self._live.console.print(evaluation_line(run, runner, record), highlight=False)
-
-    def end(self, run: Run) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def table(self, run: Run) -> Group:
-        """The picture now."""
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        head = Text(self.headline(run), style="bold")
-        table = Table(box=None, padding=(0, 2), header_style="dim")
-        table.add_column("node")
-        for name in ("firings", "firings/s", "ms each", "time"):
-            table.add_column(name, justify="right")
-        table.add_column("")
-        wall_s = max(run.wall_s, 1e-9)
-        for runner in run.engine.wired.all() if run.engine else ():
-            fired, busy_s = runner.fired, runner.busy_s
-            each_ms = f"{1e3 * busy_s / fired:.3f}" if fired else ""
-            share = busy_s / wall_s
-            table.add_row(
-                runner.key,
-                f"{fired:,}",
-                f"{fired / wall_s:,.1f}",
-                each_ms,
-                f"{share:.0%}",
-                "█" * round(20 * share),
-            )
-        return Group(head, table)
-
-    def headline(self, run: Run) -> str:
-        """Steps, rate, return, time left."""
-        done = run.engine.done if run.engine else None
-        if done is None:
-            return run.graph.name
-        returns = (
-            ""
-            if run.eval_return is None
-            else f" · return {run.eval_return:.1f} (best {run.best_return or 0:.1f})"
-        )
-        left = time_left(run)
-        return (
-            f"{run.graph.name} · {done.env_steps:,} env steps · {self.rate(run, done.env_steps):,.0f}/s · "
-            f"{done.train_iters:,} train iters{returns} · {clock_text(run.wall_s)}{left}"
-        )
-
-    def rate(self, run: Run, env_steps: int) -> float:
-        """Env steps a second, over about the last second."""
-        now = run.wall_s
-        with self._lock:
-            then, steps = self._last
-            if now - then >= 1.0:
-                self._rate = (env_steps - steps) / (now - then)
-                self._last = (now, env_steps)
-            elif not then:
-                self._rate = env_steps / max(now, 1e-9)
-        return self._rate
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column("node")
+    for name in ("firings", "ms each", "of the time"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    firing_s = max(run.firing_s, 1e-9)
+    for runner in run.engine.wired.all() if run.engine else ():
+        fired, share = runner.fired, runner.busy_s / firing_s
+        each_ms = f"{1e3 * runner.busy_s / fired:.2f}" if fired else ""
+        table.add_row(runner.key, f"{fired:,}", each_ms, f"{share:.0%}", "█" * round(BAR * share))
+    return table
 
 
-def time_left(run: Run) -> str:
+def time_left_s(run: Run) -> float | None:
     """How much longer, as far as the limits tell; a verdict may come earlier."""
-    assert run.engine is not None
-    done, limits = run.engine.done, run.limits
+    done, limits = run.done, run.limits
     parts = [
         done.env_steps / limits.steps if limits.steps else 0.0,
         done.train_iters / limits.train_iters if limits.train_iters else 0.0,
-        run.wall_s / limits.time_s if limits.time_s else 0.0,
+        run.firing_s / limits.time_s if limits.time_s else 0.0,
     ]
-    part = max(parts)
-    if part < 0.001:
-        return ""
-    return f" · {clock_text(run.wall_s * (1 - min(part, 1.0)) / part)} left at most"
+    part = min(max(parts), 1.0)
+    return run.firing_s * (1 - part) / part if part > 0.01 else None
 
 
 def clock_text(seconds: float) -> str:

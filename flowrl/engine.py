@@ -122,7 +122,7 @@ class Engine:
             self._warm_up()
             self._all_rounds()
         except _Cut as cut:
-            self._count_drops()
+            self.happened.dropped = self.wired.dropped()
             return Cut(cut.reason, cut.why, self.rounds, self.done)
         raise AssertionError("the program ended without a cut")
 
@@ -258,11 +258,6 @@ class Engine:
         if isinstance(record, Verdict) and self._verdict is None:
             self._verdict = record.reason
         self.sink.record(runner, record)
-
-    def _count_drops(self) -> None:
-        self.happened.dropped = self.wired.dropped()
-        if self.happened.dropped:
-            self.happened.lines.append(f"{self.happened.dropped} tokens were dropped")
 
 
 def _if_ready(runner: Runner, fire: Fire) -> Fire:

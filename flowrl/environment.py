@@ -77,7 +77,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def limit_threads(count: int) -> None:
-    """Let every loaded numerical library use so many threads (more would change bits, and is slower on small nets)."""
+    """Let every loaded numerical library use so many threads: another number changes bits."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(count)

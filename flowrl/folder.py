@@ -1,27 +1,33 @@
 """The run folder: everything that is written down of a run, readable at any moment.
 
-graph.yaml         the resolved graph: alone it repeats the run     metrics.jsonl   what nodes measured, in
-graph.dot          the same as a picture                                            the program's order
-environment.json   versions, git, CPU, seed, command                timings.jsonl   where time went
-summary.json       how it ended                                     tb/             metrics for TensorBoard
-checkpoints/       best.safetensors, last.safetensors               logs/           a log for each node
+graph.yaml         the resolved graph: alone it repeats the run
+graph.dot          the same as a picture
+environment.json   versions, git, CPU, seed, command
+metrics.jsonl      what nodes measured, in the order of the program
+timings.jsonl      where time went
+summary.json       how it ended; error.txt, if it failed
+checkpoints/       best.safetensors, last.safetensors
+logs/              a log for each node
+tb/                the metrics for TensorBoard
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from flowrl.checkpoint import checkpoint_bytes
 from flowrl.context import Keep, Metrics, Record, Verdict
 from flowrl.errors import RunError, UsageError
 from flowrl.runner import Runner
 from flowrl.state import State
+from flowrl.tensorboard import Board
 
 TIMINGS_EVERY_S = 1.0
 
@@ -30,20 +36,30 @@ def new_folder(graph: str, out: str | Path | None) -> Path:
     """Make the folder of a new run: `out`, or runs/<graph>-<time>."""
     if out is not None:
         path = Path(out)
-        if (path / "graph.yaml").exists():
-            raise UsageError(
-                f"--out {path}: there is a run in it already; give another folder, or remove it"
-            )
         with told(path):
             path.mkdir(parents=True, exist_ok=True)
+            if (path / "graph.yaml").exists():
+                raise UsageError(
+                    f"--out {path}: there is a run in it already; give another folder, or remove it"
+                )
         return path
     stem = f"{graph}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        with told(path), contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
-            return path
+        with told(path):
+            path.parent.mkdir(exist_ok=True)
+            if _mkdir(path):
+                return path
     raise RunError(f"runs/{stem}: no free name is left; remove old runs")
+
+
+def _mkdir(path: Path) -> bool:
+    """Make a folder that another run cannot have got first."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -51,12 +67,10 @@ def told(path: Path) -> Iterator[None]:
     """A failing disk is told as what it is."""
     try:
         yield
-    except FileExistsError:
-        raise
     except OSError as error:
-        raise RunError(
-            f"{path}: cannot be written: {error.strerror or error}; free space or choose another --out"
-        ) from error
+        mend = "free some space, or" if error.errno == errno.ENOSPC else "mend that, or"
+        why = error.strerror or str(error)
+        raise RunError(f"{path}: cannot be written: {why}; {mend} choose another --out") from error
 
 
 class RunFolder:
@@ -64,20 +78,16 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.latest: dict[str, Mapping[str, float]] = {}  # by node, its last metrics
         self._files: dict[str, TextIO] = {}
-        self._board: Any = None
+        self._board: Board | None = None
         self._last_timing_s = 0.0
         with told(path):
             for name in ("checkpoints", "logs", "tb"):
                 (path / name).mkdir(parents=True, exist_ok=True)
 
     def text(self, name: str, text: str) -> None:
-        """A whole file, written aside and renamed."""
-        with told(self.path):
-            aside = self.path / f".{name}.part"
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(self.path / name)
+        """A whole file."""
+        self._whole(name, text.encode())
 
     def json(self, name: str, value: Any) -> None:
         """A whole JSON file."""
@@ -104,7 +114,6 @@ class RunFolder:
 
     def _metrics(self, runner: Runner, values: Mapping[str, float]) -> None:
         total = runner.ctx.clock.total
-        self.latest[runner.key] = values
         row = {
             "node": runner.key,
             "firing": runner.fired,
@@ -114,19 +123,10 @@ class RunFolder:
             **{k: _number(v) for k, v in values.items()},
         }
         self.line("metrics.jsonl", json.dumps(row))
-        board = self._tensorboard()
-        for name, value in values.items():
-            board.add_scalar(f"{runner.key}/{name}", value, total.env_steps)
-
-    def _tensorboard(self) -> Any:
-        if self._board is None:
-            from tensorboardX import (
-                SummaryWriter,
-            )  # loads torch: not before there is something to show
-
-            with told(self.path):
-                self._board = SummaryWriter(str(self.path / "tb"), flush_secs=5)
-        return self._board
+        with told(self.path):
+            if self._board is None:
+                self._board = Board(self.path / "tb")
+            self._board.add(runner.key, total.env_steps, values)
 
     def timings(self, wall_s: float, busy_s: Mapping[str, float], now: bool = False) -> None:
         """Where time went so far, about once a second."""
@@ -139,65 +139,25 @@ class RunFolder:
             self.line("timings.jsonl", json.dumps(row))
 
     def checkpoint(self, name: str, states: Mapping[str, State], info: Mapping[str, Any]) -> None:
-        """States as one safetensors file: arrays by `node/name`, settings and counters in its metadata."""
-        from safetensors.numpy import save
+        """States, in a file that is whole at any moment."""
+        self._whole(f"checkpoints/{name}.safetensors", checkpoint_bytes(states, info))
 
-        arrays = {
-            f"{key}/{n}": a.copy() for key, state in states.items() for n, a in state.arrays.items()
-        }
-        first = next(iter(states.values()))
-        meta = {
-            "command": json.dumps({key: dict(s.command) for key, s in states.items()}),
-            "version": str(first.version),
-            "env_steps": str(first.clock.total.env_steps),
-            "train_iters": str(first.clock.total.train_iters),
-            "info": json.dumps(info),
-        }
-        path = self.path / "checkpoints" / f"{name}.safetensors"
+    def _whole(self, name: str, content: bytes) -> None:
+        """Written aside and renamed: nobody sees half of it."""
+        path = self.path / name
+        aside = path.with_name(f".{path.name}.part")
         with told(self.path):
-            aside = path.with_name(f".{path.name}.part")
-            aside.write_bytes(save(arrays, meta))
-            os.replace(aside, path)
+            try:
+                aside.write_bytes(content)
+                aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close all files."""
-        if self._board is not None:
-            self._board.close()
-        for file in self._files.values():
-            with contextlib.suppress(
-                OSError
-            ):  # what could not be written was told when it was written
-                file.close()
-
-
-def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
-    """The state of a checkpoint's first node, and what was noted beside it."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "numpy") as file:
-            meta = file.metadata()
-            names = list(file.keys())
-            keys = {name.rpartition("/")[0] if "/" in name else "" for name in names}
-            first = min(keys)
-            arrays = {
-                n.removeprefix(f"{first}/"): file.get_tensor(n)
-                for n in names
-                if n.startswith(f"{first}/")
-            }
-    except FileNotFoundError:
-        raise RunError(
-            f"{path}: there is no such checkpoint; the run has not kept one yet"
-        ) from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path}: is not a checkpoint: {error}") from error
-    commands = json.loads(meta["command"])
-    state = State(arrays, next(iter(commands.values()), {}), int(meta["version"]))
-    return state, {
-        **json.loads(meta["info"]),
-        "env_steps": int(meta["env_steps"]),
-        "train_iters": int(meta["train_iters"]),
-    }
+        """Close all files; what could not be written was told when it was written."""
+        for close in (f.close for f in (*self._files.values(), self._board) if f is not None):
+            with contextlib.suppress(OSError):
+                close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

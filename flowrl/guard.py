@@ -11,6 +11,9 @@ from flowrl.runner import Runner
 RETRIES = 3  # times that a firing is tried again with a fresh node
 
 
+MOST_FAILURES = 20  # that a summary tells; the nodes' logs tell all
+
+
 @dataclass(slots=True)
 class Happened:
     """What made this run differ from a deterministic one, if anything did."""
@@ -18,7 +21,16 @@ class Happened:
     restarts: int = 0
     ignored: int = 0
     dropped: int = 0
-    lines: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The same in words."""
+        counts = {
+            "firings were tried again with a fresh node": self.restarts,
+            "firings failed and were passed over": self.ignored,
+            "tokens were dropped": self.dropped,
+        }
+        return [*(f"{n} {what}" for what, n in counts.items() if n), *self.failures]
 
 
 class Guard:
@@ -56,7 +68,8 @@ class Guard:
         ctx.take_count()
         ctx.records.clear()
         ctx.dirty = False
-        self.happened.lines.append(str(error))
+        if len(self.happened.failures) < MOST_FAILURES:
+            self.happened.failures.append(str(error))
         self.runner.on_record(self.runner, str(error))
 
     def _pass_over(self) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.check import check
+from flowrl.checkpoint import read_checkpoint
 from flowrl.context import Context, Metrics
 from flowrl.environment import limit_threads
 from flowrl.errors import NodeError, RunError, UsageError
-from flowrl.folder import read_checkpoint
 from flowrl.graph import NodeSpec
 from flowrl.loading import load
 from flowrl.wiring import context_of
@@ -35,7 +35,8 @@ class Judgement:
     def __str__(self) -> str:
         shown = "\n".join(f"  {name:<16} {value:10.2f}" for name, value in self.metrics.items())
         return (
-            f"{self.checkpoint}: after {self.train_iters:,} train iterations and {self.env_steps:,} env steps\n"
+            f"{self.checkpoint}: after {self.train_iters:,} train iterations "
+            f"and {self.env_steps:,} env steps\n"
             f"{self.episodes} episodes, seed {self.seed}\n{shown}"
         )
 

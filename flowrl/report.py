@@ -61,7 +61,7 @@ def edge_lines(checked: Checked) -> list[str]:
     to_width = max((len(str(e.to)) for _, e in rows), default=0)
     arrows = {"link": "<->", "state": "=>", "stream": "->"}
     return [
-        f"  {a:<{width}} {arrows[e.kind]:<3} {e.to!s:<{to_width}}  {edge_facts(checked, e)}".rstrip()
+        f"  {a:<{width}} {arrows[e.kind]:<3} {e.to!s:<{to_width}}  {edge_facts(checked, e)}"
         for a, e in rows
     ]
 
@@ -152,23 +152,24 @@ def check_json(checked: Checked) -> dict[str, object]:
     }
 
 
-def bottleneck_sentence(busy_s: Mapping[str, float], wall_s: float) -> str:
-    """Where the time of a serial run went, in a sentence."""
-    shares = sorted(((s / wall_s, n) for n, s in busy_s.items() if wall_s > 0), reverse=True)
+def bottleneck_sentence(busy_s: Mapping[str, float], firing_s: float) -> str:
+    """Where the time of a serial run went (without making its nodes), in a sentence."""
+    shares = sorted(((s / firing_s, n) for n, s in busy_s.items() if s and firing_s), reverse=True)
     if not shares:
         return "nothing fired"
-    share, name = shares[0]
-    rest = ", ".join(f"{n} {s:.0%}" for s, n in shares[1:4] if s >= 0.01)
+    (share, name), *others = shares
+    rest = ", ".join(f"{n} {s:.0%}" for s, n in others[:3] if s >= 0.01)
     text = f"{name} is the bottleneck: it fired for {share:.0%} of the time"
     return f"{text} (then {rest})" if rest else text
 
 
 def run_text(result: RunResult) -> str:
     """How a run ended, in some lines."""
+    done = f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations"
+    pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
         f"{result.status}: {result.why}",
-        f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations, {result.episodes:,} episodes "
-        f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)",
+        f"{done}, {result.episodes:,} episodes {pace}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {result.best_return:.1f})"

@@ -32,6 +32,7 @@ class Wired:
     services: dict[str, list[Node]] = field(default_factory=dict)  # nodes that are only called
     versions: dict[PortRef, Versions] = field(default_factory=dict)
     lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
+    closed: bool = False
     unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
 
     def all(self) -> Iterator[Runner]:
@@ -67,7 +68,10 @@ class Wired:
         self.services[name][replica] = _make_node(self, spec, old.ctx, fresh=True)
 
     def close(self) -> list[NodeError]:
-        """Close every node, whatever some of them raise; what they raised."""
+        """Close every node once, whatever some of them raise; what they raised."""
+        if self.closed:
+            return self.unclosed
+        self.closed = True
         services = [node for nodes in self.services.values() for node in nodes]
         self._close([*(r.node for r in self.all()), *services])
         return self.unclosed

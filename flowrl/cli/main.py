@@ -1,12 +1,15 @@
 """Words to verbs: the parser, and what every verb's errors become.
 
-Nothing heavy is imported here: `flowrl --help` must answer at once. A verb's module is imported when it is called.
+Nothing heavy is imported here: `flowrl --help` must answer at once. A verb's module is imported
+when it is called.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +23,22 @@ Parser = argparse.ArgumentParser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit status: 0 done, 1 failed, 2 wrong graph or arguments, 130 interrupted."""
+    """One verb; the exit status: 0 done, 1 failed, 2 wrong graph or arguments, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter ends no run
+    try:
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python shall not try to reach him when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = make_parser()
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "verb"):
@@ -44,9 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("flowrl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone; there is nobody to tell
-        return 1
 
 
 def make_parser() -> Parser:
@@ -134,7 +149,7 @@ def _placement(parser: Parser) -> None:
 def _run(parser: Parser) -> None:
     _graph(parser)
     _placement(parser)
-    parser.add_argument("--seed", type=int, metavar="N", help="instead of the graph's")
+    parser.add_argument("--seed", type=_seed, metavar="N", help="instead of the graph's")
     parser.add_argument(
         "--steps",
         type=_count,
@@ -167,7 +182,7 @@ def _eval(parser: Parser) -> None:
         "--episodes", type=_count, metavar="N", help="instead of the graph's number"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the episodes (default: 0)"
+        "--seed", type=_seed, default=0, metavar="N", help="of the episodes (default: 0)"
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -180,3 +195,9 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return value
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^63 - 1")
+    return int(text)

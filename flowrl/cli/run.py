@@ -20,7 +20,7 @@ from flowrl.sections import seconds
 def run(arguments: Namespace) -> int:
     """`flowrl run`."""
     checked = read(arguments).demand()
-    for warning in checked.warnings:
+    for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     made = Run(
         checked,
@@ -31,13 +31,14 @@ def run(arguments: Namespace) -> int:
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
     )
     try:
-        result = made.run()
+        return _ended(arguments, made.run())
+    except (UsageError, BrokenPipeError):
+        raise
     except KeyboardInterrupt:
         return _ended(arguments, made.result("interrupted", "stopped at once"))
-    except FlowError as error:
+    except Exception as error:
         _tell(error)
         return _ended(arguments, made.result("failed", str(error)))
-    return _ended(arguments, result)
 
 
 def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
@@ -57,8 +58,9 @@ def _ended(arguments: Namespace, result: RunResult) -> int:
     return {"failed": 1, "interrupted": 130}.get(result.status, 0)
 
 
-def _tell(error: FlowError) -> None:
+def _tell(error: Exception) -> None:
     """The first cause: where it was raised, and then in a line what it means."""
-    if isinstance(error, NodeError) and error.__cause__ is not None:
-        print("".join(traceback.format_exception(error.__cause__)), file=sys.stderr, end="")
+    cause = error.__cause__ if isinstance(error, NodeError) else error
+    if cause is not None and not isinstance(cause, FlowError):
+        print("".join(traceback.format_exception(cause)), file=sys.stderr, end="")
     print(f"flowrl: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ import pytest
 import flowrl
 
 GRAPHS = ("cartpole_dqn", "cartpole_ppo")
-ITERS = {"cartpole_dqn": 200, "cartpole_ppo": 3}
+ITERS = {"cartpole_dqn": 200, "cartpole_ppo": 12}
 
 POISON = """
 import random, sys

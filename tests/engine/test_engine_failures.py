@@ -228,7 +228,8 @@ def test_restart_fires_again_with_a_fresh_node_and_a_fresh_service() -> None:
     assert trace.of("d") == ["1", "2", "1", "2", "3"]
     told = "node 'b', firing 2 (round 2): RuntimeError: spilt draw 3"
     assert trace.of("b") == [told]  # what the failed firing told itself is forgotten
-    assert (engine.happened.restarts, engine.happened.lines) == (1, [told])
+    assert (engine.happened.restarts, engine.happened.failures) == (1, [told])
+    assert engine.happened.lines() == ["1 firings were tried again with a fresh node", told]
     assert cut.done.env_steps == 5  # and so is what it counted
 
 
@@ -281,7 +282,8 @@ def test_ignore_passes_the_firing_over() -> None:
     )
     engine, trace, cut = run(whole, rounds=3)
     told = "node 'f', firing 1 (round 1): ZeroDivisionError: no more"
-    assert (engine.happened.ignored, engine.happened.lines) == (1, [told])
+    assert (engine.happened.ignored, engine.happened.failures) == (1, [told])
+    assert engine.happened.lines() == ["1 firings failed and were passed over", told]
     assert trace.of("f") == [told]
     assert engine.wired.runners["f"][0].fired == cut.rounds == 3
 

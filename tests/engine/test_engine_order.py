@@ -174,7 +174,7 @@ def test_a_full_edge_that_drops_its_oldest_counts_what_it_lost() -> None:
     engine, trace, _ = run(graph, rounds=2)
     assert trace.of("d") == ["3", "4", "8", "9"]
     assert engine.happened.dropped == 6
-    assert engine.happened.lines == ["6 tokens were dropped"]
+    assert engine.happened.lines() == ["6 tokens were dropped"]
 
 
 def test_dealing_to_edges_that_drop_reaches_every_replica() -> None:

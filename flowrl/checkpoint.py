@@ -1,0 +1,51 @@
+"""Checkpoints: states as safetensors, arrays by `node/name`, settings and counters beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowrl.errors import RunError
+from flowrl.state import State
+
+
+def checkpoint_bytes(states: Mapping[str, State], info: Mapping[str, Any]) -> bytes:
+    """The content of a checkpoint's file."""
+    from safetensors.numpy import save
+
+    arrays = {f"{k}/{n}": a.copy() for k, state in states.items() for n, a in state.arrays.items()}
+    first = next(iter(states.values()))
+    meta = {
+        "command": json.dumps({key: dict(s.command) for key, s in states.items()}),
+        "version": str(first.version),
+        "env_steps": str(first.clock.total.env_steps),
+        "train_iters": str(first.clock.total.train_iters),
+        "info": json.dumps(info),
+    }
+    return bytes(save(arrays, meta))
+
+
+def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
+    """The state of a checkpoint's first node, and what was noted beside it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            meta, names = file.metadata(), sorted(file.keys())
+            key = names[0].rpartition("/")[0] if names else ""
+            own = [n for n in names if n.rpartition("/")[0] == key]
+            arrays = {n.rpartition("/")[2]: file.get_tensor(n) for n in own}
+        command = json.loads(meta["command"])
+        info = {
+            **json.loads(meta["info"]),
+            **{k: int(meta[k]) for k in ("env_steps", "train_iters")},
+        }
+        return State(arrays, command.get(key, {}), int(meta["version"])), info
+    except FileNotFoundError:
+        raise RunError(
+            f"{path}: there is no such checkpoint; the run has not kept one yet"
+        ) from None
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: is not a checkpoint of flowrl: {error}") from error
