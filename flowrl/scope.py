@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from flowrl.bundled import locate
 from flowrl.catalogue import Catalogue
-from flowrl.errors import GraphError, Problems, nearest
+from flowrl.errors import GraphError, Problem, Problems, nearest
 from flowrl.graph import NodeSpec, PortRef
 from flowrl.keys import NODE_KEYS, NODE_NAME, PART_KEYS, PORT_NAME, ROOT_KEYS, is_file
 from flowrl.node import Node
@@ -18,7 +19,7 @@ from flowrl.statements import Statement, end_of, statements
 from flowrl.tree import Source, Substitution, as_mapping, read_tree, shown
 from flowrl.yamlfile import Item
 
-MOST_NODES = 20_000
+MOST_NODES = 10_000
 MOST_NESTED = 20
 
 Nothing: Mapping[str, Item] = {}
@@ -102,12 +103,10 @@ class ScopeReader:
 
     def unused(self, sections: Shared, keys: tuple[str, ...]) -> None:
         """Sections that no node of this scope takes are mistakes."""
-        shared = {
-            about["shared"]
-            for spec in self.nodes.values()
-            for about in part_fields(spec.cls.Config).values()
-            if about["shared"]
-        }
+        if not sections:
+            return
+        configs = {spec.cls.Config for spec in self.nodes.values()}
+        shared = {about["shared"] for c in configs for about in part_fields(c).values()} - {""}
         kinds = set(self.catalogue.kinds()) - {"node"}
         for name, item in sections.items():
             if name in self.reader.params.used:
@@ -151,11 +150,10 @@ class ScopeReader:
         folders = (f.parent for f in source.files)
         self.catalogue.folders = tuple(dict.fromkeys([*self.catalogue.folders, *folders]))
         given = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
-        before = set(self.nodes)
+        before = len(self.nodes)
         tree = self.read(source, f"{name}/", given, shared, (*above, source.files[-1].resolve()))
         replicas, on_failure = self.reader.engine_keys(name, item, None)
-        for inner in self.nodes.keys() - before:
-            spec = self.nodes[inner]
+        for spec in islice(self.nodes.values(), before, None):
             spec.replicas *= replicas
             if spec.cls.role != "learner" and spec.cls.fire is not Node.fire:
                 spec.on_failure = on_failure if on_failure != "stop" else spec.on_failure
@@ -173,8 +171,11 @@ class ScopeReader:
             hint = "its path is from this file"
         elif path.resolve() in above:
             problem = f"the part-graph '{type_name.value}' contains itself"
-        elif len(above) > MOST_NESTED or len(self.nodes) > MOST_NODES:
-            problem = f"part-graphs make more than {MOST_NODES} nodes, or {MOST_NESTED} levels"
+        elif len(above) > MOST_NESTED:
+            problem = f"part-graphs nest more than {MOST_NESTED} deep"
+        elif len(self.nodes) > MOST_NODES:
+            what = f"nodes.{name}: part-graphs make more than {MOST_NODES} nodes"
+            raise GraphError([*self.problems, Problem(str(mark), what, "use replicas")])
         if problem or path is None:
             self.problems.tell(mark, f"nodes.{name}: {problem}", hint)
             return None

@@ -38,7 +38,14 @@ def read_sections(
 
 def members(graph: Graph, parts: Mapping[str, Mapping[str, PortRef]]) -> dict[str, tuple[str, ...]]:
     """The nodes of each part-graph."""
-    return {p: tuple(n for n in graph.nodes if n.startswith(f"{p}/")) for p in parts}
+    found: dict[str, list[str]] = {part: [] for part in parts}
+    for name in graph.nodes:
+        part = name.rpartition("/")[0]
+        while part:
+            if part in found:
+                found[part].append(name)
+            part = part.rpartition("/")[0]
+    return {part: tuple(names) for part, names in found.items()}
 
 
 def read_modules(item: Item | None, problems: Problems) -> tuple[Path, ...]:

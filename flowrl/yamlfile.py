@@ -119,7 +119,8 @@ def _parse(data: bytes | str, name: str) -> Item | None:
 def parse_value(text: str, where: str) -> Item:
     """The value of a `--set key=value`."""
     try:
-        return _parse(text, where) or Item("", Mark(where))
+        item = _parse(text, where) or Item("", Mark(where))
+        return item_of(item.plain(), Mark(where))  # a place in a word says nothing
     except GraphError as error:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 

@@ -1,0 +1,193 @@
+"""`--set`: one value changed from the shell, wherever it is."""
+
+from __future__ import annotations
+
+import pytest
+
+RL = """
+    seed: 1
+    limits: {steps: 10}
+    params: {batch: 4}
+    policy: {type: 'toys:Greedy'}
+    nodes:
+      envs: toys:Envs
+      collector: toys:Collector
+      buffer: {type: 'toys:Buffer', batch_size: '${batch}'}
+      learner: toys:Learner
+    edges:
+      - collector <-> envs
+      - collector -> buffer -> learner
+      - learner -> collector: {lag: 1}
+    placements: {parallel: {collector: process}}
+    """
+
+
+@pytest.fixture
+def with_sets(checked):
+    """The graph with these values, which leave it sound."""
+
+    def with_sets(**sets):
+        found = checked(RL, **sets)
+        assert [str(p) for p in found.problems] == []
+        return found.graph
+
+    return with_sets
+
+
+def test_a_parameter_of_a_node(with_sets):
+    assert with_sets(buffer__size="50").nodes["buffer"].config.size == 50
+
+
+def test_a_node_that_is_only_a_type_takes_parameters(with_sets):
+    assert with_sets(envs__count="3").nodes["envs"].config.count == 3
+
+
+def test_a_key_of_the_engine(with_sets):
+    graph = with_sets(collector__replicas="2")
+    assert graph.nodes["collector"].replicas == graph.nodes["envs"].replicas == 2
+
+
+def test_a_parameter_of_a_nodes_part_reaches_that_node_alone(with_sets):
+    graph = with_sets(learner__lr="3e-4")
+    assert graph.nodes["learner"].config.policy.config.lr == 3e-4
+    assert graph.nodes["collector"].config.policy.config.lr == 0.1
+
+
+def test_the_path_of_a_part_may_be_written_in_full(with_sets):
+    assert with_sets(learner__policy__lr="1").nodes["learner"].config.policy.config.lr == 1
+
+
+def test_a_whole_part_is_replaced(with_sets):
+    graph = with_sets(collector__policy="toys:Random")
+    assert graph.nodes["collector"].config.policy.type == "toys:Random"
+
+
+def test_a_shared_section_reaches_every_node(with_sets):
+    graph = with_sets(policy__lr="2")
+    assert graph.nodes["learner"].config.policy.config.lr == 2
+    assert graph.nodes["collector"].config.policy.config.lr == 2
+
+
+def test_an_option_of_an_edge(with_sets):
+    graph = with_sets(collector__weights__lag="0", buffer__data__capacity="5")
+    assert graph.edge_into("collector", "weights").lag == 0
+    assert graph.edge_into("buffer", "data").capacity == 5
+
+
+def test_a_parameter_comes_before_a_port_of_its_name(with_sets):
+    graph = with_sets(learner__every="5")
+    assert graph.nodes["learner"].config.every == 5
+
+
+def test_seed_limits_placements_params_and_about(with_sets):
+    graph = with_sets(
+        seed="9",
+        limits__time="1m",
+        placements__parallel__learner="thread",
+        params__batch="2",
+        about="'two: words'",
+    )
+    assert graph.seed == 9
+    assert (graph.limits.steps, graph.limits.time_s) == (10, 60)
+    assert graph.placements == {"parallel": {"collector": "process", "learner": "thread"}}
+    assert graph.nodes["buffer"].config.batch_size == 2
+    assert graph.about == "two: words"
+
+
+def test_a_warm_up_can_be_set_and_left_out(with_sets):
+    graph = with_sets(warmup="[{edges: [collector -> buffer], steps: 8}]")
+    assert graph.phases[0].steps == 8
+    assert with_sets(warmup="null").phases == []
+
+
+def test_values_are_yaml(with_sets):
+    graph = with_sets(learner__gives="[a, b]")
+    assert graph.nodes["learner"].config.policy.config.gives == ["a", "b"]
+
+
+def test_a_node_of_a_part_graph_is_reached_by_its_full_name(write, checked):
+    write(
+        """
+        params: {rate: 1}
+        ports: {out: s.out}
+        nodes: {s: {type: 'toys:Source', rate: '${rate}'}}
+        """,
+        "part.yaml",
+    )
+    text = "nodes: {p: part.yaml, t: 'toys:Sink'}\nedges: [p -> t]"
+    assert checked(text, **{"p__rate": "2"}).graph.nodes["p/s"].config.rate == 2
+    assert checked(text, **{"p/s__rate": "3"}).graph.nodes["p/s"].config.rate == 3
+    assert checked(text, **{"t__data__capacity": "4"}).graph.edges[0].capacity == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "lerner.lr",
+            "1",
+            "--set lerner.lr=1: there is no node or section 'lerner'; did you mean 'learner'?",
+        ),
+        (
+            "learner.lrr",
+            "1",
+            "--set learner.lrr=1: 'learner' has no parameter 'lrr'; known: data, every, "
+            "on_failure, on_policy, policy, priorities, replicas, type, weights",
+        ),
+        (
+            "learner.lr",
+            "-1",
+            "--set learner.lr=-1: nodes.learner.policy.lr is -1; expected greater than 0",
+        ),
+        (
+            "learner",
+            "1",
+            "--set learner=1: 'learner' is a node; set one of its parameters: learner.KEY",
+        ),
+        (
+            "learner.weights.lag",
+            "1",
+            "--set learner.weights.lag=1: learner.weights is an output; options belong to the "
+            "edge's input: NODE.INPUT.OPTION",
+        ),
+        (
+            "collector.weights",
+            "1",
+            "--set collector.weights=1: collector.weights is an input; set an option of its edge: "
+            "collector.weights.OPTION",
+        ),
+        (
+            "collector.weights.lagg",
+            "1",
+            "--set collector.weights.lagg=1: edges: unknown option 'lagg'; did you mean 'lag'?",
+        ),
+        (
+            "collector.weights.lag",
+            "x",
+            "--set collector.weights.lag=x: edges: collector.weights: lag is 'x'; expected a "
+            "whole number of rounds, 0 to 1,000,000",
+        ),
+        (
+            "buffer.demos.capacity",
+            "1",
+            "--set buffer.demos.capacity=1: no edge ends in buffer.demos; did you mean "
+            "'buffer.data'?",
+        ),
+        (
+            "params.batc",
+            "1",
+            "--set params.batc=1: params: unknown parameter 'batc'; did you mean 'batch'?",
+        ),
+        ("edges", "[]", "--set edges=[]: there is no node or section 'edges'; known: "),
+        ("limits.step", "1", "--set limits.step=1: limits: unknown key 'step'; did you mean "),
+        ("seed.x", "1", "g.yaml:1:7: seed is {'x': 1}; expected a whole"),
+        ("seed", "[", "--set seed=[: is not YAML: "),
+        ("seed", "!!int 3", "--set seed=!!int 3: has the tag 'tag:yaml.org,2002:int'; graphs are "),
+        ("seed", "\udcff", "--set seed=\udcff: is not UTF-8 text (byte 0); save it as UTF-8"),
+        ("", "1", "--set =1: there is no node or section ''; known: "),
+        (".", "1", "--set .=1: there is no node or section ''; known: "),
+    ],
+)
+def test_a_value_that_fits_nowhere_is_told(problems, key, value, said):
+    told = problems(RL, **{key.replace(".", "__"): value})
+    assert any(p.startswith(said) for p in told), told
