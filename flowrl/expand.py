@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from flowrl.config import Config, PartSpec
 from flowrl.graph import Edge, Graph, Limits, NodeSpec, Phase
 from flowrl.params import part_fields, written_params, written_value
 from flowrl.tree import as_mapping
@@ -20,6 +23,8 @@ def expand(graph: Graph, origins: bool = False) -> str:
     if graph.about:
         lines.append(f"about: {scalar_text(graph.about)}")
     lines += [f"seed: {graph.seed}", f"torch_threads: {graph.torch_threads}"]
+    if modules := _modules(graph):
+        lines.append(f"modules: {flow_text(modules)}")
     if graph.limits != Limits():
         lines.append(f"limits: {flow_text(_limits(graph.limits))}")
     lines += ["", "nodes:"]
@@ -33,6 +38,32 @@ def expand(graph: Graph, origins: bool = False) -> str:
         lines += ["", "placements:"]
         lines += [f"  {name}: {flow_text(sites)}" for name, sites in graph.placements.items()]
     return "\n".join(lines) + "\n"
+
+
+def _modules(graph: Graph) -> list[str]:
+    """The folders beside the graph that its own types come from: the resolved graph lies elsewhere."""
+    specs = graph.nodes.values()
+    types = [t for s in specs for t in (s.type, *_part_types(s.config)) if ":" in t]
+    beside = {str(folder.resolve()) for folder in graph.folders}
+    homes = {_home(t.partition(":")[0].partition(".")[0]) for t in types}
+    return sorted(beside & homes)
+
+
+def _part_types(config: Config) -> Iterator[str]:
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, PartSpec):
+            yield value.type
+            yield from _part_types(value.config)
+
+
+def _home(module: str) -> str:
+    """The folder that a module was found in."""
+    origin = getattr(sys.modules.get(module), "__file__", None)
+    if origin is None:
+        return ""
+    path = Path(origin).resolve()
+    return str(path.parent.parent if path.name == "__init__.py" else path.parent)
 
 
 def _limits(limits: Limits) -> dict[str, Any]:

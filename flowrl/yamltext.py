@@ -9,7 +9,9 @@ from typing import Any
 
 from flowrl.yamlfile import Scalar, plain_scalar
 
-_PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*( (->|<->|[A-Za-z0-9_./+(),-]+))*")
+_PLAIN = re.compile(
+    r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z_]\w*)?( (->|<->|[A-Za-z0-9_./+(),-]+))*", re.ASCII
+)
 _AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})  # booleans to other readers of YAML
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 

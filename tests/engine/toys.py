@@ -95,7 +95,7 @@ class Buffer(Node):
 
     data = In("samples")
     demos = In("samples", optional=True)
-    priorities = In("priorities", optional=True, initial=lambda: None)
+    priorities = In("priorities", rate="updates", optional=True, initial=lambda: None)
     batches = Out("samples", rate="updates")
 
     class Config(BaseConfig):
