@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ def watcher_for(quiet: bool) -> Watcher:
     return LiveDisplay() if sys.stdout.isatty() else Lines()
 
 
+STOPPING = "stopping after this train iteration; Ctrl-C again stops at once"
+
+
 class Lines(Watcher):
     """A line at the beginning, and one for each evaluation."""
 
@@ -37,6 +41,10 @@ class Lines(Watcher):
         if isinstance(record, Metrics) and runner.role == "evaluator":
             print(evaluation_line(run, runner, record), flush=True)
 
+    def stopping(self, run: Run) -> None:
+        """Past Python's buffers, which the signal may have come in the midst of."""
+        os.write(2, f"{STOPPING}\n".encode())
+
 
 class LiveDisplay(Watcher):
     """The same lines, and below them a table that is drawn anew some times a second."""
@@ -45,6 +53,7 @@ class LiveDisplay(Watcher):
         self._live: Live | None = None
         self._last: tuple[float, int] = (0.0, 0)
         self._rate = 0.0
+        self._note = ""
 
     def begin(self, run: Run) -> None:
         """Draw, from a thread of its own."""
@@ -64,6 +73,10 @@ class LiveDisplay(Watcher):
             line = evaluation_line(run, runner, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
 
+    def stopping(self, run: Run) -> None:
+        """Drawn with the next picture."""
+        self._note = STOPPING
+
     def end(self, run: Run) -> None:
         """Leave the lines, take the table away."""
         if self._live is not None:
@@ -77,7 +90,8 @@ class LiveDisplay(Watcher):
 
         if run.fires_from_s is None:
             return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
-        return Group(Text(self.headline(run), style="bold"), node_table(run))
+        note = [Text(self._note, style="yellow")] if self._note else []
+        return Group(Text(self.headline(run), style="bold"), node_table(run), *note)
 
     def headline(self, run: Run) -> str:
         """Steps, rate, return, time left."""

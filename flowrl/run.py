@@ -41,6 +41,9 @@ class Watcher:
     def event(self, run: Run, runner: Runner, record: Record) -> None:
         """A node told something."""
 
+    def stopping(self, run: Run) -> None:
+        """Somebody asked the run to stop. Called from a signal's handler, so print nothing here."""
+
     def end(self, run: Run) -> None:
         """The run has ended, however it did."""
 
@@ -79,6 +82,7 @@ class Run:
         self.fires_from_s: float | None = None  # when its nodes were made
         self.eval_return: float | None = None
         self.best_return: float | None = None
+        self.ended: RunResult | None = None
         self._interrupts = 0
 
     @property
@@ -180,6 +184,7 @@ class Run:
         status = ENDS.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat(folder, cut))
         folder.json("summary.json", result.as_dict())
+        self.ended = result
         return result
 
     def _repeat(self, folder: RunFolder, cut: Cut) -> str:
@@ -197,11 +202,10 @@ class Run:
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
         """The folder tells what stopped the run; where it cannot, the first cause goes on."""
         stopped = isinstance(error, KeyboardInterrupt)
-        result = self.result(
-            "interrupted" if stopped else "failed", "stopped at once" if stopped else str(error)
-        )
+        why = "stopped at once" if stopped else str(error)
+        self.ended = self.result("interrupted" if stopped else "failed", why)
         with contextlib.suppress(RunError):  # a full disk, say, which may be the first cause
-            folder.json("summary.json", result.as_dict())
+            folder.json("summary.json", self.ended.as_dict())
             if not stopped:
                 folder.text("error.txt", "".join(traceback.format_exception(error)))
 
@@ -224,6 +228,7 @@ class Run:
             if self._interrupts > 1 or self.engine is None:
                 raise KeyboardInterrupt
             self.engine.stop("interrupt", "interrupted")
+            self.watcher.stopping(self)
 
         before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -35,10 +35,10 @@ def run(arguments: Namespace) -> int:
     except (UsageError, BrokenPipeError):
         raise
     except KeyboardInterrupt:
-        return _ended(arguments, made.result("interrupted", "stopped at once"))
+        return _ended(arguments, made.ended or made.result("interrupted", "stopped at once"))
     except Exception as error:
         _tell(error)
-        return _ended(arguments, made.result("failed", str(error)))
+        return _ended(arguments, made.ended or made.result("failed", str(error)))
 
 
 def _limits(arguments: Namespace, of_graph: Limits) -> Limits:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -429,3 +432,63 @@ class Moody(Node):
         if self.fired == 2 and not self.ctx.restarts:
             raise RuntimeError("not today")
         return data
+
+
+class Signaller(Node):
+    """Sends signals to its own process in one firing, and may wait for more for ever."""
+
+    data = In("samples")
+
+    class Config(Config):
+        firing: int = param(0, "the firing in which it sends")
+        signals: list[str] = param([], "such as SIGINT")
+        hangs: bool = param(False, "do not come back from that firing")
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, data: Batch) -> None:
+        self.fired += 1
+        if self.fired - 1 == self.config.firing:
+            for name in self.config.signals:
+                os.kill(os.getpid(), signal.Signals[name])
+            if self.config.hangs:
+                self.ctx.metrics({"hangs": 1})
+                threading.Event().wait()
+
+
+class Measure(Node):
+    """Tells numbers, some of which JSON does not know."""
+
+    data = In("samples")
+
+    def fire(self, data: Batch) -> None:
+        self.ctx.metrics({"n": data["n"][0], "nan": float("nan"), "inf": -float("inf")})
+
+
+class Misnames(Node):
+    """Gives a metric a name that every row of metrics has."""
+
+    data = In("samples")
+
+    def fire(self, data: Batch) -> None:
+        self.ctx.metrics({"env_steps": 1.0})
+
+
+class Hopeless(Judge):
+    """Its evaluations end in nothing that is a number."""
+
+    def fire(self, weights: State) -> Batch:
+        self.ctx.metrics({"return_mean": float("nan")})
+        return table(0)
+
+
+class Hoarder(Node):
+    """Keeps a large state after each firing, for disks to be full."""
+
+    role = "evaluator"
+    weights = StateIn("weights")
+
+    def fire(self, weights: State) -> None:
+        self.ctx.metrics({"return_mean": 1.0})
+        self.ctx.keep("best", State({"large": np.zeros(1 << 18)}), eval_return=1.0)

@@ -1,0 +1,72 @@
+"""Disks that are full or cannot be written to: a clear error, exit status 1, a folder that can be read."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flowrl.folder import read_lines
+from tests.cli.conftest import Called, one_line, write
+
+Flowrl = Callable[..., Called]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A small disk of its own, mounted with these options."""
+    at = tmp_path / "disk"
+    at.mkdir()
+
+    def mounted(options: str) -> Path:
+        mount = shutil.which("mount")
+        if mount is None:
+            pytest.skip("there is no mount command here")
+        command = [mount, "-t", "tmpfs", "-o", options, "flowrl-test", str(at)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no right to mount a small disk: {done.stderr.strip()}")
+        return at
+
+    yield mounted
+    subprocess.run(["umount", "-l", str(at)], capture_output=True, check=False)
+
+
+def test_a_disk_that_gets_full_ends_the_run(
+    disk: Callable[[str], Path], flowrl: Flowrl, folder: Path
+) -> None:
+    """Each evaluation keeps 2 MB, and writes them beside those of before."""
+    at = disk("size=3m")
+    write(folder / "h.yaml", {"e": "Hoarder"}, [])
+    status, out, err = flowrl("run", "h.yaml", "--out", str(at / "r"), "--json")
+    why = f"{at}/r: cannot be written: No space left on device; free some space, or choose another --out"
+    assert (status, err) == (1, f"flowrl: {why}\n")
+    told = one_line(out)
+    assert (told["status"], told["why"]) == ("failed", why)
+    assert json.loads((at / "r" / "summary.json").read_text()) == told
+    assert [row["return_mean"] for row in read_lines(at / "r" / "metrics.jsonl")] == [1.0, 1.0]
+    kept = sorted(p.name for p in (at / "r" / "checkpoints").iterdir())
+    assert kept == ["best.safetensors"]  # the one of before, and nothing half written
+
+
+def test_a_disk_that_is_full_to_the_last_byte_is_told(
+    disk: Callable[[str], Path], flowrl: Flowrl
+) -> None:
+    at = disk("size=64k")
+    status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"), "--json")
+    assert status == 1
+    assert "cannot be written: No space left on device" in err
+    assert "Traceback" not in err
+    assert one_line(out)["status"] == "failed"
+    for row in read_lines(at / "r" / "metrics.jsonl") if (at / "r/metrics.jsonl").exists() else ():
+        assert row["node"] == "e"
+
+
+def test_a_disk_that_is_read_only_is_told(disk: Callable[[str], Path], flowrl: Flowrl) -> None:
+    at = disk("size=64k,ro")
+    status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"))
+    why = f"{at}/r: cannot be written: Read-only file system; mend that, or choose another --out"
+    assert (status, err) == (1, f"flowrl: {why}\n")
+    assert f"failed: {why}\n" in out

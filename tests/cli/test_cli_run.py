@@ -1,0 +1,157 @@
+"""`flowrl run`: what it prints, and its exit status."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Called, one_line, process, write
+from tests.engine.test_run import SUMMARY
+
+Flowrl = Callable[..., Called]
+
+
+def test_a_run_prints_how_it_ended(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("run", "g.yaml", "--train-iters", "4", "--out", "r")
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert lines[0] == "g: seed 0, serial, in r"
+    assert [" ".join(line.split()[2:]) for line in lines[1:3]] == [
+        f"{10 * n} env steps {n} train iters return {n}.0" for n in (2, 4)
+    ]
+    assert lines[3] == "finished: 4 train iterations were asked for"
+    assert lines[4].startswith("40 env steps, 4 train iterations, 4 episodes in ")
+    assert lines[5] == "evaluation return 4.0 (best 4.0)"
+    assert " is the bottleneck: it fired for " in lines[6]
+    assert lines[7].startswith("digest ")
+    assert lines[8:] == ["run folder r"]
+
+
+def test_json_prints_exactly_one_line(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("run", "g.yaml", "--train-iters", "4", "--out", "r", "--json")
+    told = one_line(out)
+    assert (status, err, list(told)) == (0, "", SUMMARY)
+    assert told == json.loads(Path("r/summary.json").read_text())
+
+
+def test_quiet_prints_nothing(flowrl: Flowrl) -> None:
+    assert flowrl("run", "g.yaml", "--train-iters", "4", "--quiet") == (0, "", "")
+
+
+def test_a_failed_run_tells_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:
+    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    status, out, err = flowrl("run", "f.yaml", "--out", "r")
+    assert status == 1
+    assert err.startswith("Traceback (most recent call last):\n")
+    assert "ZeroDivisionError: no more\n" in err
+    why = "node 'f', firing 1 (round 1): ZeroDivisionError: no more"
+    assert err.splitlines()[-1] == f"flowrl: {why}"
+    assert f"failed: {why}\n" in out
+    assert json.loads(Path("r/summary.json").read_text())["status"] == "failed"
+
+
+def test_json_is_one_line_also_when_the_run_fails(flowrl: Flowrl, folder: Path) -> None:
+    write(folder / "f.yaml", {"f": {"type": "Fails", "making": True}}, ["c -> f"])
+    status, out, _ = flowrl("run", "f.yaml", "--out", "r", "--json")
+    told = one_line(out)
+    assert (status, told["status"], told["run_dir"]) == (1, "failed", "r")
+    assert told["why"] == "node 'f', being made: RuntimeError: cannot be made"
+
+
+def test_json_is_one_line_also_when_there_can_be_no_folder(flowrl: Flowrl, folder: Path) -> None:
+    (folder / "file").write_text("")
+    status, out, err = flowrl("run", "g.yaml", "--out", "file/r", "--json")
+    told = one_line(out)
+    assert (status, told["status"], told["run_dir"]) == (1, "failed", "file/r")
+    assert err == (
+        "flowrl: file/r: cannot be written: Not a directory; mend that, or choose another --out\n"
+    )
+
+
+def test_limits_of_the_graph_are_those_of_the_command_line_where_it_gives_them(
+    flowrl: Flowrl, folder: Path
+) -> None:
+    write(folder / "l.yaml", limits={"train_iters": 3, "steps": 1000})
+    assert one_line(flowrl("run", "l.yaml", "--json")[1])["train_iters"] == 3
+    given = ("--train-iters", "5", "--seed", "4", "--json")
+    told = one_line(flowrl("run", "l.yaml", *given)[1])
+    assert (told["train_iters"], told["seed"]) == (5, 4)
+    assert one_line(flowrl("run", "l.yaml", "--steps", "15", "--json")[1])["env_steps"] == 20
+
+
+def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None:
+    _, out, _ = flowrl("run", "g.yaml", "--time", "0.05s", "--out", "r")
+    [again] = [line for line in out.splitlines() if line.startswith("the same again: ")]
+    words = again.removeprefix("the same again: flowrl ").split()
+    digest = json.loads(Path("r/summary.json").read_text())["digest"]
+    assert one_line(flowrl(*words, "--out", "s", "--json")[1])["digest"] == digest
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "nothing"], "nothing: there is no such file or bundled graph; known: "),
+        (
+            ["run", "g.yaml", "--time", "soon"],
+            "--time soon: expected a time such as 30s, 10m or 2h",
+        ),
+        (["run", "g.yaml", "--steps", "0"], "'0' is not a whole number of 1 or more"),
+        (["run", "g.yaml", "--seed", "-1"], "'-1' is not a whole number from 0 to 2^63 - 1"),
+        (["run", "g.yaml", "--placement", "cloud"], "--placement cloud: "),
+        (["run", "g.yaml", "--out", "."], "--out .: there is a run in it already"),
+        (["run", "g.yaml", "--set", "l"], "--set l: expected KEY=VALUE"),
+        (["run", "g.yaml", "--set", "e.gaol=3"], "did you mean 'goal'?"),
+        (["run", "g.yaml", "--set", "f.goal=3"], "there is no node or section 'f'"),
+        (["run"], "the following arguments are required: GRAPH"),
+        (["rnu", "g.yaml"], "invalid choice: 'rnu'"),
+    ],
+)
+def test_wrong_words_exit_with_2_and_run_nothing(
+    words: list[str], told: str, flowrl: Flowrl, folder: Path
+) -> None:
+    (folder / "graph.yaml").write_text("")
+    status, out, err = flowrl(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err
+    assert not (folder / "runs").exists()
+
+
+def test_an_unsound_graph_tells_all_its_problems_and_exits_with_2(
+    flowrl: Flowrl, folder: Path
+) -> None:
+    write(folder / "u.yaml", {"x": "Drian", "y": {"type": "Judge", "gaol": 1}})
+    status, out, err = flowrl("run", "u.yaml")
+    assert (status, out) == (2, "")
+    assert "Drian" in err
+    assert "gaol" in err
+    assert not (folder / "runs").exists()
+
+
+def test_a_bug_of_the_engine_is_told_with_its_traceback(
+    flowrl: Flowrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr("flowrl.engine.Engine.run", broken)
+    status, out, err = flowrl("run", "g.yaml", "--json")
+    assert (status, one_line(out)["status"]) == (1, "failed")
+    assert "Traceback" in err
+    assert err.splitlines()[-1] == "flowrl: a bug"
+
+
+def test_a_process_exits_with_the_same_status(folder: Path) -> None:
+    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    with process("run", "f.yaml", "--json", folder=folder) as running:
+        out, err = running.communicate(timeout=30)
+    assert (running.returncode, one_line(out)["status"]) == (1, "failed")
+    assert err.endswith("ZeroDivisionError: no more\n")
+
+
+def test_a_node_that_exits_does_not_make_the_run_a_success(folder: Path) -> None:
+    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1, "leaving": True}}, ["c -> f"])
+    with process("run", "f.yaml", "--json", folder=folder) as running:
+        out, _ = running.communicate(timeout=30)
+    assert (running.returncode, one_line(out)["status"]) == (1, "failed")

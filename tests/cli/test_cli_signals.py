@@ -1,0 +1,90 @@
+"""Ctrl-C and SIGTERM: the first takes the next cut, the second stops at once."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Called, one_line, process, write
+
+Flowrl = Callable[..., Called]
+
+
+def signalling(folder: Path, signals: list[str], **config: Any) -> None:
+    """`s.yaml`: a node sends these signals to its process in its firing 3."""
+    node = {"type": "Signaller", "firing": 3, "signals": signals, **config}
+    write(folder / "s.yaml", {"a": node}, ["c -> a"], limits={"train_iters": 9})
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
+    name: str, flowrl: Flowrl, folder: Path
+) -> None:
+    signalling(folder, [name])
+    status, out, err = flowrl("run", "s.yaml", "--out", "r")
+    assert status == 130
+    assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
+    assert "interrupted: interrupted\n" in out
+    assert "the same again: flowrl run r/graph.yaml --train-iters 4\n" in out
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert (summary["status"], summary["train_iters"]) == ("interrupted", 4)
+    signalling(folder, [])
+    again = one_line(flowrl("run", "s.yaml", "--train-iters", "4", "--json")[1])
+    assert again["digest"] == summary["digest"]
+
+
+def test_a_second_signal_stops_at_once(flowrl: Flowrl, folder: Path) -> None:
+    signalling(folder, ["SIGINT", "SIGINT"])
+    status, out, _ = flowrl("run", "s.yaml", "--out", "r", "--json")
+    told = one_line(out)
+    assert (status, told["status"], told["why"]) == (130, "interrupted", "stopped at once")
+    assert (told["train_iters"], told["digest"]) == (3, "")
+    assert json.loads(Path("r/summary.json").read_text())["status"] == "interrupted"
+
+
+def test_a_signal_after_the_last_cut_changes_nothing(flowrl: Flowrl, folder: Path) -> None:
+    signalling(folder, ["SIGINT"])
+    status, out, _ = flowrl("run", "s.yaml", "--train-iters", "4", "--json")
+    assert (status, one_line(out)["status"]) == (0, "finished")
+
+
+def test_signals_are_handled_as_before_when_a_run_has_ended(flowrl: Flowrl, folder: Path) -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    signalling(folder, ["SIGINT"])
+    flowrl("run", "s.yaml")
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_ctrl_c_in_a_process_cuts_it(folder: Path) -> None:
+    write(folder / "long.yaml")
+    with process("run", "long.yaml", "--out", "r", folder=folder) as running:
+        assert running.stdout is not None
+        while "train iters" not in running.stdout.readline():
+            pass
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
+    assert "the same again: flowrl run r/graph.yaml --train-iters " in out
+
+
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_twice_ends_a_process_whose_node_hangs(again: signal.Signals, folder: Path) -> None:
+    signalling(folder, [], hangs=True)
+    with process("run", "s.yaml", "--out", "r", folder=folder) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for line in running.stdout:
+            if "train iters  return 2.0" in line:
+                break
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.readline().startswith("stopping after this train iteration")
+        running.send_signal(again)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert "interrupted: stopped at once\n" in out
+    assert err == ""
+    assert json.loads((folder / "r" / "summary.json").read_text())["status"] == "interrupted"
