@@ -69,7 +69,7 @@ def test_another_type_is_told_without_its_parameters() -> None:
     a, b = graph(), graph(nodes=nodes(mixer={"times": 3}))
     b.nodes["mixer"].type = "other"
     [found] = changes(a, b)
-    assert str(found) == f'~ node mixer: type "{HERE}Mixer" -> other'
+    assert str(found) == f"~ node mixer: type {HERE}Mixer -> other"
 
 
 def test_an_edge_into_another_source_is_taken_away_and_added() -> None:
