@@ -1,0 +1,156 @@
+"""The other verbs: check, eval, and what all have in common."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import ENV, Called, one_line, process, write
+
+Flowrl = Callable[..., Called]
+
+CHECK_KEYS = ["ok", "deterministic", "reasons", "nodes", "edges", "schedule", "problems"]
+
+
+def test_check_prints_schedule_edges_and_determinism(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("check", "g.yaml")
+    assert (status, err) == (0, "")
+    for words in ("g: sound. 3 nodes, 3 edges.", "every round: c, l", "every 2 firings of l: e"):
+        assert words in out
+    assert "Deterministic: the same seed gives the same bits" in out
+
+
+def test_check_json_is_one_line(flowrl: Flowrl) -> None:
+    status, out, _ = flowrl("check", "g.yaml", "--json")
+    told = one_line(out)
+    assert (status, list(told)[:7]) == (0, CHECK_KEYS)
+    assert (told["ok"], told["deterministic"], told["problems"]) == (True, True, [])
+    assert told["schedule"]["order"] == ["c", "l"]
+
+
+def test_check_json_lists_the_problems_of_an_unsound_graph(flowrl: Flowrl, folder: Path) -> None:
+    write(folder / "u.yaml", {"x": "Drian"})
+    status, out, _ = flowrl("check", "u.yaml", "--json")
+    told = one_line(out)
+    assert (status, told["ok"]) == (2, False)
+    assert [set(problem) for problem in told["problems"]] == [{"where", "what", "hint"}]
+    assert told["problems"][0]["where"].startswith("u.yaml:")
+
+
+@pytest.mark.parametrize("text", ["nodes: [", ""])
+def test_check_json_is_one_line_also_for_a_file_that_is_no_graph(
+    text: str, flowrl: Flowrl, folder: Path
+) -> None:
+    (folder / "n.yaml").write_text(text)
+    status, out, _ = flowrl("check", "n.yaml", "--json")
+    told = one_line(out)
+    assert (status, told["ok"], bool(told["problems"])) == (2, False, True)
+    assert set(CHECK_KEYS) <= set(told)
+
+
+def test_check_neither_loads_torch_nor_tensorboard(folder: Path) -> None:
+    code = """
+import sys
+from flowrl.cli import main
+status = main(["check", sys.argv[1]])
+print(status, sorted({"torch", "tensorboardX", "gymnasium"} & set(sys.modules)))
+"""
+    for graph in ("cartpole_dqn", "cartpole_ppo"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, graph],
+            cwd=folder,
+            env=ENV,
+            text=True,
+            capture_output=True,
+            check=True,
+        )
+        status, _, loaded = done.stdout.splitlines()[-1].partition(" ")
+        assert (status, "torch" in loaded, "tensorboardX" in loaded) == ("0", False, False)
+
+
+def test_eval_judges_the_best_checkpoint(flowrl: Flowrl, folder: Path) -> None:
+    out = str(folder / "r")
+    flowrl("run", "cartpole_ppo", "--train-iters", "6", "--out", out, "--quiet")
+    status, told, _ = flowrl("eval", out, "--episodes", "3", "--seed", "5", "--json")
+    judged = one_line(told)
+    assert (status, judged["episodes"], judged["seed"]) == (0, 3, 5)
+    assert judged["checkpoint"] == f"{out}/checkpoints/best.safetensors"
+    assert judged["metrics"]["return_min"] <= judged["metrics"]["return_mean"]
+    assert one_line(flowrl("eval", out, "--episodes", "3", "--seed", "5", "--json")[1]) == judged
+    other = one_line(flowrl("eval", out, "--episodes", "3", "--seed", "6", "--json")[1])
+    assert other["metrics"] != judged["metrics"]
+    status, told, _ = flowrl("eval", out)
+    assert status == 0
+    assert "20 episodes, seed 0\n" in told
+    assert "return_mean" in told
+
+
+def test_eval_of_what_is_no_run_is_refused(flowrl: Flowrl, folder: Path) -> None:
+    status, _, err = flowrl("eval", str(folder))
+    assert (status, err) == (2, f"flowrl: {folder}: is not a run's folder (it has no graph.yaml)\n")
+
+
+def test_eval_of_a_run_without_a_checkpoint_says_so(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("run", "g.yaml", "--train-iters", "1", "--out", "r")
+    status, _, err = flowrl("eval", "r")
+    assert (status, err) == (
+        1,
+        "flowrl: r/checkpoints/best.safetensors: there is no such checkpoint; "
+        "the run has not kept one yet\n",
+    )
+
+
+def test_eval_of_a_graph_without_an_evaluator_says_so(flowrl: Flowrl, folder: Path) -> None:
+    (folder / "r").mkdir()
+    write(folder / "r" / "graph.yaml")
+    text = (folder / "r" / "graph.yaml").read_text().replace("Judge", "Plain")
+    (folder / "r" / "graph.yaml").write_text(text)
+    status, _, err = flowrl("eval", "r")
+    assert (status, err) == (
+        1,
+        "flowrl: r: its graph has no evaluator, so there is nothing to judge with\n",
+    )
+
+
+def test_without_a_verb_help_is_printed(flowrl: Flowrl) -> None:
+    status, out, err = flowrl()
+    assert (status, err) == (0, "")
+    assert out == flowrl("--help")[1]
+    for verb in ("run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval"):
+        assert f"\n    {verb} " in out
+
+
+def test_the_version_is_told(flowrl: Flowrl) -> None:
+    import flowrl as package
+
+    assert flowrl("--version") == (0, f"flowrl {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "words", [["nodes"], ["graphs"], ["schema"], ["expand", "g.yaml"], ["draw", "g.yaml"]]
+)
+def test_verbs_that_only_print_work(words: list[str], flowrl: Flowrl) -> None:
+    status, out, err = flowrl(*words)
+    assert (status, err) == (0, "")
+    assert out.endswith("\n")
+    if words == ["schema"]:
+        assert "properties" in json.loads(out)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["nodes"], 1), (["schema"], 1), (["run", "g.yaml"], 1), (["--help"], 0)],
+)
+def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(
+    words: list[str], status: int, folder: Path
+) -> None:
+    with process(*words, folder=folder) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        err = running.stderr.read()
+        running.wait(timeout=30)
+    assert (running.returncode, err) == (status, "")

@@ -1,0 +1,125 @@
+"""What a person sees: on a terminal a picture that moves, elsewhere plain lines."""
+
+import os
+import pty
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flowrl.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
+from flowrl.graph import Limits
+from flowrl.run import Run, Watcher
+from flowrl.state import Count
+from tests.cli.conftest import process, write
+from tests.engine.test_run import checked
+
+
+def seen_on_a_terminal(folder: Path, *words: str) -> tuple[int, str]:
+    """Exit status, and everything that a process writes to a terminal of 100 columns."""
+    mine, theirs = pty.openpty()
+    with process(*words, folder=folder, stdout=theirs) as running:
+        os.close(theirs)
+        parts = []
+        while True:
+            try:
+                part = os.read(mine, 1 << 16)
+            except OSError:  # the terminal's other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        running.wait(timeout=30)
+    os.close(mine)
+    return running.returncode, b"".join(parts).decode()
+
+
+def plain(text: str) -> str:
+    """Without colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
+
+
+def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> None:
+    write(folder / "t.yaml", limits={"time": "0.6s"})
+    status, written = seen_on_a_terminal(folder, "run", "t.yaml", "--out", "r")
+    text = plain(written)
+    assert status == 0
+    assert "\x1b[?25l" in written  # the cursor is hidden …
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # … and comes back
+    assert "t: seed 0, serial, in r\n" in text
+    assert re.search(
+        r"[\d,]+ env steps · [\d,]+/s · [\d,]+ train iters · return \d+\.\d \(best", text
+    )
+    assert re.search(r"· 0:00 · 0:00 left at most", text)
+    assert re.search(r"node +firings +ms each +of the time", text)
+    assert re.search(r"\n +l +[\d,]+ +0\.\d\d +\d+% +█*", text)
+    assert "finished: 0.6 s were asked for\n" in text
+
+
+def test_the_picture_is_gone_before_an_error_is_told(folder: Path) -> None:
+    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    status, written = seen_on_a_terminal(folder, "run", "f.yaml")
+    assert status == 1
+    assert written.index("\x1b[?25h") < written.index("failed: node 'f'")
+
+
+@pytest.mark.parametrize("words", [["--quiet"], ["--json"]])
+def test_a_terminal_that_wants_no_picture_gets_none(words: list[str], folder: Path) -> None:
+    write(folder / "t.yaml", limits={"train_iters": 4})
+    status, written = seen_on_a_terminal(folder, "run", "t.yaml", *words)
+    assert status == 0
+    assert "\x1b" not in written
+    assert written.count("\n") == (words == ["--json"])
+
+
+def test_who_looks_on_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(watcher_for(quiet=True)) is Watcher
+    for terminal, kind in ((True, LiveDisplay), (False, Lines)):
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda yes=terminal: yes))
+        assert type(watcher_for(quiet=False)) is kind
+
+
+def drawn(display: LiveDisplay, run: Run) -> str:
+    console = Console(width=100, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
+    console.print(display.picture(run))
+    console.file.close()
+    return console.export_text()
+
+
+def test_the_picture_at_every_stage(tmp_path: Path) -> None:
+    run = Run(checked(), out=tmp_path / "r", limits=Limits(train_iters=4))
+    display = LiveDisplay()
+    assert drawn(display, run).strip() == "making 3 nodes …"
+    run.run()
+    lines = drawn(display, run).splitlines()
+    assert lines[0].startswith("80 env steps · ")
+    assert " · 4 train iters · return 4.0 (best 4.0) · 0:00" in lines[0]
+    assert [line.split()[:2] for line in lines[2:]] == [
+        *[["c", "4"], ["c#1", "4"], ["l", "4"], ["e", "2"]]
+    ]
+    display.stopping(run)
+    assert drawn(display, run).splitlines()[-1].startswith("stopping after this train iteration")
+
+
+def standing(firing_s: float, done: Count, **limits: Any) -> Any:
+    return SimpleNamespace(firing_s=firing_s, done=done, limits=Limits(**limits))
+
+
+def test_time_left_is_that_of_the_nearest_limit() -> None:
+    done = Count(env_steps=500, train_iters=30)
+    assert time_left_s(standing(10.0, done)) is None
+    assert time_left_s(standing(10.0, done, steps=1000)) == pytest.approx(10.0)
+    assert time_left_s(standing(10.0, done, steps=1000, train_iters=40)) == pytest.approx(10 / 3)
+    assert time_left_s(standing(10.0, done, time_s=12.5)) == pytest.approx(2.5)
+    assert time_left_s(standing(10.0, done, steps=400)) == 0.0
+    assert time_left_s(standing(10.0, Count(), steps=1000)) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (61.9, "1:01"), (3600, "1:00:00"), (90061, "25:01:01")]
+)
+def test_clocks_read_as_clocks_do(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
