@@ -1,0 +1,88 @@
+"""What setup.cfg says is what is there, and nothing in the repository is of one machine only."""
+
+import configparser
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"flowrl": "flowrl", "flowrl.nodes": "nodes", "flowrl.graphs": "graphs"}
+
+
+def setup() -> configparser.ConfigParser:
+    found = configparser.ConfigParser()
+    found.read(ROOT / "setup.cfg", encoding="utf-8")
+    return found
+
+
+def listed(option: str, section: str = "options") -> list[str]:
+    return setup()[section][option].split()
+
+
+def packages() -> dict[str, Path]:
+    """The packages of the tree, with their folders."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in (ROOT / folder).rglob("__init__.py"):
+            found[".".join((package, *path.parent.relative_to(ROOT / folder).parts))] = path.parent
+    return found
+
+
+def data() -> set[Path]:
+    """The files that package_data names."""
+    folders = packages()
+    return {
+        path
+        for package, patterns in setup()["options.package_data"].items()
+        for pattern in patterns.split(",")
+        for path in folders[package].glob(pattern.strip())
+    }
+
+
+def test_the_list_of_packages_is_that_of_the_tree() -> None:
+    assert listed("packages") == sorted(packages())
+
+
+def test_every_file_is_a_module_of_a_package_or_named_as_its_data() -> None:
+    modules = {path for folder in packages().values() for path in folder.glob("*.py")}
+    for folder in FOLDERS.values():
+        files = {p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix != ".pyc"}
+        assert files - modules - data() == set()
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert {folder for folder in folders if not (folder / "__init__.py").is_file()} == set()
+
+
+def test_the_folders_are_mapped_as_the_tests_assume() -> None:
+    mapped = dict(
+        re.split(r"\s*=\s*", line)
+        for line in setup()["options"]["package_dir"].strip().splitlines()
+    )
+    assert mapped == FOLDERS
+
+
+def tracked() -> list[Path]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.decode().split("\0") if name]
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    place = re.compile(rb"/(?:home|root|Users|work)/[\w.]+")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0].decode()}"
+        for path in tracked()
+        if path.is_file() and path.suffix in (".py", ".yaml", ".cfg", ".toml", ".txt", "")
+        for match in place.finditer(path.read_bytes())
+        if path.name != Path(__file__).name
+    ]
+    assert found == []
+
+
+def test_types_are_told_to_those_who_use_the_package() -> None:
+    assert ROOT / "flowrl" / "py.typed" in data()
