@@ -1,0 +1,85 @@
+"""Dtypes as text: a dtype crosses a socket as its array-protocol string, a structured one as a list of fields."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from flowrl.channels.errors import Refused, Unsendable
+
+DType = np.dtype[Any]
+
+_SIMPLE = re.compile(r"[<>|](?:[biufcmMSUV][0-9]{1,9})(?:\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
+_FIELDS = 256  # of a structured dtype
+_DEPTH = 8  # of a structured dtype's nesting
+
+
+@lru_cache(256)
+def dtype_code(dtype: DType) -> Any:
+    """The msgpack form of a dtype; reading it gives an equal dtype, or there is none."""
+    code: Any = dtype.str
+    if dtype.names is not None:
+        code = [[name, *_field(dtype[name])] for name in dtype.names]
+    try:
+        if not dtype.hasobject and read_dtype(code) == dtype:
+            return code
+    except Refused:
+        pass
+    raise Unsendable(
+        f"cannot send an array of dtype {dtype}; "
+        "numbers, booleans, dates, fixed strings and packed structures can be sent"
+    )
+
+
+def _field(dtype: DType) -> tuple[Any, list[int]]:
+    return dtype_code(dtype.base), list(dtype.shape)
+
+
+def read_dtype(code: Any) -> DType:
+    """The dtype of a code, which may be hostile."""
+    return _simple(code) if type(code) is str else _structured(code, _DEPTH)
+
+
+@lru_cache(256)
+def _simple(code: str) -> DType:
+    if not _SIMPLE.fullmatch(code):
+        raise Refused("dtype")
+    try:
+        dtype: DType = np.dtype(code)
+        np.empty(0, dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise Refused("dtype") from None
+    if np.empty(0, dtype).dtype != dtype:  # numpy widens empty strings
+        raise Refused("dtype")
+    return dtype
+
+
+def _structured(code: Any, depth: int) -> DType:
+    if type(code) is not list or len(code) > _FIELDS or depth == 0:
+        raise Refused("dtype")
+    fields: list[tuple[str, DType, tuple[int, ...]]] = []
+    for field in code:
+        if type(field) is not list or len(field) != 3 or type(field[0]) is not str:
+            raise Refused("dtype")
+        name, inner, shape = field
+        if type(shape) is not list or not all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
+            raise Refused("dtype")
+        base = _simple(inner) if type(inner) is str else _structured(inner, depth - 1)
+        fields.append((name, base, tuple(shape)))
+    try:
+        return np.dtype(fields)
+    except (TypeError, ValueError, OverflowError):
+        raise Refused("dtype") from None
+
+
+def read_shape(shape: Any) -> tuple[int, ...]:
+    """The shape that a message names, which may be hostile."""
+    if type(shape) is not list or len(shape) > 64:
+        raise Refused("shape")
+    for n in shape:
+        if type(n) is not int or n < 0:
+            raise Refused("shape")
+    return tuple(shape)

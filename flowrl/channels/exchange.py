@@ -1,0 +1,198 @@
+"""The exchange: a site's mailbox with all its lanes. Whatever waits, waits here.
+
+While one lane is waited for, all are served: tokens are taken in, credits counted, what was lost is asked for. Every
+wait has a deadline, and knows whether the sites that it waits for are alive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flowrl.channels.decode import decode, read_clock
+from flowrl.channels.errors import Late, PeerLost, Refused
+from flowrl.channels.items import ASK, BREAK, CREDIT, END, GIVEN, TOKEN, WANT, Item
+from flowrl.channels.mailbox import Mailbox
+from flowrl.channels.message import Lazy
+from flowrl.channels.post import Bound
+from flowrl.channels.receiver import Receiver
+from flowrl.channels.sender import Sender
+
+Lane = Sender | Receiver
+Alive = Callable[[str], str | None]  # a site's name: why it is dead, or None
+
+BOUND = Bound()
+LOOK_S = 0.2  # how often a wait looks whether its peers are alive
+NUDGE_S = 0.5  # a wait without progress asks again for what may be lost
+LAST_WORDS_S = 0.05  # a dead site's mail may still be on its way
+
+
+class Exchange:
+    """Owned by one thread."""
+
+    def __init__(self, mailbox: Mailbox, alive: Alive = lambda peer: None) -> None:
+        self.mailbox = mailbox
+        self._alive = alive
+        self._senders: dict[str, Sender] = {}
+        self._receivers: dict[str, Receiver] = {}
+        self._owing: list[Receiver] = []
+        self._served: list[Callable[[], None]] = []
+
+    def sender(self, lane: str, peer: str, epoch: int = 0, bound: Bound = BOUND) -> Sender:
+        """Open the giving end of a lane; of an older epoch's lane nothing more is heard."""
+        sender = Sender(lane, peer, epoch, bound, self.mailbox.posts[peer])
+        self._senders[lane] = sender
+        return sender
+
+    def receiver(self, lane: str, peer: str, epoch: int = 0, bound: Bound = BOUND) -> Receiver:
+        """Open the taking end of a lane; `bound` is the sender's."""
+        receiver = Receiver(lane, peer, epoch, bound, self.mailbox.posts[peer], self._owing)
+        self._receivers[lane] = receiver
+        return receiver
+
+    def serve(self, work: Callable[[], None]) -> None:
+        """Call `work` whenever mail came, so that calls are answered while this site waits."""
+        self._served.append(work)
+
+    # waiting
+
+    def wait(self, lane: Lane, deadline_s: float) -> None:
+        """Until the lane is ready; then `take` or `send` does not block."""
+        self.wait_until(lane.ready, (lane,), deadline_s)
+
+    def wait_until(
+        self, condition: Callable[[], bool], lanes: Iterable[Lane], deadline_s: float
+    ) -> None:
+        """Until the condition holds, which these lanes may bring about; `PeerLost`, `Late`."""
+        if condition():
+            return
+        began = time.perf_counter()
+        waiting = [lane for lane in lanes if not lane.ready()]
+        try:
+            self._wait(condition, waiting, began, deadline_s)
+        finally:
+            waited_s = time.perf_counter() - began
+            for lane in waiting:
+                lane.waited_s += waited_s
+
+    def _wait(
+        self, condition: Callable[[], bool], lanes: list[Lane], began: float, deadline_s: float
+    ) -> None:
+        look = nudge = began
+        nudge += NUDGE_S
+        while True:
+            now = time.perf_counter()
+            if now - began >= deadline_s:
+                what = ", ".join(f"lane '{x.lane}' with site '{x.peer}'" for x in lanes)
+                raise Late(what or f"site '{self.mailbox.name}'", now - began)
+            if now >= look:
+                look = now + LOOK_S
+                if self._lost(lanes, condition):
+                    return
+            if now >= nudge:
+                nudge = now + NUDGE_S
+                for lane in lanes:
+                    lane.nudge()
+            self.pump(min(look, nudge, began + deadline_s) - now)
+            if condition():
+                return
+
+    def _lost(self, lanes: list[Lane], condition: Callable[[], bool]) -> bool:
+        """Raise `PeerLost` if a lane's other site is dead; but first hear what it still said."""
+        for lane in lanes:
+            reason = self._alive(lane.peer)
+            if reason is not None:
+                while self.pump(LAST_WORDS_S):
+                    pass
+                if condition():
+                    return True
+                raise PeerLost(lane.peer, reason)
+        return False
+
+    def flush(self) -> None:
+        """Give credits, and send what was gathered: before a wait, and before a long piece of work."""
+        if self._owing:
+            for receiver in self._owing:
+                receiver.give_credit()
+            self._owing.clear()
+        self.mailbox.flush()
+
+    # mail
+
+    def pump(self, timeout_s: float = 0.0) -> bool:
+        """Take in what has come, and wait for something if nothing is here; whether anything came."""
+        if timeout_s > 0:
+            self.flush()
+        mail = self.mailbox.poll(timeout_s)
+        for peer, item in mail:
+            try:
+                self._heard(peer, item)
+            except Refused as error:
+                self.mailbox.refuse(error.reason, peer)
+        if mail:
+            for work in self._served:
+                work()
+        return bool(mail)
+
+    def _heard(self, peer: str, item: Item) -> None:
+        kind, lane, epoch, number = item[:4]
+        if kind in _TO_RECEIVERS:
+            ends: dict[str, Any] = self._receivers
+        else:
+            ends = self._senders
+        end = ends.get(lane)
+        if end is None:
+            raise Refused("unknown lane")
+        if end.peer != peer:
+            raise Refused("another site's lane")
+        if end.epoch != epoch:
+            raise Refused("another epoch")
+        _HANDLERS[kind](end, number, item)
+
+    def close(self) -> None:
+        """Close the mailbox; lanes that should end well were closed and settled before."""
+        self.mailbox.close()
+
+
+def _token(receiver: Receiver, number: int, item: Item) -> None:
+    if not _wanted(receiver, number):
+        return
+    clock, tree, payload = item[4:]
+    try:
+        if isinstance(payload, Lazy):
+            payload = payload()
+        clock = None if clock is None else read_clock(clock)
+        value = decode(tree, payload)
+    except Refused as error:
+        raise Refused(f"{error.reason} in {receiver.lane}") from None
+    receiver.accept(value, clock, payload.nbytes)
+
+
+def _given(receiver: Receiver, number: int, item: Item) -> None:
+    if _wanted(receiver, number):
+        receiver.accept(item[5], item[4], item[6])
+
+
+def _wanted(receiver: Receiver, number: int) -> bool:
+    if receiver.closed:
+        receiver.refuse_more()
+        return False
+    return receiver.expects(number)
+
+
+def _end(receiver: Receiver, number: int, item: Item) -> None:
+    if receiver.expects(number, end=True):
+        receiver.ended(item[4])
+
+
+_TO_RECEIVERS = frozenset({TOKEN, GIVEN, END, ASK})
+_HANDLERS: dict[int, Callable[[Any, int, Item], None]] = {
+    TOKEN: _token,
+    GIVEN: _given,
+    END: _end,
+    ASK: lambda receiver, number, item: receiver.asked(number),
+    CREDIT: lambda sender, number, item: sender.credit(number),
+    WANT: lambda sender, number, item: sender.send_again(number),
+    BREAK: lambda sender, number, item: sender.broken(number, item[4]),
+}

@@ -1,0 +1,51 @@
+"""CURVE keys: who a site is on the network, and whom it lets in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils import z85
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A site's own pair, and the public keys of the sites that it knows (Z85 text)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+    known: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def new_pair() -> tuple[bytes, bytes]:
+    """A fresh public and secret key."""
+    public, secret = zmq.curve_keypair()
+    return public, secret
+
+
+class Gate:
+    """Lets in the peers whose public key is known (ZAP, RFC 27), and names each by its key."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.names: dict[bytes, str] = {}
+        self.socket = context.socket(zmq.REP)
+        self.socket.linger = 0
+        self.socket.bind("inproc://zeromq.zap.01")
+
+    def let_in(self, name: str, public: bytes) -> None:
+        """From now on, who has this key is this site."""
+        self.names[z85.decode(public)] = name
+
+    def answer(self) -> bool:
+        """Answer one question, if there is one."""
+        try:
+            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart(
+                zmq.NOBLOCK
+            )
+        except zmq.Again:
+            return False
+        name = self.names.get(credentials[0]) if mechanism == b"CURVE" and credentials else None
+        verdict = (b"200", b"OK", name.encode()) if name else (b"400", b"unknown key", b"")
+        self.socket.send_multipart([version, request, *verdict, b""])
+        return True

@@ -1,0 +1,145 @@
+"""A site's mailbox: all that comes to one thread, from threads, processes and hosts, and the ways to them.
+
+A site is addressed by how it is reached: `thread:name` in this process, `ipc://path` on this host, `tcp://host:port`
+on the network.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from flowrl.channels.inbox import Inbox, ThreadPost
+from flowrl.channels.items import Item
+from flowrl.channels.post import Post
+from flowrl.channels.statistics import MailboxStatistics
+
+if TYPE_CHECKING:
+    from flowrl.channels.keys import Keys
+    from flowrl.channels.sockets import Sockets
+
+Threads = dict[str, Inbox]  # the sites of a process, by name; one for each process
+
+
+class Mailbox:
+    """Owned by one thread. `poll` is its only wait."""
+
+    def __init__(
+        self,
+        name: str,
+        run: bytes = b"",
+        threads: Threads | None = None,
+        *,
+        keys: Keys | None = None,
+        limit_bytes: int = 1 << 30,
+        shared_bytes: int = 256 << 20,
+    ) -> None:
+        """`run`: the run's own secret, in every message; `limit_bytes`: the largest token; `shared_bytes`: of shared
+        memory, held for each site on this host."""
+        self.name = name
+        self.posts: dict[str, Post[Any]] = {}
+        self._inbox = Inbox()
+        self._threads = {} if threads is None else threads
+        self._threads[name] = self._inbox
+        self._refused: Counter[tuple[str, str]] = Counter()
+        self._settings = (run, name, keys, limit_bytes, shared_bytes, self.refuse)
+        self._sockets: Sockets | None = None
+        self._poller: Any = select.poll()
+        self._poller.register(self._inbox.wake_fd, select.POLLIN)
+
+    @property
+    def address(self) -> str:
+        """Where threads of this process reach the site."""
+        return f"thread:{self.name}"
+
+    def _socketed(self) -> Sockets:
+        """The sockets, made when the first is needed: a site among threads has none."""
+        if self._sockets is None:
+            import zmq
+
+            from flowrl.channels.sockets import Sockets
+
+            self._sockets = Sockets(*self._settings)
+            self._poller = zmq.Poller()
+            self._poller.register(self._inbox.wake_fd, zmq.POLLIN)
+        return self._sockets
+
+    def listen(self, address: str) -> str:
+        """Be reachable at `ipc://path` or `tcp://host:port` too; the address to tell others (port `*`: any)."""
+        sockets = self._socketed()
+        bound = sockets.listen(address)
+        sockets.watch(self._poller.register)
+        return bound
+
+    def meet(self, peer: str, address: str) -> Post[Any]:
+        """Know another site, and where it is; its mail is taken in from now on."""
+        if peer in self.posts:
+            self.part(peer)
+        if address.startswith("thread:"):
+            post: Post[Any] = ThreadPost(self.name, self._threads[address.removeprefix("thread:")])
+        else:
+            post = self._socketed().connect(peer, address)
+        self.posts[peer] = post
+        return post
+
+    def part(self, peer: str) -> None:
+        """Know a site no more; what it was not sent yet is dropped."""
+        self.posts.pop(peer).close(drop=True)
+        if self._sockets:
+            self._sockets.disconnect(peer)
+
+    def post(self, to: str, *item: Any) -> None:
+        """Post a small item; never blocks."""
+        self.posts[to].say(*item)
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        for post in self.posts.values():
+            post.flush()
+
+    def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Item]]:
+        """What has come, as pairs of site and item; waits for something if nothing is here."""
+        mail = self._look()
+        if not mail and timeout_s > 0 and self._inbox.falls_asleep():
+            self._poller.poll(max(int(timeout_s * 1000), 1))
+            mail = self._look()
+        return mail
+
+    def _look(self) -> list[tuple[str, Item]]:
+        mail = [m for m in self._inbox.take() if m[0] in self.posts]
+        if self._sockets:
+            mail += self._sockets.receive()
+        return mail
+
+    def refuse(self, reason: str, peer: str) -> None:
+        """Count what was refused."""
+        self._refused[reason, peer] += 1
+
+    def close(self) -> None:
+        """Send what was gathered, and close; what was sent may take a second to leave."""
+        if self._threads.get(self.name) is self._inbox:
+            del self._threads[self.name]
+        for post in self.posts.values():
+            post.close()
+        if self._sockets:
+            self._sockets.close()
+        self._inbox.close()
+
+    def statistics(self) -> MailboxStatistics:
+        """Counts so far."""
+        posts = [post.statistics() for post in self.posts.values()]
+        sockets = self._sockets
+        if sockets:
+            sockets.look()
+        return MailboxStatistics(
+            messages_sent=sum(post.messages for post in posts),
+            messages_received=sockets.messages if sockets else 0,
+            bytes_sent=sum(post.bytes for post in posts),
+            bytes_received=sockets.bytes if sockets else 0,
+            shared_tokens=sum(post.shared_tokens for post in posts),
+            shared_bytes=sum(post.shared_bytes for post in posts),
+            not_shared=sum(post.not_shared for post in posts),
+            cuts=sockets.cuts if sockets else 0,
+            refused=dict(self._refused),
+        )

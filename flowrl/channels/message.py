@@ -1,0 +1,105 @@
+"""A message on a socket: a head that msgpack reads, and raw bytes beside it.
+
+The head names the run and the sender, and lists items. Small payloads follow each other in the second frame, the
+body; large arrays are frames of their own, and what lies in shared memory is only named. A token's `where` says which:
+
+    n > 0                 the next n bytes of the body      [k]                   the next k frames
+    0                     no payload                        [slab, slot, n]       n bytes of shared memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from flowrl.channels.decode import Memory, Received
+from flowrl.channels.encode import ALIGN
+from flowrl.channels.errors import Refused
+from flowrl.channels.items import TOKEN, Item, check_item
+
+HEAD_BYTES = 64 << 20  # a larger head is refused
+SURROGATES = "surrogatepass"  # Python's strings may hold halves of characters
+
+Shared = Callable[[int, int, int], Memory]  # slab, slot, bytes: the memory
+
+
+@dataclass(slots=True, eq=False)
+class Lazy:
+    """Where a token's payload is; found when the token is taken in, so that what is dropped costs nothing."""
+
+    slab: int
+    slot: int
+    nbytes: int
+    shared: Shared
+
+    def __call__(self) -> Received:
+        return Received(self.shared(self.slab, self.slot, self.nbytes), 0, self.nbytes)
+
+
+class Heads:
+    """Makes and reads the heads of one run's messages."""
+
+    def __init__(self, run: bytes, me: str) -> None:
+        self.run = run
+        self._packer = msgpack.Packer(unicode_errors=SURROGATES)
+        self.pack: Callable[[Any], bytes] = self._packer.pack
+        self._prefix = self.pack(run) + self.pack(me)
+
+    def head(self, items: Sequence[bytes]) -> bytes:
+        """The head of a message of these packed items."""
+        return b"".join((self._packer.pack_array_header(len(items) + 2), self._prefix, *items))
+
+    def read(self, head: Memory) -> tuple[str, list[Any]]:
+        """The sender that a head names, and its items."""
+        if len(head) > HEAD_BYTES:
+            raise Refused("oversized")
+        try:
+            items = msgpack.unpackb(head, unicode_errors=SURROGATES, max_map_len=0, max_ext_len=0)
+        except (
+            ValueError,
+            TypeError,
+            RecursionError,
+            MemoryError,
+        ):  # msgpack's errors are ValueErrors
+            raise Refused("malformed") from None
+        if type(items) is not list or len(items) < 2 or type(items[1]) is not str:
+            raise Refused("malformed")
+        if items[0] != self.run:
+            raise Refused("another run")
+        sender: str = items[1]
+        return sender, items[2:]
+
+
+def place(items: list[Any], frames: Sequence[Memory], shared: Shared | None) -> list[Item]:
+    """The items, checked, each token with its payload in place of its `where`.
+
+    The frames are the body, if any token lies in it, and then what tokens have as frames of their own.
+    """
+    checked = [check_item(item) for item in items]
+    tokens = [item for item in checked if item[0] == TOKEN]
+    body = 0
+    memory = b""
+    if any(type(token[6]) is int and token[6] > 0 for token in tokens) and frames:
+        memory, frames = (
+            bytes(frames[0]),
+            frames[1:],
+        )  # aligned, and not held in the socket's memory
+    frame = 0
+    for token in tokens:
+        where = token[6]
+        if type(where) is int and where >= 0:
+            token[6] = Received(memory, body if where else 0, where)
+            body += (where + ALIGN - 1) & -ALIGN
+        elif type(where) is not list or not all(type(n) is int and n >= 0 for n in where):
+            raise Refused("payload")
+        elif len(where) == 1:
+            token[6] = Received.of_frames(frames[frame : frame + where[0]])
+            frame += where[0]
+        elif len(where) == 3 and shared is not None:
+            token[6] = Lazy(where[0], where[1], where[2], shared)
+        else:
+            raise Refused("payload")
+    return checked

@@ -1,0 +1,159 @@
+"""The end of a lane that takes tokens.
+
+The receiver takes in the next number only: what it has seen it drops, and at a gap it asks. Its credit, how many
+tokens were taken, is given when half of what the lane holds was taken, and before the site waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from flowrl.channels.errors import Closed, Refused, WouldBlock
+from flowrl.channels.items import BREAK, CREDIT, WANT
+from flowrl.channels.post import Bound, Post
+from flowrl.channels.statistics import LaneStatistics
+from flowrl.state import START, Clock
+
+Token = tuple[Any, Clock]
+
+
+class Receiver:
+    """The end of a lane that takes tokens."""
+
+    def __init__(
+        self, lane: str, peer: str, epoch: int, bound: Bound, post: Post[Any], owing: list[Receiver]
+    ) -> None:
+        self.lane, self.peer, self.epoch, self.bound = lane, peer, epoch, bound
+        self.waited_s = 0.0
+        self.closed = False
+        self._post = post
+        self._owing = owing  # lanes that owe credit, for the exchange to see to
+        self._queue: deque[tuple[Token, int]] = deque()
+        self._queued_bytes = 0
+        self._end: str | None = None  # the sender's last word
+        self._next = 0  # the number of the token to come
+        self._taken = self._credited = 0
+        self._uncredited_bytes = 0
+        self._asked = -1  # the gap that was asked for
+        self._clock = START
+        self._bytes = self._duplicates = 0
+
+    def ready(self) -> bool:
+        """Whether `take` will not block: a token is here, or it will say why none will come."""
+        return bool(self._queue) or self._end is not None or self.closed
+
+    def __len__(self) -> int:
+        """Tokens that are here."""
+        return len(self._queue)
+
+    def take(self) -> Token:
+        """The next token."""
+        if not self._queue:
+            raise self._nothing()
+        token, nbytes = self._queue.popleft()
+        if self._taken == self._credited:
+            self._owing.append(self)
+        self._taken += 1
+        self._bytes += nbytes
+        self._queued_bytes -= nbytes
+        self._uncredited_bytes += nbytes
+        if self._end is not None:
+            self._take_end()
+        bound, uncredited = self.bound, self._taken - self._credited
+        if 2 * uncredited >= bound.tokens or 2 * self._uncredited_bytes >= bound.bytes:
+            self.give_credit()
+        return token
+
+    def _nothing(self) -> Exception:
+        if self.closed:
+            return Closed(f"lane '{self.lane}' was closed here")
+        if self._end is not None:
+            why = f": {self._end}" if self._end else ""
+            return Closed(f"lane '{self.lane}' was closed by site '{self.peer}'{why}")
+        return WouldBlock(f"lane '{self.lane}' is empty: wait until it is ready")
+
+    def close(self, reason: str = "") -> None:
+        """Take no more; the sender is told."""
+        if not self.closed:
+            self.closed = True
+            self._queue.clear()
+            self._queued_bytes = 0
+            self.refuse_more(reason)
+
+    def refuse_more(self, reason: str = "") -> None:
+        """Tell the sender that this end is closed."""
+        self._post.say(BREAK, self.lane, self.epoch, self._next, reason)
+        self._post.flush()
+
+    def give_credit(self) -> None:
+        """Say how many tokens were taken, where that is news."""
+        if self._credited != self._taken:
+            self.repeat_credit()
+
+    def repeat_credit(self) -> None:
+        """Say how many tokens were taken."""
+        self._credited = self._taken
+        self._uncredited_bytes = 0
+        self._post.say(CREDIT, self.lane, self.epoch, self._taken)
+
+    # what the sender says
+
+    def expects(self, number: int, end: bool = False) -> bool:
+        """Whether this is the next token; what came before is dropped, and a gap asked for."""
+        if number == self._next:
+            if len(self._queue) >= self.bound.tokens and not end:
+                raise Refused("over capacity")
+            return True
+        if number < self._next:
+            self._duplicates += 1
+        elif self._asked != self._next:
+            self._asked = self._next
+            self.nudge()
+        return False
+
+    def accept(self, value: Any, clock: Clock | None, nbytes: int) -> None:
+        """Take in the next token."""
+        if clock is not None:
+            self._clock = clock
+        self._next += 1
+        self._queued_bytes += nbytes
+        self._queue.append(((value, self._clock), nbytes))
+
+    def ended(self, reason: str) -> None:
+        """The sender's last word, in a token's place."""
+        self._next += 1
+        self._end = reason
+        self._take_end()
+
+    def _take_end(self) -> None:
+        """Nobody takes the end; it counts as taken once it is all that is left."""
+        if not self._queue:
+            self._taken = self._next
+            self.give_credit()
+
+    def asked(self, sent: int) -> None:
+        """The sender has sent so many, and waits for credit."""
+        self.repeat_credit()
+        if sent > self._next:
+            self.nudge()
+        self._post.flush()
+
+    def nudge(self) -> None:
+        """Ask for the next token, which may be lost."""
+        self._post.say(WANT, self.lane, self.epoch, self._next)
+        self._post.flush()
+
+    def statistics(self) -> LaneStatistics:
+        """Counts so far."""
+        return LaneStatistics(
+            lane=self.lane,
+            peer=self.peer,
+            tokens=self._taken - (self._end is not None and not self._queue),
+            bytes=self._bytes,
+            queued=len(self._queue),
+            queued_bytes=self._queued_bytes,
+            waited_s=self.waited_s,
+            resent=0,
+            duplicates=self._duplicates,
+        )

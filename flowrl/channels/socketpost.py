@@ -1,0 +1,193 @@
+"""The way to a site in another process: messages on a socket, large payloads through shared memory.
+
+What comes in a burst is gathered: an item goes at once if nothing was sent to this site for a little while, and
+otherwise with those that follow it, when enough has come together, when that little while is over, or when the
+site is about to wait.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import zmq
+
+from flowrl.channels.arena import Arena, Slot
+from flowrl.channels.encode import ALIGN, clock_tree, encode
+from flowrl.channels.errors import Unsendable
+from flowrl.channels.items import FORGET, SLAB, TOKEN
+from flowrl.channels.message import Heads
+from flowrl.channels.statistics import PostStatistics
+from flowrl.state import Clock
+
+BURST_S = 200e-6  # what follows within this time is gathered
+GATHER_BYTES = 64 << 10  # gathered bytes that are worth a message
+GATHER_ITEMS = 256
+BODY_BYTES = 16 << 10  # a payload up to this size is copied into the body; larger ones are frames
+SHARED_BYTES = (
+    32 << 10
+)  # from here on shared memory is faster: `python -m bench channels threshold`
+REPEAT_S = 0.5  # what was announced and not answered is announced again
+
+
+class Packed:
+    """A token ready to be posted, once or again."""
+
+    __slots__ = ("body", "frames", "item", "nbytes", "slot")
+
+    def __init__(self, item: bytes, nbytes: int) -> None:
+        self.item, self.nbytes = item, nbytes
+        self.body = b""
+        self.frames: list[memoryview] = []
+        self.slot: Slot | None = None
+
+
+class SocketPost:
+    """Gathers items for one other site, and sends them."""
+
+    def __init__(
+        self, socket: zmq.Socket[bytes], heads: Heads, limit_bytes: int, shared_bytes: int
+    ) -> None:
+        """`shared_bytes`: how much shared memory may be held for this site; 0 for none."""
+        self._socket, self._heads, self._limit_bytes = socket, heads, limit_bytes
+        self.arena = Arena(shared_bytes, self._announce, self._forget) if shared_bytes else None
+        self._pack = heads.pack
+        self._items: list[bytes] = []
+        self._body: list[bytes] = []
+        self._frames: list[memoryview] = []
+        self._gathered = 0  # bytes
+        self._sent_s = self._announced_s = 0.0
+        self._messages = self._bytes = self._shared_tokens = 0
+
+    def pack(self, lane: str, epoch: int, number: int, clock: Clock | None, value: Any) -> Packed:
+        """Make a token ready."""
+        tree, payload = encode(value)
+        nbytes = payload.nbytes
+        if nbytes > self._limit_bytes:
+            what = f"lane '{lane}': cannot send a token of {nbytes} bytes; a message holds at most"
+            raise Unsendable(f"{what} {self._limit_bytes}: send it in parts, or raise the limit")
+        packed = Packed(b"", nbytes)
+        where: int | list[int]
+        if nbytes <= BODY_BYTES:
+            packed.body = payload.joined() if nbytes else b""
+            where = len(packed.body)
+        elif slot := self._slot(nbytes):
+            payload.copy_to(slot.memory)
+            packed.slot = slot
+            where = [slot.slab.number, slot.index, nbytes]
+        else:
+            packed.frames = payload.frames()
+            where = [len(packed.frames)]
+        then = None if clock is None else clock_tree(clock)
+        packed.item = self._pack_item([TOKEN, lane, epoch, number, then, tree, where])
+        packed.nbytes += len(packed.item)
+        return packed
+
+    def _pack_item(self, item: list[Any]) -> bytes:
+        try:
+            return self._pack(item)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise Unsendable(f"lane '{item[1]}': {error}") from error
+
+    def _slot(self, nbytes: int) -> Slot | None:
+        if self.arena is None or nbytes < SHARED_BYTES:
+            return None
+        slot = self.arena.take(nbytes)
+        if slot is None:
+            self._announce_again()
+        else:
+            self._shared_tokens += 1
+        return slot
+
+    def end(self, *item: Any) -> Packed:
+        """Make the end of a lane ready."""
+        return Packed(self._pack(list(item)), 0)
+
+    def put(self, parcel: Packed) -> None:
+        """Post a token, now or with those that follow."""
+        self._items.append(parcel.item)
+        body = parcel.body
+        if body:
+            self._body.append(body)
+            if len(body) % ALIGN:
+                self._body.append(_PADDING[len(body) % ALIGN :])
+        elif parcel.frames:
+            self._frames += parcel.frames
+        self._gathered += parcel.nbytes if parcel.slot is None else len(parcel.item)
+        self._gather()
+
+    def say(self, *item: Any) -> None:
+        """Post a small item, now or with those that follow."""
+        self._items.append(self._pack(item))
+        self._gather()
+
+    def discard(self, parcel: Packed) -> None:
+        """The other site will never take this in: its slot is free again."""
+        if parcel.slot is not None:
+            parcel.slot.free()
+
+    def _gather(self) -> None:
+        if (
+            self._gathered >= GATHER_BYTES
+            or len(self._items) >= GATHER_ITEMS
+            or _now() - self._sent_s > BURST_S
+        ):
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        if not self._items:
+            return
+        frames: list[bytes | memoryview] = [*self._frames]
+        if self._body:
+            frames.insert(0, b"".join(self._body))
+        head = self._heads.head(self._items)
+        try:
+            self._socket.send(head, zmq.NOBLOCK | zmq.SNDMORE if frames else zmq.NOBLOCK)
+        except zmq.Again:
+            return  # it stays gathered
+        for i, frame in enumerate(frames, 1):
+            more = zmq.SNDMORE if i < len(frames) else 0
+            self._socket.send(frame, more, copy=False)  # pyzmq copies what is small
+            self._bytes += len(frame)
+        self._messages += 1
+        self._bytes += len(head)
+        self._items, self._body, self._frames = [], [], []
+        self._gathered = 0
+        self._sent_s = _now()
+
+    # shared memory
+
+    def _announce(self, *slab: int) -> None:
+        self._announced_s = _now()
+        self.say(SLAB, *slab)
+
+    def _forget(self, number: int) -> None:
+        self.say(FORGET, number)
+
+    def _announce_again(self) -> None:
+        if self.arena is not None and _now() - self._announced_s > REPEAT_S:
+            self.arena.announce_again()
+
+    def close(self, drop: bool = False) -> None:
+        """Send the rest, or drop it; let go of the socket and the shared memory."""
+        if not drop:
+            self.flush()
+        if self.arena is not None:
+            self.arena.close()
+        self._socket.close(0 if drop else None)
+
+    def statistics(self) -> PostStatistics:
+        """Counts so far."""
+        arena = self.arena
+        return PostStatistics(
+            messages=self._messages,
+            bytes=self._bytes,
+            shared_tokens=self._shared_tokens,
+            shared_bytes=arena.used_bytes if arena else 0,
+            not_shared=arena.denied if arena else 0,
+        )
+
+
+_PADDING = bytes(ALIGN)
+_now = time.perf_counter
