@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -27,11 +28,9 @@ def find_bundled(name: str) -> Path | None:
 def locate(name: str, *folders: Path) -> Path | None:
     """The file that a graph's name or path means: in one of the folders, or bundled."""
     for folder in folders:
-        try:
-            if (path := folder / name).is_file():
-                return path
-        except (OSError, ValueError):  # no file can have this name
-            return None
+        # os.path says no where pathlib raises: to names that no file can have
+        if os.path.isfile(path := folder / name):
+            return path
     return find_bundled(name)
 
 
@@ -40,7 +39,7 @@ def locate_graph(name: str) -> Path:
     path = locate(name, Path())
     if path is not None:
         return path
-    if name and Path(name).is_dir():
+    if os.path.isdir(name):
         raise UsageError(f"{name}: is a folder; give the graph file in it")
     raise UsageError(
         f"{name}: there is no such file or bundled graph; {nearest(name, bundled_graphs())}"

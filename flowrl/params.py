@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,7 @@ def _given(info: FieldInfo, item: Item) -> Any:
     value = item.plain()
     if isinstance(value, str) and extra(info).get("file") and item.mark.line:
         beside = Path(item.mark.file).parent / value
-        return str(beside.resolve()) if beside.exists() else value
+        return str(beside.resolve()) if os.path.exists(beside) else value
     return value
 
 

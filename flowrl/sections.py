@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +56,7 @@ def read_modules(item: Item | None, problems: Problems) -> tuple[Path, ...]:
     found = []
     for entry in item.items if isinstance(item.value, list) else [item]:
         beside = Path(entry.mark.file).parent if entry.mark.line else Path()
-        if isinstance(entry.value, str) and (beside / entry.value).is_dir():
+        if isinstance(entry.value, str) and os.path.isdir(beside / entry.value):
             found.append(beside / entry.value)
         else:
             what = f"modules: there is no folder {short(entry.plain())}"
