@@ -36,7 +36,7 @@ def expand(graph: Graph, origins: bool = False) -> str:
         lines += ["", "warmup:", *map(_phase, graph.phases)]
     if graph.placements:
         lines += ["", "placements:"]
-        lines += [f"  {name}: {flow_text(sites)}" for name, sites in graph.placements.items()]
+        lines += [f"  {scalar_text(name)}: {flow_text(sites)}" for name, sites in graph.placements.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -72,7 +72,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
 
 
 def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
-    yield f"  {spec.name}:"
+    yield f"  {scalar_text(spec.name)}:"
     yield f"    type: {scalar_text(spec.type)}"
     if spec.replicas != 1:
         yield f"    replicas: {spec.replicas}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,75 @@ def test_any_graph_of_small_nodes_ends_well(graph):
 @given(graphs, st.dictionaries(st.text(max_size=8) | ends, st.text(max_size=8), max_size=3))
 def test_any_values_of_set_end_well(graph, sets):
     ends_well(lambda: load_tree(graph, sets=sets))
+
+
+SOUND = parse_yaml(
+    """
+policy: {type: 'tests.engine.toys:Greedy'}
+params: {rate: 2}
+nodes:
+  envs: 'tests.engine.toys:Envs'
+  collector: {type: 'tests.engine.toys:Collector', replicas: 2}
+  pipe: 'tests.engine.toys:Pipe'
+  buffer: {type: 'tests.engine.toys:Buffer', updates: '${rate}'}
+  learner: {type: 'tests.engine.toys:Learner', policy: {lr: 0.5}}
+  evaluator: 'tests.engine.toys:Evaluator'
+  source: {type: 'tests.engine.toys:Source', rate: 3}
+  auto: 'tests.engine.toys:AutoSink'
+  sink: {type: 'tests.engine.toys:Sink', on_failure: restart}
+edges:
+  - collector <-> envs
+  - collector -> pipe -> buffer -> learner
+  - learner.priorities -> buffer.priorities
+  - learner -> collector: {lag: 1, max_staleness: 2}
+  - learner -> evaluator: {every: 3}
+  - source -> sink, auto
+warmup:
+  - {edges: [collector -> buffer], steps: 32, set: {collector.policy: 'tests.engine.toys:Random'}}
+  - {edges: [source -> auto], rounds: 2}
+placements: {p: {learner: process}}
+limits: {steps: 100, time: 1h}
+""",
+    "sound",
+).plain()
+
+
+@st.composite
+def slightly_wrong(draw):
+    """A sound graph in which at most two values are others, or gone, or new."""
+    tree = copy.deepcopy(SOUND)
+    for _ in range(draw(st.integers(0, 2))):
+        at = tree
+        while True:
+            found = list(at) if isinstance(at, dict) else list(range(len(at)))
+            if not found:
+                break
+            key = draw(st.sampled_from(found))
+            if isinstance(at[key], dict | list) and draw(st.integers(0, 3)):
+                at = at[key]
+                continue
+            how = draw(st.sampled_from(["change", "change", "delete", "add"]))
+            if how == "delete":
+                del at[key]
+            elif how == "change":
+                small = isinstance(at[key], int) and draw(st.booleans())
+                at[key] = draw(st.integers(0, 9) if small else values | edge)
+            elif isinstance(at, dict):
+                at[draw(keys)] = draw(values)
+            else:
+                at.append(draw(values | edge | phase))
+            break
+    return tree
+
+
+def test_the_sound_graph_is_sound():
+    assert check(load_tree(SOUND)).problems == []
+
+
+@fuzz
+@given(slightly_wrong())
+def test_a_sound_graph_with_a_mistake_ends_well(tree):
+    ends_well(lambda: load_tree(tree))
 
 
 LINES = [text for name in bundled_graphs() for text in find_bundled(name).read_text().splitlines()]
