@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -47,12 +48,13 @@ class Lines(Watcher):
 
 
 class LiveDisplay(Watcher):
-    """The same lines, and below them a table that is drawn anew some times a second."""
+    """A line for each new best, and below them a table that is drawn anew some times a second."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
         self._last: tuple[float, int] = (0.0, 0)
         self._rate = 0.0
+        self._best = -math.inf
         self._note = ""
 
     def begin(self, run: Run) -> None:
@@ -68,8 +70,12 @@ class LiveDisplay(Watcher):
         self._live.console.print(begin_line(run), highlight=False, style="dim", soft_wrap=True)
 
     def event(self, run: Run, runner: Runner, record: Record) -> None:
-        """An evaluation, above the table."""
-        if isinstance(record, Metrics) and runner.role == "evaluator" and self._live is not None:
+        """An evaluation that is the best so far, above the table."""
+        if not isinstance(record, Metrics) or runner.role != "evaluator" or self._live is None:
+            return
+        mean = record.values.get("return_mean", math.inf)
+        if mean > self._best:
+            self._best = mean
             line = evaluation_line(run, runner, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
 
@@ -94,21 +100,17 @@ class LiveDisplay(Watcher):
         return Group(Text(self.headline(run), style="bold"), node_table(run), *note)
 
     def headline(self, run: Run) -> str:
-        """Steps, rate, return, time left."""
-        done = run.done
-        parts = [
-            f"{done.env_steps:,} env steps",
-            f"{self.rate(run, done.env_steps):,.0f}/s",
-            f"{done.train_iters:,} train iters",
-        ]
-        if run.eval_return is not None:
-            best = "" if run.best_return is None else f" (best {run.best_return:.1f})"
-            parts.append(f"return {run.eval_return:.1f}{best}")
-        parts.append(clock_text(run.wall_s))
+        """Steps and rate; return and time, that left too where a limit tells it."""
+        done, times = run.done, [clock_text(run.wall_s)]
         left_s = time_left_s(run)
         if left_s is not None:
-            parts.append(f"{clock_text(left_s)} left at most")
-        return " · ".join(parts)
+            times.append(f"{clock_text(left_s)} left at most")
+        if run.eval_return is not None:
+            best = "" if run.best_return is None else f" (best {run.best_return:.1f})"
+            times.insert(0, f"return {run.eval_return:.1f}{best}")
+        rate = f"{self.rate(run, done.env_steps):,.0f}/s"
+        steps = [f"{done.env_steps:,} env steps", rate, f"{done.train_iters:,} train iters"]
+        return f"{' · '.join(steps)}\n{' · '.join(times)}"
 
     def rate(self, run: Run, env_steps: int) -> float:
         """Env steps a second, over about the last second."""

@@ -85,6 +85,11 @@ class RunFolder:
             for name in ("checkpoints", "logs", "tb"):
                 (path / name).mkdir(parents=True, exist_ok=True)
 
+    def open_board(self) -> None:
+        """Before the first firing, which shall not wait for TensorBoard's imports."""
+        with told(self.path):
+            self._board = Board(self.path / "tb")
+
     def text(self, name: str, text: str) -> None:
         """A whole file."""
         self._whole(name, text.encode())
@@ -124,9 +129,8 @@ class RunFolder:
         }
         self.line("metrics.jsonl", json.dumps(row))
         with told(self.path):
-            if self._board is None:
-                self._board = Board(self.path / "tb")
-            self._board.add(runner.key, total.env_steps, values)
+            if self._board is not None:
+                self._board.add(runner.key, total.env_steps, values)
 
     def timings(self, wall_s: float, busy_s: Mapping[str, float], now: bool = False) -> None:
         """Where time went so far, about once a second."""
@@ -155,9 +159,12 @@ class RunFolder:
 
     def close(self) -> None:
         """Close all files; what could not be written was told when it was written."""
-        for close in (f.close for f in (*self._files.values(), self._board) if f is not None):
+        with contextlib.suppress(OSError):
+            if self._board is not None:
+                self._board.close()
+        for file in self._files.values():
             with contextlib.suppress(OSError):
-                close()
+                file.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

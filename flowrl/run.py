@@ -166,6 +166,7 @@ class Run:
         where = self.graph.files[-1].parent if self.graph.files else Path()
         told = {**environment(where), "seed": self.seed, "placement": self.placement}
         folder.json("environment.json", told)
+        folder.open_board()
 
     def _execute(self) -> Cut:
         limit_threads(self.graph.torch_threads)
@@ -227,7 +228,7 @@ class Run:
             self._interrupts += 1
             if self._interrupts > 1 or self.engine is None:
                 raise KeyboardInterrupt
-            self.engine.stop("interrupt", "interrupted")
+            self.engine.stop("interrupt", signal.Signals(number).name)
             self.watcher.stopping(self)
 
         before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}

@@ -14,7 +14,7 @@ class Board:
     """One file of events."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboardX.event_file_writer import EventsWriter  # loads torch: only when needed
+        from tensorboardX.event_file_writer import EventsWriter  # loads torch
 
         self._writer: Any = EventsWriter(str(folder / "events"))
         self._flushed_s = 0.0

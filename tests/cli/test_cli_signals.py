@@ -27,7 +27,7 @@ def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
     status, out, err = flowrl("run", "s.yaml", "--out", "r")
     assert status == 130
     assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
-    assert "interrupted: interrupted\n" in out
+    assert f"interrupted: {name}\n" in out
     assert "the same again: flowrl run r/graph.yaml --train-iters 4\n" in out
     summary = json.loads(Path("r/summary.json").read_text())
     assert (summary["status"], summary["train_iters"]) == ("interrupted", 4)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flowrl.context import Metrics
 from flowrl.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
 from flowrl.graph import Limits
 from flowrl.run import Run, Watcher
@@ -50,10 +51,9 @@ def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> 
     assert "\x1b[?25l" in written  # the cursor is hidden …
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # … and comes back
     assert "t: seed 0, serial, in r\n" in text
-    assert re.search(
-        r"[\d,]+ env steps · [\d,]+/s · [\d,]+ train iters · return \d+\.\d \(best", text
-    )
-    assert re.search(r"· 0:00 · 0:00 left at most", text)
+    assert re.search(r"[\d,]+ env steps · [\d,]+/s · [\d,]+ train iters\n", text)
+    assert re.search(r"return \d+\.\d \(best \d+\.\d\) · 0:0\d · 0:00 left at most\n", text)
+    assert text.count("  return ") > 2  # a line for each new best
     assert re.search(r"node +firings +ms each +of the time", text)
     assert re.search(r"\n +l +[\d,]+ +0\.\d\d +\d+% +█*", text)
     assert "finished: 0.6 s were asked for\n" in text
@@ -96,8 +96,9 @@ def test_the_picture_at_every_stage(tmp_path: Path) -> None:
     run.run()
     lines = drawn(display, run).splitlines()
     assert lines[0].startswith("80 env steps · ")
-    assert " · 4 train iters · return 4.0 (best 4.0) · 0:00" in lines[0]
-    assert [line.split()[:2] for line in lines[2:]] == [
+    assert lines[0].endswith(" · 4 train iters")
+    assert lines[1].startswith("return 4.0 (best 4.0) · 0:0")
+    assert [line.split()[:2] for line in lines[3:]] == [
         *[["c", "4"], ["c#1", "4"], ["l", "4"], ["e", "2"]]
     ]
     display.stopping(run)
@@ -123,3 +124,16 @@ def test_time_left_is_that_of_the_nearest_limit() -> None:
 )
 def test_clocks_read_as_clocks_do(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
+
+
+def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
+    display, kept = LiveDisplay(), []
+    display._live = SimpleNamespace(  # type: ignore[assignment]
+        console=SimpleNamespace(print=lambda line, **how: kept.append(line.split()[-1]))
+    )
+    clock = SimpleNamespace(total=Count())
+    judge: Any = SimpleNamespace(role="evaluator", ctx=SimpleNamespace(clock=clock))
+    run: Any = SimpleNamespace(wall_s=1.0)
+    for mean in (3.0, 1.0, 3.0, 4.0):
+        display.event(run, judge, Metrics({"return_mean": mean}))
+    assert kept == ["3.0", "4.0"]
