@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from flowrl.errors import Problem
 from flowrl.facts import Described
-from flowrl.graph import Edge, Graph
+from flowrl.graph import Edge, Graph, PortRef
 from flowrl.memory import machine_memory_bytes, size_text
 from flowrl.program import Part, Program
 
 
 def first_rows(graph: Graph, program: Program, described: Described) -> Iterator[Problem]:
     """Enough rows must have come in before the first output is wanted."""
+    into = {edge.to: edge for edge in graph.edges}
     for name, facts in described.facts.items():
         for port, (needed, param) in facts.needs_rows.items():
-            edge = graph.edge_into(name, port)
+            edge = into.get(PortRef(name, port))
             if edge is None or edge.to not in described.rows or name not in program.round.firings:
                 continue
             rows = _rows_by_then(program, name, edge, described.rows[edge.to])

@@ -46,9 +46,10 @@ def paced_groups(
         if edge.lag and edge.latest:
             problems.append(_excludes(edge, "lag", "latest"))
     problems.extend(_driven_in_circles(groups, found))
+    driven = _on_streams(graph) | unsure
     for edge in states:
         fires_in_rounds = edge.every is None and groups[edge.to.node] not in found
-        if fires_in_rounds and edge.to.node not in unsure and not _streams(graph, edge.to.node):
+        if fires_in_rounds and edge.to.node not in driven:
             problems.append(_needs_pace(edge))
     return found
 
@@ -83,12 +84,9 @@ def _driven_in_circles(groups: Groups, found: dict[str, Edge]) -> Iterator[Probl
             yield Problem(str(edge.mark), what, "let one of them follow a learner")
 
 
-def _streams(graph: Graph, name: str) -> bool:
-    return any(
-        name == e.to.node or any(s.node == name for s in e.sources)
-        for e in graph.edges
-        if e.kind == "stream"
-    )
+def _on_streams(graph: Graph) -> set[str]:
+    streams = [e for e in graph.edges if e.kind == "stream"]
+    return {ref.node for e in streams for ref in (*e.sources, e.to)}
 
 
 def _needs_pace(edge: Edge) -> Problem:

@@ -83,10 +83,10 @@ def _idle_inputs(
     graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
 ) -> Iterator[Problem]:
     """A node cannot fire in a phase that leaves a required input out."""
-    fed = {e.to for e in edges}
+    fed, into = {e.to for e in edges}, {e.to: e for e in graph.edges}
     for name in sorted(nodes):
         for port, kind in graph.nodes[name].cls.ports.items():
-            edge = graph.edge_into(name, port)
+            edge = into.get(PortRef(name, port))
             waits = isinstance(kind, In) and not kind.optional and kind.initial is None
             if waits and edge is not None and PortRef(name, port) not in fed:
                 what = f"warmup: '{name}' would fire without its input '{port}'"
