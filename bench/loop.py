@@ -27,7 +27,6 @@ from flowrl.wiring import Wired, make
 
 GRAPH = "cartpole_dqn"
 ITERS = 3000
-ROWS = 96  # of each collector firing
 
 
 def graph() -> Checked:
@@ -77,24 +76,25 @@ def _train(wired: Wired) -> State:
     collector, buffer, learner, evaluator = (
         nodes[n] for n in ("collector", "buffer", "learner", "evaluator")
     )
-    warm = wired.checked.program.warmup[0]
+    program = wired.checked.program
+    warm, every, rows = program.warmup[0], program.paced[0].every, collector.config.n_sample
     collector.reconfigure(**warm.phase.settings["collector"])
     buffer.ctx.wanted = frozenset()
     state = learner.state("weights")
     steps = iters = 0
     for _ in range(warm.rounds):
         buffer.fire(collector.fire(state), None)
-        steps += ROWS
+        steps += rows
     collector.reconfigure(policy=collector.config.policy)
     buffer.ctx.wanted = frozenset({"batches"})
     while True:
         batches = buffer.fire(collector.fire(state), None)
-        steps += ROWS
+        steps += rows
         for batch in batches:
             learner.fire(batch)
             iters += 1
             learner.ctx.clock = Clock({"": Count(steps, 0, iters)})  # what exploration depends on
-            if iters % 100 == 0:
+            if iters % every == 0:
                 evaluator.fire(learner.state("weights"))
             if iters == ITERS:
                 return learner.state("weights")
