@@ -4,9 +4,10 @@
     def clip_reward(data: Batch, *, low: float = -1.0, high: float = 1.0) -> Batch:
         return data.replace(reward=data["reward"].clip(low, high))
 
-Positional parameters are stream inputs (where they have a default, optional ones: None if nothing is connected), keyword-only ones are the
-node's parameters. A port's type is `samples` for a Batch and `any` for everything else; the output is named
-`out`, and there is none where the function is annotated to return None.
+Positional parameters are stream inputs (where they have a default, optional ones: None if nothing is
+connected), keyword-only ones are the node's parameters. A port's type is `samples` for a Batch and `any`
+for everything else; the output is named `out`, and there is none where the function is annotated to
+return None.
 """
 
 from __future__ import annotations

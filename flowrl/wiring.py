@@ -12,6 +12,7 @@ from flowrl.context import Context
 from flowrl.errors import FlowError, NodeError
 from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.node import Facts, Node
+from flowrl.order import services_first
 from flowrl.ports import In, Out
 from flowrl.program import Part
 from flowrl.runner import RAISED, Runner, Site
@@ -164,7 +165,7 @@ def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Con
 
 
 def _make_nodes(wired: Wired, seed: int) -> None:
-    for name in _links_first(wired.checked):
+    for name in services_first(wired.checked.graph):
         spec = wired.checked.graph.nodes[name]
         for replica in range(spec.replicas):
             context = context_of(wired.checked, spec, replica, seed)
@@ -196,22 +197,6 @@ def _service(wired: Wired, name: str, replica: int, fresh: bool) -> Node:
     if fresh:
         wired.renew_service(name, replica)
     return wired.services[name][replica]
-
-
-def _links_first(checked: Checked) -> list[str]:
-    """Services before their clients, else in the order of the file."""
-    graph = checked.graph
-    order: dict[str, None] = {}
-
-    def visit(name: str) -> None:
-        for edge in graph.into(name):
-            if edge.kind == "link":
-                visit(edge.source.node)
-        order.setdefault(name)
-
-    for name in graph.nodes:
-        visit(name)
-    return list(order)
 
 
 # edges

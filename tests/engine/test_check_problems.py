@@ -279,6 +279,35 @@ def test_a_required_part_cannot_be_null(problems):
         """)[0].startswith("g.yaml:2:43: nodes.l.policy is None; expected the policy's type")
 
 
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ("low: 5", "low is above high"),
+        ("low: 10", "its validator raised ZeroDivisionError: no reason"),
+        ("model: [1]", "nodes.p.model is [1]; expected the model's type, or a mapping with it"),
+        (
+            "model: {type: [1]}",
+            "nodes.p.model.type is [1]; known: ",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit_together_are_told(problems, params, said):
+    told = problems(
+        f"nodes:\n  s: toys:Source\n  p: {{type: 'toys:Picky', {params}}}\nedges: [s -> p]"
+    )
+    assert said in told[0]
+    assert told[0].startswith("g.yaml:3:")
+
+
+def test_a_part_that_may_be_missing_may_be_null(problems):
+    for written in (
+        "{type: 'toys:Picky', model: null}",
+        "toys:Picky",
+        "{type: 'toys:Picky', model: 'toys:Mesh'}",
+    ):
+        assert problems(f"nodes:\n  s: toys:Source\n  p: {written}\nedges: [s -> p]") == []
+
+
 # ports
 
 
@@ -357,6 +386,35 @@ def test_incompatible_links_list_the_candidates(problems):
     )
 
 
+def test_sources_that_lead_to_different_inputs_are_told(problems):
+    assert problems("""
+        nodes: {s: 'toys:Source', e: 'toys:Evaluator', d: 'toys:Desk'}
+        edges: ["s, e -> d"]
+        """) == [
+        "g.yaml:2:9: edges: the sources lead to different inputs: d.data, d.scores; name the port",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("edge", "said"),
+    [
+        ("'e, f <-> r'", "edges: the link r.inner has one service; write one node before '<->'"),
+        (
+            "'l, m -> v'",
+            "edges: the state input v.weights has one source; write one node before '->'",
+        ),
+    ],
+)
+def test_links_and_states_have_one_source(problems, edge, said):
+    told = problems(f"""
+        policy: toys:Greedy
+        nodes: {{e: 'toys:Envs', f: 'toys:Envs', r: 'toys:Relay', l: 'toys:Learner',
+                m: 'toys:Learner', v: 'toys:Evaluator'}}
+        edges: [{edge}]
+        """)
+    assert told[0] == f"g.yaml:4:9: {said}"
+
+
 def test_an_input_that_is_fed_twice_is_told(problems):
     assert problems("""
         nodes: {a: 'toys:Source', b: 'toys:Source', t: 'toys:Sink'}
@@ -431,6 +489,22 @@ def test_sources_of_one_input_with_other_columns_are_told(problems):
     ]
 
 
+def test_tokens_that_are_no_table_are_told(problems):
+    assert problems("""
+        policy: toys:Greedy
+        nodes: {s: 'toys:Source', c: 'toys:tally', l: 'toys:Learner', e: 'toys:Evaluator'}
+        edges: [s -> c -> l, l -> e: {every: 1}]
+        """) == [
+        "g.yaml:3:9: l.data needs columns (obs float32[4]), and c.out gives no table; connect what "
+        "gives a Batch"
+    ]
+
+
+def test_a_node_that_describes_itself_in_other_words_is_told(problems):
+    (told,) = problems("nodes: {s: 'toys:Vague', t: 'toys:Sink'}\nedges: [s -> t]")
+    assert "nodes.s: describe raised TypeError: it gave dict, not Facts (facts.py:" in told
+
+
 # rates
 
 
@@ -473,6 +547,19 @@ def test_an_auto_rate_that_cannot_be_whole_is_told(problems):
           - f.odd -> p
           - f.even, p -> a
         """)[-1].startswith("g.yaml:10:5: the edge p.out -> a.data does not balance: in a round p")
+
+
+def test_an_unordered_fan_in_that_does_not_balance_is_told(problems):
+    assert problems("""
+        nodes: {s: 'toys:Source', f: 'toys:Fork', p: {type: 'toys:Pipe', takes: 2}, t: 'toys:Join'}
+        edges:
+          - s -> f
+          - f.odd -> p -> t.left
+          - {from: f.even, to: t.right, merge: any}
+        """) == [
+        "g.yaml:5:5: the edge f.even -> t.right does not balance: in a round its sources give 2 "
+        "tokens and t takes 1; change a rate on a path between them"
+    ]
 
 
 def test_a_cycle_without_an_initial_token_is_named(problems):

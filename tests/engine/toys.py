@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import model_validator
+
 from flowrl.batch import Batch, Column, row_bytes
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, param, part
@@ -295,6 +297,52 @@ class Typed(Node):
         names: list[str] = param([], "names")
         table: dict[str, int] = param({}, "table")
         must: int = param(..., "must be given")
+
+
+class Picky(Node):
+    """Its parameters are checked together, and its part may be missing."""
+
+    data = In(ANY)
+
+    class Config(BaseConfig):
+        low: int = param(0, "at least")
+        high: int = param(1, "at most")
+        model: Any = part("model", "a net, if any", default=None)
+
+        @model_validator(mode="after")
+        def ordered(self) -> Any:
+            if self.low > 9:
+                raise ZeroDivisionError("no reason")
+            if self.low > self.high:
+                raise ValueError("low is above high")
+            return self
+
+    def fire(self, data: Any) -> None:
+        raise NotImplementedError
+
+
+class Desk(Node):
+    """Inputs of two types."""
+
+    data = In("samples")
+    scores = In("scores")
+
+    def fire(self, data: Any, scores: Any) -> None:
+        raise NotImplementedError
+
+
+class Vague(Source):
+    """Describes itself in the wrong words."""
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Any:
+        return {"out": {}}
+
+
+@as_node
+def tally(data: Batch) -> int:
+    """Not a table."""
+    return len(data)
 
 
 @as_node

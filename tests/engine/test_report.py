@@ -1,0 +1,102 @@
+"""What `flowrl check` says of a sound graph, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+
+from flowrl.report import check_json, check_text
+
+RL = """
+    policy: toys:Greedy
+    nodes:
+      envs: {type: toys:Envs, replicas: 2}
+      collector: toys:Collector
+      buffer: {type: toys:Buffer, updates: 3}
+      learner: toys:Learner
+      evaluator: toys:Evaluator
+    edges:
+      - collector <-> envs
+      - collector -> buffer -> learner
+      - learner.priorities -> buffer.priorities
+      - learner -> collector: {lag: 1}
+      - learner -> evaluator: {every: 10}
+    warmup:
+      - {edges: [collector -> buffer], steps: 40}
+    """
+
+
+def test_a_sound_graph_is_told_with_schedule_edges_and_determinism(checked):
+    assert check_text(checked(RL)) == dedent("""\
+        g: sound. 5 nodes, 6 edges.
+
+        Schedule
+          warm-up 1, 3 rounds: collector (2 replicas), buffer
+          every round: collector (2 replicas), buffer, learner x 3
+          every 10 firings of learner: evaluator
+
+        Edges
+          envs.serve         <-> collector.envs     envs, calls
+          collector.data     ->  buffer.data        samples, 1 token a round, room for 1
+          buffer.batches     ->  learner.data       samples, 3 tokens a round, room for 3
+          learner.priorities ->  buffer.priorities  priorities, 3 tokens a round, room for 3, 3 initial
+          learner.weights    =>  collector.weights  weights, lag 1 (1 round older than the last)
+          learner.weights    =>  evaluator.weights  weights, every 10 versions
+
+        Deterministic: the same seed gives the same bits, in every placement.""")
+
+
+def test_why_a_graph_is_not_deterministic_is_told(checked):
+    text = RL.replace("{lag: 1}", "{latest: true}").replace(
+        "updates: 3", "updates: 1, on_failure: restart"
+    )
+    assert check_text(checked(text)).splitlines()[-3:] == [
+        "Not deterministic:",
+        "  learner.weights -> collector.weights: latest (the version depends on speed)",
+        "  buffer: on_failure restart",
+    ]
+
+
+def test_problems_come_first_and_are_counted(checked):
+    text = RL.replace("updates: 3", "updates: 0, size: 0")
+    assert check_text(checked(text)).splitlines()[-2:] == ["", "g: 2 problems"]
+
+
+def test_warnings_are_told_with_a_sound_graph(checked):
+    said = check_text(
+        checked(
+            RL.replace("learner: toys:Learner", "learner: {type: toys:Learner, on_policy: true}")
+        )
+    )
+    assert said.startswith(
+        "warning: g.yaml:12:5: learner learns on-policy, and learner.weights -> "
+    )
+    assert "g: sound." in said
+
+
+def test_the_json_says_the_same(checked):
+    found = json.loads(json.dumps(check_json(checked(RL))))
+    assert (found["ok"], found["deterministic"], found["reasons"]) == (True, True, [])
+    assert found["problems"] == found["warnings"] == []
+    assert found["nodes"]["collector"] == {"type": "toys:Collector", "replicas": 2, "firings": 1}
+    assert found["nodes"]["learner"]["firings"] == 3
+    assert found["schedule"] == {
+        "warmup": [{"rounds": 3, "firings": {"buffer": 1, "collector": 1}}],
+        "round": {"buffer": 1, "collector": 1, "learner": 3},
+        "order": ["collector", "buffer", "learner"],
+        "paced": [{"source": "learner.weights", "every": 10, "firings": {"evaluator": 1}}],
+    }
+    assert {"kind": "state", "from": ["learner.weights"], "to": "collector.weights",
+            "type": "weights", "lag": 1, "every": None, "latest": False} in found["edges"]  # fmt: skip
+
+
+def test_a_problem_in_json_has_where_what_and_hint(checked):
+    found = check_json(checked("nodes: {a: 'toys:Sourc'}"))
+    assert found["ok"] is False
+    assert found["problems"] == [
+        {
+            "where": "g.yaml:1:12",
+            "what": "nodes.a: 'toys:Sourc': the module 'toys' has no 'Sourc'",
+            "hint": "did you mean 'Source'?",
+        }
+    ]
