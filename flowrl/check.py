@@ -12,6 +12,7 @@ from flowrl.errors import GraphError, Problem
 from flowrl.facts import Describer
 from flowrl.graph import Graph, PortRef
 from flowrl.loading import Loaded
+from flowrl.losses import loss_problems
 from flowrl.node import Facts
 from flowrl.ports import Out
 from flowrl.program import Program, plan
@@ -63,6 +64,7 @@ def check(loaded: Loaded) -> Checked:
         problems.extend(first_rows(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(staleness_problems(graph))
+    problems.extend(loss_problems(graph, program))
     problems.extend(_failures(graph))
     checked = Checked(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))

@@ -18,6 +18,7 @@ from flowrl.context import Record, Verdict
 from flowrl.errors import NodeError
 from flowrl.graph import Limits
 from flowrl.guard import Guard, Happened
+from flowrl.losses import starving
 from flowrl.ports import StateOut
 from flowrl.program import Part, WarmUp
 from flowrl.runner import RAISED, Runner
@@ -159,7 +160,7 @@ class Engine:
             raise _Cut("done", "no node fires in rounds")
         steps, limits = self._steps(part), self.limits
         learns = bool(self._learners) and self._learners[0].spec.name in part.order
-        cuts_itself = learns and not self._starving(part)
+        cuts_itself = learns and not starving(part)
         while True:
             self.wired.site.round = self.rounds
             self._round(steps)
@@ -194,9 +195,9 @@ class Engine:
     # a part as steps
 
     def _steps(self, part: Part) -> Steps:
-        starving = self._starving(part)
+        hungry = starving(part)
         return [
-            (self._fire_of(runner, name in starving), part.firings[name])
+            (self._fire_of(runner, name in hungry), part.firings[name])
             for name in part.order
             for runner in self.wired.runners[name]
         ]
@@ -241,16 +242,6 @@ class Engine:
             self._cut_if_asked()
 
         return fire_with_cuts
-
-    def _starving(self, part: Part) -> set[str]:
-        """Nodes that may find too few tokens, because somebody upstream drops them."""
-        found: set[str] = set()
-        for name in part.order:
-            for edge in part.edges:
-                drops = edge.when_full == "drop_oldest"
-                if edge.to.node == name and (drops or any(s.node in found for s in edge.sources)):
-                    found.add(name)
-        return found
 
     # what nodes tell
 
