@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph
@@ -33,23 +34,25 @@ def firing_order(
     return [*order, *sorted(left)]
 
 
-def topological(names: Iterable[str], edges: Iterable[Edge]) -> list[str]:
-    """The names so that no edge leads back, ties by name; what lies on a cycle or behind one is left out."""
+def topological(
+    names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
+) -> list[str]:
+    """The names so that no edge leads back, ties by rank; what lies on a cycle or behind one is left out."""
     waits = dict.fromkeys(names, 0)
     after: dict[str, list[str]] = {n: [] for n in waits}
     for edge in edges:
         for source in edge.sources:
             after[source.node].append(edge.to.node)
             waits[edge.to.node] += 1
-    ready = [n for n, count in waits.items() if not count]
+    ready = [(rank(n), n) for n, count in waits.items() if not count]
     heapq.heapify(ready)
     order = []
     while ready:
-        order.append(heapq.heappop(ready))
+        order.append(heapq.heappop(ready)[1])
         for later in after[order[-1]]:
             waits[later] -= 1
             if not waits[later]:
-                heapq.heappush(ready, later)
+                heapq.heappush(ready, (rank(later), later))
     return order
 
 
@@ -74,5 +77,7 @@ def _source_in(left: set[str], edge: Edge) -> str:
 
 
 def services_first(graph: Graph) -> list[str]:
-    """All nodes, each after the services that it calls."""
-    return topological(graph.nodes, [e for e in graph.edges if e.kind == "link"])
+    """All nodes, each after the services that it calls, else in the order of the file."""
+    place = {name: at for at, name in enumerate(graph.nodes)}
+    links = [e for e in graph.edges if e.kind == "link"]
+    return topological(graph.nodes, links, place.__getitem__)
