@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import cast
 
 from flowrl.catalogue import Catalogue, UnknownType
 from flowrl.errors import Problems, nearest
-from flowrl.graph import NodeSpec, OnFailure
+from flowrl.graph import NodeSpec, NodeType, OnFailure
 from flowrl.keys import FAILURES, NODE_KEYS
 from flowrl.node import Node
 from flowrl.params import ParamReader, Shared, part_fields, short
@@ -56,9 +56,7 @@ class NodeReader:
         text = str(type_name.value)
         return NodeSpec(name, text, cls, config, written, replicas, on_failure, shared)
 
-    def engine_keys(
-        self, name: str, item: Item, cls: type[Node] | Literal[None]
-    ) -> tuple[int, OnFailure]:
+    def engine_keys(self, name: str, item: Item, cls: NodeType | None) -> tuple[int, OnFailure]:
         """`replicas` and `on_failure` of a node, or (no class) of a part-graph."""
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
         count = 1 if replicas is None else self.count(f"nodes.{name}.replicas", replicas)

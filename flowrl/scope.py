@@ -22,7 +22,7 @@ from flowrl.yamlfile import Item
 MOST_NODES = 10_000
 MOST_NESTED = 20
 
-Nothing: Mapping[str, Item] = {}
+_NOTHING: Mapping[str, Item] = {}
 
 
 class ScopeReader:
@@ -38,17 +38,16 @@ class ScopeReader:
         self.parts: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
         self.statements: list[Statement] = []
         self.edges_read = True  # every edge could be read
-        self.removed: dict[
-            str, frozenset[str]
-        ] = {}  # by null, and the files that may name them yet
+        # nodes that null removed, and the files that may name them yet
+        self.removed: dict[str, frozenset[str]] = {}
         self._sources: dict[Path, Source] = {}
 
     def read(
         self,
         source: Source,
         prefix: str = "",
-        given: Mapping[str, Item] = Nothing,
-        outer: Shared = Nothing,
+        given: Mapping[str, Item] = _NOTHING,
+        outer: Shared = _NOTHING,
         above: tuple[Path, ...] = (),
     ) -> Item:
         """Reads a scope; names get the prefix, `given` are a part-graph's parameters, `outer` the sections around."""
@@ -63,8 +62,9 @@ class ScopeReader:
             what = "nodes: expected a mapping of names to nodes"
             self.problems.tell(nodes.at, what, "nodes: {name: {type: …}}")
         used, self.reader.params.used = self.reader.params.used, set()
+        shared = {**outer, **sections}
         for name, item in nodes.fields.items():
-            self.node(name, prefix, as_mapping(item), {**outer, **sections}, above)
+            self.node(name, prefix, as_mapping(item), shared, above)
         self.unused(sections, keys)
         self.reader.params.used |= used
         self.edges(tree, prefix)
