@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from flowrl.check import Checked
 from flowrl.context import Keep, Metrics, Record
@@ -27,6 +23,7 @@ from flowrl.graph import Limits
 from flowrl.report import bottleneck_sentence
 from flowrl.result import RunResult, Status
 from flowrl.runner import Runner
+from flowrl.signals import signals_to
 from flowrl.state import Count
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
@@ -106,7 +103,7 @@ class Run:
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
-        with self._signals():
+        with signals_to(self._signalled):
             self.folder = RunFolder(new_folder(self.graph.name.replace("/", "_"), self.out))
             try:
                 self.watcher.begin(self)
@@ -217,26 +214,13 @@ class Run:
                 stack.callback(self.engine.close)
             self.watcher.end(self)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signalled(self, name: str) -> None:
         """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, frame: Any) -> None:
-            self._interrupts += 1
-            if self._interrupts > 1 or self.engine is None:
-                raise KeyboardInterrupt
-            self.engine.stop("interrupt", signal.Signals(number).name)
-            self.watcher.stopping(self)
-
-        before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        self._interrupts += 1
+        if self._interrupts > 1 or self.engine is None:
+            raise KeyboardInterrupt
+        self.engine.stop("interrupt", name)
+        self.watcher.stopping(self)
 
 
 def _finite(value: float | None) -> float | None:

@@ -37,8 +37,8 @@ class Wired:
     unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
 
     def all(self) -> Iterator[Runner]:
-        """Every runner."""
-        return (r for runners in self.runners.values() for r in runners)
+        """Every runner, in the order of the file."""
+        return (r for name in self.checked.graph.nodes for r in self.runners.get(name, ()))
 
     def connect(self, parts: Iterable[Part]) -> None:
         """Make the edges of these parts active: what was connected otherwise is reconnected."""

@@ -172,3 +172,23 @@ def test_a_state_knows_its_version_and_its_past() -> None:
     assert tuple(state.clock.total) == (30, 3, 3)
     assert state.command == {"half": 0.5}
     engine.close()
+
+
+def test_who_is_paced_may_pace_others() -> None:
+    graph = tree(
+        {**LOOP, "m": "Mirror", "n": "Mirror"},
+        ["c -> l", {"l.weights -> m": {"every": 2}}, {"m.mine -> n": {"every": 2}}],
+    )
+    trace = run(graph, rounds=8)[1]
+    assert [line for line in trace.lines if line[0] in "mn"] == [
+        *["m: saw 2", "m: saw 4", "n: saw 2", "m: saw 6", "m: saw 8", "n: saw 4"]
+    ]
+
+
+def test_a_paced_nodes_state_is_seen_at_the_ends_of_rounds_too() -> None:
+    graph = tree(
+        {**LOOP, "m": "Mirror"},
+        ["c -> l", {"l.weights -> m": {"every": 2}}, {"m.mine -> c.weights": {"lag": 1}}],
+    )
+    seen = [f"usual saw {v}" for v in (0, 0, 0, 1, 1, 2, 2, 3)]  # m fires in rounds 1, 3, 5, 7
+    assert run(graph, rounds=8)[1].of("c") == seen

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +328,8 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
     assert made.engine.wired.closed
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
+
+
+def test_a_run_may_go_in_another_thread(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, tmp_path / "r", train_iters=2).result().train_iters == 2

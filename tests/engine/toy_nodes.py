@@ -498,3 +498,16 @@ class Plain(Judge):
     """Looks at weights, and is no evaluator."""
 
     role = ""
+
+
+class Mirror(Node):
+    """Follows a state, and is one."""
+
+    weights = StateIn("weights")
+    mine = StateOut("weights", optional=True)
+
+    def fire(self, weights: State) -> None:
+        self.ctx.log(f"saw {weights.version}")
+
+    def state(self, port: str) -> State:
+        return State({"of": np.zeros(1)})
