@@ -11,7 +11,7 @@ from typing import Any
 
 from flowrl.errors import Problems, closest, nearest
 from flowrl.graph import Edge, NodeSpec, PortRef
-from flowrl.options import checked_option
+from flowrl.options import checked_option, written_option
 from flowrl.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.statements import End, Statement
 from flowrl.yamlfile import Item
@@ -102,6 +102,8 @@ class EdgeReader:
                 self.problems.tell(statement.mark, what, nearest(end.node, names))
                 self.unsure |= self.members(closest(end.node, names) or "")
         if not all(map(self.known, ends)):
+            told = (written_option(str(statement.to), n, i) for n, i in statement.options.items())
+            self.problems.extend(problem for problem in told if problem)
             return None
         pairs = [self.pair(statement, source) for source in statement.sources]
         found = [pair for pair in pairs if pair is not None]

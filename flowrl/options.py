@@ -25,17 +25,22 @@ _MOST = 1_000_000  # more is a mistake, and would fill the memory
 
 def checked_option(edge: Edge, name: str, item: Item) -> Problem | None:
     """What is wrong with an option of this edge, if anything is."""
-    if name not in OPTIONS:
-        return Problem(str(item.at), f"edges: unknown option '{name}'", nearest(name, OPTIONS))
-    kinds, wanted = OPTIONS[name]
+    kinds, _ = OPTIONS.get(name, ((edge.kind,), ""))
     if edge.kind not in kinds:
         fitting = [n for n, (fits, _) in OPTIONS.items() if edge.kind in fits]
         what = f"edges: '{name}' is an option of {' and '.join(kinds)} edges; {edge.to} is a {edge.kind}"
         hint = f"options of a {edge.kind} edge: {', '.join(fitting)}"
         return Problem(str(item.at), what, hint if fitting else "a link has no options")
+    return written_option(str(edge.to), name, item)
+
+
+def written_option(to: str, name: str, item: Item) -> Problem | None:
+    """What is wrong with an option as it is written, whatever edge it is for."""
+    if name not in OPTIONS:
+        return Problem(str(item.at), f"edges: unknown option '{name}'", nearest(name, OPTIONS))
     if not _right(name, item.value):
-        what = f"edges: {edge.to}: {name} is {item.plain()!r}"
-        return Problem(str(item.mark), what, f"expected {wanted}")
+        what = f"edges: {to}: {name} is {item.plain()!r}"
+        return Problem(str(item.mark), what, f"expected {OPTIONS[name][1]}")
     return None
 
 

@@ -718,6 +718,8 @@ def test_several_problems_are_told_at_once(problems):
         "'Buffer'?",
         "g.yaml:6:27: nodes.sink: unknown key 'rat'; did you mean 'rate'?",
         "g.yaml:2:1: unknown key 'polcy'; did you mean 'policy'?",
+        "g.yaml:10:20: edges: unknown option 'cap'; known: capacity, every, lag, latest, "
+        "max_staleness, merge, when_full",
         "g.yaml:11:5: edges: unknown node 'pip'; did you mean 'pipe'?",
         "g.yaml:1:7: seed is -1; expected a whole number from 0 to 9223372036854775807",
         "g.yaml:12:10: limits: unknown key 'step'; did you mean 'steps'?",
