@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flowrl.check import check
-from flowrl.loading import load
+from flowrl.checks.check import check
+from flowrl.source.loading import load
 
 REPEATS = 5
 LANE = 10  # nodes in a lane

@@ -13,7 +13,7 @@ import sys
 import time
 
 from flowrl.api import load
-from flowrl.engine import Engine
+from flowrl.engine.engine import Engine
 from flowrl.graph import Limits
 from flowrl.node import Node
 from flowrl.ports import ANY, In, Out

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from flowrl.api import load
-from flowrl.check import Checked
-from flowrl.engine import digest_of
-from flowrl.environment import limit_threads
+from flowrl.checks.check import Checked
+from flowrl.engine.engine import digest_of
+from flowrl.engine.wiring import Wired, make
 from flowrl.graph import Limits
-from flowrl.run import Run
+from flowrl.runs.environment import limit_threads
+from flowrl.runs.run import Run
 from flowrl.state import Clock, Count, State
-from flowrl.wiring import Wired, make
 
 GRAPH = "cartpole_dqn"
 ITERS = 3000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowrl.functions import as_node
     from flowrl.node import Facts, Known, Node, Unsound
     from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
-    from flowrl.result import RunResult
+    from flowrl.runs.result import RunResult
     from flowrl.state import State
 
 _WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
@@ -35,7 +35,7 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
     "as_node": "functions",
     **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
-    "RunResult": "result",
+    "RunResult": "runs.result",
     "State": "state",
 }
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.check import Checked
-from flowrl.check import check as check_graph
-from flowrl.expand import expand
-from flowrl.loading import load as load_file
-from flowrl.loading import load_tree
-from flowrl.result import RunResult
-from flowrl.run import Run, Watcher
-from flowrl.sections import seconds
-from flowrl.yamltext import flow_text
+from flowrl.checks.check import Checked
+from flowrl.checks.check import check as check_graph
+from flowrl.runs.result import RunResult
+from flowrl.runs.run import Run, Watcher
+from flowrl.source.loading import load as load_file
+from flowrl.source.loading import load_tree
+from flowrl.source.sections import seconds
+from flowrl.source.yamltext import flow_text
+from flowrl.tools.expand import expand
 
 
 class FlowGraph:

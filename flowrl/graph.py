@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flowrl.config import Config
 from flowrl.node import Node
 from flowrl.ports import AUTO, In, Out, Port, Rate
-from flowrl.yamlfile import Item, Mark
+from flowrl.source.yamlfile import Item, Mark
 
 NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flowrl.errors import UsageError, nearest
 from flowrl.graph import Graph, linked_groups
-from flowrl.yamlfile import Item, read_yaml
+from flowrl.source.yamlfile import Item, read_yaml
 
 MAIN = "main"
 BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}

@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.peers.protocol import EPISODES, EVERY_STEPS, GOAL, MOST_STEPS, Report, main, report
 from flowrl.api import load
-from flowrl.check import Checked
-from flowrl.run import Run, Watcher
+from flowrl.checks.check import Checked
+from flowrl.runs.run import Run, Watcher
 
 
 class Stopwatch(Watcher):

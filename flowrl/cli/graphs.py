@@ -6,10 +6,10 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from flowrl.check import Checked
-from flowrl.check import check as check_graph
+from flowrl.checks.check import Checked
+from flowrl.checks.check import check as check_graph
 from flowrl.errors import GraphError, Problem, UsageError
-from flowrl.loading import load
+from flowrl.source.loading import load
 
 
 def read(arguments: Namespace) -> Checked:
@@ -30,7 +30,7 @@ def sets_of(arguments: Namespace) -> dict[str, str]:
 
 def check(arguments: Namespace) -> int:
     """`flowrl check`."""
-    from flowrl.report import check_json, check_text
+    from flowrl.tools.report import check_json, check_text
 
     try:
         checked = read(arguments)
@@ -70,7 +70,7 @@ def draw(arguments: Namespace) -> int:
 
 def expand(arguments: Namespace) -> int:
     """`flowrl expand`."""
-    from flowrl.expand import expand as expand_graph
+    from flowrl.tools.expand import expand as expand_graph
 
     print(expand_graph(read(arguments).demand().graph, origins=True), end="")
     return 0
@@ -78,7 +78,7 @@ def expand(arguments: Namespace) -> int:
 
 def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
-    from flowrl.diff import diff_graphs
+    from flowrl.tools.diff import diff_graphs
 
     a, b = (
         check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b)
@@ -95,7 +95,7 @@ def _graph_of(name: str) -> str:
 
 def nodes(arguments: Namespace) -> int:
     """`flowrl nodes`."""
-    from flowrl.show import show_catalogue, show_type
+    from flowrl.tools.show import show_catalogue, show_type
 
     print(show_type(arguments.name) if arguments.name else show_catalogue())
     return 0
@@ -103,7 +103,7 @@ def nodes(arguments: Namespace) -> int:
 
 def graphs(arguments: Namespace) -> int:
     """`flowrl graphs`."""
-    from flowrl.show import show_graphs
+    from flowrl.tools.show import show_graphs
 
     print(show_graphs())
     return 0
@@ -111,8 +111,8 @@ def graphs(arguments: Namespace) -> int:
 
 def schema(arguments: Namespace) -> int:
     """`flowrl schema`."""
-    from flowrl.catalogue import Catalogue
-    from flowrl.jsonschema import json_schema
+    from flowrl.source.catalogue import Catalogue
+    from flowrl.tools.jsonschema import json_schema
 
     print(json.dumps(json_schema(Catalogue()), indent=2))
     return 0

@@ -8,13 +8,13 @@ import traceback
 from argparse import Namespace
 
 from flowrl.cli.graphs import read
-from flowrl.display import watcher_for
 from flowrl.errors import FlowError, NodeError, UsageError
 from flowrl.graph import Limits
-from flowrl.report import run_text
-from flowrl.result import RunResult
-from flowrl.run import Run
-from flowrl.sections import seconds
+from flowrl.runs.display import watcher_for
+from flowrl.runs.result import RunResult
+from flowrl.runs.run import Run
+from flowrl.source.sections import seconds
+from flowrl.tools.report import run_text
 
 
 def run(arguments: Namespace) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 def evaluate(arguments: Namespace) -> int:
     """`flowrl eval`."""
-    from flowrl.judge import judge
+    from flowrl.runs.judge import judge
 
     found = judge(Path(arguments.run), arguments.episodes, arguments.seed)
     if arguments.json:
@@ -21,7 +21,7 @@ def evaluate(arguments: Namespace) -> int:
 
 def plot(arguments: Namespace) -> int:
     """`flowrl plot`."""
-    from flowrl.plot import plot as plot_runs
+    from flowrl.runs.plot import plot as plot_runs
 
     runs = [Path(run) for run in arguments.runs]
     out = Path(arguments.output) if arguments.output else runs[0] / "plot.png"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flowrl.check import Checked
+from flowrl.checks.check import Checked
 from flowrl.draw.dot import dot_of
 from flowrl.draw.graphviz import rendered
 from flowrl.draw.html import html_of
 from flowrl.draw.mermaid import mermaid_of
 from flowrl.draw.picture import Picture, picture
 from flowrl.errors import UsageError
-from flowrl.report import check_text
+from flowrl.tools.report import check_text
 
 Format = Callable[[Picture, Checked], str | bytes]
 

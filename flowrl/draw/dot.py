@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowrl.check import Checked
+from flowrl.checks.check import Checked
 from flowrl.draw.picture import Arrow, Box, Picture, picture
 
 FILLS = {  # what a node is to the run

@@ -10,15 +10,15 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from flowrl.check import Checked
+from flowrl.checks.check import Checked
+from flowrl.checks.memory import size_text
 from flowrl.draw.picture import Picture
 from flowrl.draw.svg import svg_of
 from flowrl.graph import NodeSpec
-from flowrl.memory import size_text
-from flowrl.params import written_params
-from flowrl.report import determinism_lines, edge_facts, schedule_lines
-from flowrl.yamlfile import Item
-from flowrl.yamltext import flow_text
+from flowrl.source.params import written_params
+from flowrl.source.yamlfile import Item
+from flowrl.source.yamltext import flow_text
+from flowrl.tools.report import determinism_lines, edge_facts, schedule_lines
 
 _HOLE = re.compile(r"@(\w+)@")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowrl.check import Checked
+from flowrl.checks.check import Checked
+from flowrl.checks.order import is_feedback
+from flowrl.checks.program import Part
 from flowrl.errors import UsageError, nearest
 from flowrl.graph import Edge, NodeSpec, PortRef
-from flowrl.order import is_feedback
-from flowrl.params import short, written_value
 from flowrl.placement import sites
 from flowrl.ports import Input
-from flowrl.program import Part
+from flowrl.source.params import short, written_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.folder import read_lines
+from flowrl.runs.folder import read_lines
 from tests.cli.conftest import Called, one_line, write
 
 Flowrl = Callable[..., Called]

@@ -135,7 +135,7 @@ def test_a_bug_of_the_engine_is_told_with_its_traceback(
     def broken(self: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("flowrl.engine.Engine.run", broken)
+    monkeypatch.setattr("flowrl.engine.engine.Engine.run", broken)
     status, out, err = flowrl("run", "g.yaml", "--json")
     assert (status, one_line(out)["status"]) == (1, "failed")
     assert "Traceback" in err

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from flowrl.context import Metrics
-from flowrl.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
 from flowrl.graph import Limits
-from flowrl.run import Run, Watcher
+from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
+from flowrl.runs.run import Run, Watcher
 from flowrl.state import Count
 from tests.cli.conftest import process, write
 from tests.engine.test_run import checked

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from flowrl.check import Checked, check
-from flowrl.loading import load
+from flowrl.checks.check import Checked, check
+from flowrl.source.loading import load
 
 Write = Callable[..., Path]
 Check = Callable[..., Checked]

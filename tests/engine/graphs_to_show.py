@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.batch import Column
-from flowrl.check import Checked, check
+from flowrl.checks.check import Checked, check
 from flowrl.config import Config, param
-from flowrl.loading import load_tree
 from flowrl.node import Facts, Known, Node
 from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
+from flowrl.source.loading import load_tree
 
 ROWS = {"reward": Column("float32")}
 

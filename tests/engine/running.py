@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowrl.check import check
+from flowrl.checks.check import check
 from flowrl.context import Keep, Metrics, Record, Verdict
-from flowrl.engine import Cut, Engine
+from flowrl.engine.engine import Cut, Engine
+from flowrl.engine.runner import Runner
 from flowrl.graph import Limits
-from flowrl.loading import load_tree
-from flowrl.runner import Runner
+from flowrl.source.loading import load_tree
 
 
 class Trace:

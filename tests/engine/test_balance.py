@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.check import check
+from flowrl.checks.check import check
 from flowrl.graph import PortRef
-from flowrl.loading import load_tree
 from flowrl.node import Node
 from flowrl.ports import AUTO, In, Out
+from flowrl.source.loading import load_tree
 from tests.engine import toys
 
 TOYS = "tests.engine.toys:"

@@ -647,7 +647,7 @@ def test_batches_larger_than_their_buffer_are_told(problems):
 
 
 def test_a_buffer_that_does_not_fit_is_told_before_anything_is_allocated(problems, monkeypatch):
-    monkeypatch.setattr("flowrl.amounts.machine_memory_bytes", lambda: 8_000_000_000)
+    monkeypatch.setattr("flowrl.checks.amounts.machine_memory_bytes", lambda: 8_000_000_000)
     assert problems(rl(buffer=", size: 1_000_000_000")) == [
         "g.yaml:5:33: nodes.buffer would take 24.0 GB; this machine has 8.0 GB; make it smaller, "
         "or store smaller columns"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.diff import Change, changes, diff_graphs
 from flowrl.graph import Graph
-from flowrl.loading import load, load_tree
+from flowrl.source.loading import load, load_tree
+from flowrl.tools.diff import Change, changes, diff_graphs
 from tests.engine.graphs_to_show import HERE, checked, tree
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flowrl import doctor as ward
-from flowrl.doctor import Finding, doctor, doctor_text, in_range
 from flowrl.errors import UsageError
+from flowrl.tools import doctor as ward
+from flowrl.tools.doctor import Finding, doctor, doctor_text, in_range
 
 Patch = pytest.MonkeyPatch
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
 def test_this_installation_is_well(monkeypatch: Patch) -> None:
     # an installed flowrl may be another checkout's: that is what another test is about
     monkeypatch.setattr(
-        ward, "_found_elsewhere", lambda: str(Path(ward.__file__).parent / "__init__.py")
+        ward, "_found_elsewhere", lambda: str(Path(ward.__file__).parents[1] / "__init__.py")
     )
     findings = doctor()
     assert [f for f in findings if not f.ok] == []
@@ -204,8 +204,8 @@ def test_a_torch_that_hangs_is_told(monkeypatch: Patch) -> None:
 
 def test_a_type_that_cannot_be_imported_is_told(monkeypatch: Patch) -> None:
     table = {"node": {"broken": "nowhere_at_all:X"}}
-    monkeypatch.setattr("flowrl.catalogue._load_table", lambda path: table)
-    monkeypatch.setattr("flowrl.catalogue.importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr("flowrl.source.catalogue._load_table", lambda path: table)
+    monkeypatch.setattr("flowrl.source.catalogue.importlib.metadata.entry_points", lambda group: [])
     [finding] = found(ward._catalogue)
     assert not finding.ok
     assert finding.what.startswith("the node type 'broken' cannot be loaded: 'nowhere_at_all:X': ")
@@ -215,7 +215,7 @@ def test_a_catalogue_that_cannot_be_loaded_is_told(monkeypatch: Patch) -> None:
     def fail(path: str) -> Any:
         raise UsageError("gone")
 
-    monkeypatch.setattr("flowrl.catalogue._load_table", fail)
+    monkeypatch.setattr("flowrl.source.catalogue._load_table", fail)
     assert found(ward._catalogue) == [
         Finding(False, "the catalogue of types cannot be loaded", "gone")
     ]

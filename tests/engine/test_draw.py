@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.check import Checked
+from flowrl.checks.check import Checked
 from flowrl.draw import draw, graphviz
 from flowrl.draw.cells import columns_of
 from flowrl.draw.dot import dot_of, to_dot

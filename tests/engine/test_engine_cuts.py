@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flowrl.context import Record
-from flowrl.engine import Engine
-from flowrl.runner import Runner
+from flowrl.engine.engine import Engine
+from flowrl.engine.runner import Runner
 from tests.engine.running import Trace, engine_of, run, tree
 
 NODES = {"c": "Source", "b": {"type": "Buffer", "updates": 3}, "l": "Learner", "d": "Drain"}

@@ -6,10 +6,10 @@ from textwrap import dedent
 
 import pytest
 
-from flowrl.bundled import bundled_graphs
-from flowrl.check import check
-from flowrl.expand import expand
-from flowrl.loading import load
+from flowrl.checks.check import check
+from flowrl.source.bundled import bundled_graphs
+from flowrl.source.loading import load
+from flowrl.tools.expand import expand
 
 ALL = """
     about: |

@@ -11,16 +11,16 @@ import jsonschema
 import pytest
 import yaml
 
-from flowrl.bundled import bundled_graphs, find_bundled
-from flowrl.catalogue import Catalogue
-from flowrl.jsonedges import options_schema
-from flowrl.jsonschema import json_schema
-from flowrl.keys import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
-from flowrl.options import OPTIONS
+from flowrl.source.bundled import bundled_graphs, find_bundled
+from flowrl.source.catalogue import Catalogue
+from flowrl.source.keys import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
+from flowrl.source.options import OPTIONS
+from flowrl.tools.jsonedges import options_schema
+from flowrl.tools.jsonschema import json_schema
 
 SCHEMA = json_schema(Catalogue())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-STARTER = Path(__file__).parents[2] / "flowrl" / "starter" / "graph.yaml"
+STARTER = Path(__file__).parents[2] / "flowrl" / "tools" / "starter" / "graph.yaml"
 
 Tree = dict[str, Any]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.check import large_graph
-from flowrl.check import check
-from flowrl.loading import load
+from flowrl.checks.check import check
+from flowrl.source.loading import load
 
 
 def test_a_thousand_nodes_are_sound(write):

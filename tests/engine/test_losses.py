@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.check import check
-from flowrl.loading import load_tree
+from flowrl.checks.check import check
+from flowrl.source.loading import load_tree
 from tests.engine.running import run, tree
 
 DROP = {"when_full": "drop_oldest", "capacity": 1}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.check import check
+from flowrl.checks.check import check
 from flowrl.errors import UsageError
 from flowrl.graph import Limits
-from flowrl.loading import load
-from flowrl.new import FILES, new_project
-from flowrl.run import Run
+from flowrl.runs.run import Run
+from flowrl.source.loading import load
+from flowrl.tools.new import FILES, new_project
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowrl.errors import RunError
-from flowrl.plot import Curve, bands_of, curve_of, plot
+from flowrl.runs.plot import Curve, bands_of, curve_of, plot
 
 Points = list[tuple[int, Any]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from textwrap import dedent
 
-from flowrl.report import check_json, check_text
+from flowrl.tools.report import check_json, check_text
 
 RL = """
     policy: toys:Greedy

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.check import Checked, check
-from flowrl.checkpoint import read_checkpoint
+from flowrl.checks.check import Checked, check
 from flowrl.context import Record
+from flowrl.engine.runner import Runner
 from flowrl.errors import NodeError, RunError, UsageError
-from flowrl.folder import read_lines
 from flowrl.graph import Limits
-from flowrl.loading import load, load_tree
-from flowrl.result import RunResult
-from flowrl.run import Run, Watcher
-from flowrl.runner import Runner
+from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.folder import read_lines
+from flowrl.runs.result import RunResult
+from flowrl.runs.run import Run, Watcher
+from flowrl.source.loading import load, load_tree
 from tests.engine.running import tree
 
 NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Judge"}
@@ -214,7 +214,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("flowrl.folder.time.strftime", lambda form: "now")
+    monkeypatch.setattr("flowrl.runs.folder.time.strftime", lambda form: "now")
     folders = [run(None, rounds=1).run_dir for _ in range(3)]  # type: ignore[arg-type]
     assert folders == ["runs/graph-now", "runs/graph-now-2", "runs/graph-now-3"]
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.errors import GraphError
-from flowrl.yamlfile import item_of, parse_value, parse_yaml, plain_scalar
-from flowrl.yamltext import flow_text, scalar_text
+from flowrl.source.yamlfile import item_of, parse_value, parse_yaml, plain_scalar
+from flowrl.source.yamltext import flow_text, scalar_text
 
 
 def plain(text):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import flowrl
-from flowrl.bundled import bundled_graphs, graphs_folder
+from flowrl.source.bundled import bundled_graphs, graphs_folder
 
 SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_dqn": range(10),

@@ -1,0 +1,67 @@
+"""Amounts: rows that must be there in time, and memory that must suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flowrl.checks.facts import Described
+from flowrl.checks.memory import machine_memory_bytes, size_text
+from flowrl.checks.program import Part, Program
+from flowrl.errors import Problem
+from flowrl.graph import Edge, Graph, PortRef
+
+
+def first_rows(graph: Graph, program: Program, described: Described) -> Iterator[Problem]:
+    """Enough rows must have come in before the first output is wanted."""
+    into = {edge.to: edge for edge in graph.edges}
+    for name, facts in described.facts.items():
+        for port, (needed, param) in facts.needs_rows.items():
+            edge = into.get(PortRef(name, port))
+            if edge is None or edge.to not in described.rows or name not in program.round.firings:
+                continue
+            rows = _rows_by_then(program, name, edge, described.rows[edge.to])
+            if rows is not None and rows < needed:
+                yield _too_short(graph, program, edge, rows, needed, param)
+
+
+def _rows_by_then(program: Program, name: str, edge: Edge, per_token: int) -> int | None:
+    """Rows that have come in when the node first gives what it makes of them; None: it never does."""
+    rows = 0
+    parts: list[tuple[Part, int]] = [(w.part, w.rounds) for w in program.warmup]
+    for part, rounds in [*parts, (program.round, 1)]:
+        if name not in part.firings or not rounds:
+            continue
+        in_one_firing = part.rates.get(edge.to, 0) * per_token
+        if part.active_outputs(name):
+            return rows + in_one_firing
+        rows += rounds * part.firings[name] * in_one_firing
+    return None
+
+
+def _too_short(
+    graph: Graph, program: Program, edge: Edge, rows: int, needed: int, param: str
+) -> Problem:
+    name, source = edge.to.node, edge.source.node
+    phases = [w.phase for w in program.warmup if name in w.part.firings]
+    mark = phases[0].mark if phases else graph.nodes[name].mark(param)
+    what = f"nodes.{name}: the first batch needs {needed} rows ({param}), and {rows} have come in by then"
+    longer = f"'warmup: [{{edges: [{source} -> {name}], steps: {needed}}}]'"
+    return Problem(str(mark), what, f"warm up longer: {longer}, or lower {param}")
+
+
+def memory_problems(graph: Graph, described: Described) -> Iterator[Problem]:
+    """What all nodes would allocate, against what this machine has."""
+    wants = {
+        name: facts.memory_bytes * graph.nodes[name].replicas
+        for name, facts in described.facts.items()
+        if facts.memory_bytes
+    }
+    have, total = machine_memory_bytes(), sum(wants.values())
+    if have is None or total <= have:
+        return
+    name = max(wants, key=lambda n: wants[n])
+    spec = graph.nodes[name]
+    key = next((k for k in ("size", "capacity") if k in spec.written.fields), "")
+    others = f" of {size_text(total)} in all" if len(wants) > 1 else ""
+    what = f"nodes.{name} would take {size_text(wants[name])}{others}; this machine has {size_text(have)}"
+    yield Problem(str(spec.mark(key)), what, "make it smaller, or store smaller columns")

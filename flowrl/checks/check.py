@@ -1,0 +1,106 @@
+"""Is a graph sound? Everything that can be known before anything is made, and every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from flowrl.checks.amounts import first_rows, memory_problems
+from flowrl.checks.columns import column_problems, warmup_column_problems
+from flowrl.checks.connections import connection_problems
+from flowrl.checks.facts import Describer
+from flowrl.checks.losses import loss_problems
+from flowrl.checks.program import Program, plan
+from flowrl.checks.staleness import stale_learners, staleness_problems
+from flowrl.checks.warmup import plan_warmup
+from flowrl.errors import GraphError, Problem
+from flowrl.graph import Graph, PortRef
+from flowrl.node import Facts
+from flowrl.ports import Out
+from flowrl.source.loading import Loaded
+
+
+@dataclass(slots=True)
+class Checked:
+    """A graph with its program and facts, and what is wrong with it."""
+
+    graph: Graph
+    program: Program
+    facts: dict[str, Facts] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)  # errors
+    warnings: list[Problem] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)  # why runs may differ
+
+    @property
+    def ok(self) -> bool:
+        """Sound: it can run."""
+        return not self.problems
+
+    @property
+    def deterministic(self) -> bool:
+        """The same seed gives the same bits."""
+        return not self.reasons
+
+    def demand(self) -> Checked:
+        """Itself if it is sound; else raises all problems."""
+        if self.problems:
+            raise GraphError(self.problems)
+        return self
+
+
+def check(loaded: Loaded) -> Checked:
+    """Check a graph as far as it could be read."""
+    graph, problems = loaded.graph, list(loaded.problems)
+    broken = bool(problems)
+    problems.extend(connection_problems(graph, loaded.unsure))
+    program = plan(graph, problems, loaded.unsure)
+    describer = Describer(graph, problems)
+    described = describer.all()
+    problems.extend(column_problems(graph, described))
+    if not broken:  # a part that is missing would make everything in a phase look wrong
+        steps = {n: f.env_steps for n, f in described.facts.items() if f.env_steps is not None}
+        plan_warmup(graph, program, steps, problems)
+        problems.extend(warmup_column_problems(graph, program, describer))
+        problems.extend(first_rows(graph, program, described))
+    problems.extend(memory_problems(graph, described))
+    problems.extend(staleness_problems(graph))
+    problems.extend(loss_problems(graph, program))
+    problems.extend(_failures(graph))
+    checked = Checked(graph, program, described.facts, list(dict.fromkeys(problems)))
+    checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
+    checked.reasons = list(_reasons(checked))
+    return checked
+
+
+def _failures(graph: Graph) -> Iterator[Problem]:
+    """A failed firing can be passed over only where nobody waits for what it gives."""
+    taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
+    for name, spec in graph.nodes.items():
+        outs = [
+            p for p, k in spec.cls.ports.items() if isinstance(k, Out) and PortRef(name, p) in taken
+        ]
+        if spec.on_failure == "ignore" and outs:
+            yield Problem(
+                str(spec.mark()),
+                f"nodes.{name}: on_failure is ignore, and others wait for its output '{outs[0]}'",
+                "use restart",
+            )
+
+
+def _reasons(checked: Checked) -> Iterator[str]:
+    """Why two runs of this graph may differ."""
+    graph = checked.graph
+    for edge in graph.edges:
+        if edge.latest:
+            yield f"{edge}: latest (the version depends on speed)"
+        if edge.merge == "any" and (
+            len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
+        ):
+            yield f"{edge}: merge any (the order depends on speed)"
+        if edge.when_full == "drop_oldest":
+            yield f"{edge}: drop_oldest (what is dropped depends on speed)"
+    for name, spec in graph.nodes.items():
+        if spec.on_failure != "stop":
+            yield f"{name}: on_failure {spec.on_failure}"
+        if name in checked.facts and checked.facts[name].nondeterministic:
+            yield f"{name}: {checked.facts[name].nondeterministic}"

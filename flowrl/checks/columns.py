@@ -1,0 +1,69 @@
+"""Columns: what consumers need against what their producers give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flowrl.batch import Column, Schema
+from flowrl.checks.facts import Described, Describer, columns_text
+from flowrl.checks.program import Program, WarmUp
+from flowrl.errors import Problem, nearest
+from flowrl.graph import Edge, Graph
+from flowrl.node import Facts
+
+
+def column_problems(graph: Graph, described: Described) -> Iterator[Problem]:
+    """Columns that are missing, or of another type or shape than is needed."""
+    for edge in graph.edges:
+        facts = described.facts.get(edge.to.node)
+        needs = facts.needs.get(edge.to.port) if facts else None
+        if not needs or edge.to not in described.schemas:
+            continue
+        given = described.schemas[edge.to]
+        if given is None:
+            what = f"{edge.to} needs columns ({columns_text(needs)}), and {_sources(edge)} gives no table"
+            yield Problem(str(edge.mark), what, "connect what gives a Batch")
+        else:
+            for name, column in needs.items():
+                if given.get(name) != column:
+                    yield _wrong_column(edge, name, column, given)
+
+
+def _wrong_column(edge: Edge, name: str, column: Column, given: Schema) -> Problem:
+    if name in given:
+        what = f"{edge.to} needs the column '{name}' as {column}, and {_sources(edge)} gives it as {given[name]}"
+        hint = "convert it in between, or change the node that makes it"
+    else:
+        what = (
+            f"{edge.to} needs the column '{name}' ({column}), and {_sources(edge)} does not give it"
+        )
+        hint = f"it gives {columns_text(given)}"
+        near = nearest(name, given)
+        hint = f"{hint}; {near}" if near.startswith("did you mean") else hint
+    return Problem(str(edge.mark), what, hint)
+
+
+def _sources(edge: Edge) -> str:
+    return ", ".join(map(str, edge.sources))
+
+
+def warmup_column_problems(
+    graph: Graph, program: Program, describer: Describer
+) -> Iterator[Problem]:
+    """A phase's settings must not change what an edge carries."""
+    for warm in program.warmup:
+        for node, settings in warm.phase.settings.items():
+            config = graph.nodes[node].config.model_copy(update=dict(settings))
+            usual, facts = describer.found.facts.get(node), describer.ask(node, config)
+            if usual is not None and facts is not None:
+                yield from _lost(warm, node, usual, facts)
+
+
+def _lost(warm: WarmUp, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
+    settings = ", ".join(warm.phase.settings[node])
+    for port in sorted(warm.part.active_outputs(node)):
+        before, now = usual.outs.get(port) or {}, facts.outs.get(port) or {}
+        lost = [f"{name} ({column})" for name, column in before.items() if now.get(name) != column]
+        if lost:
+            what = f"warmup: with {settings} set, {node}.{port} does not give the column {lost[0]}"
+            yield Problem(str(warm.phase.mark), what, "use a setting that gives the same columns")

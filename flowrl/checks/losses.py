@@ -1,0 +1,51 @@
+"""Edges that drop: who may find too few tokens because of them, and where the others would pile up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from flowrl.checks.program import Part, Program
+from flowrl.errors import Problem
+from flowrl.graph import Edge, Graph
+
+
+def starving(part: Part) -> set[str]:
+    """Nodes that may find too few tokens, because they or somebody upstream is fed by a dropping edge."""
+    found: set[str] = set()
+    for name in part.order:
+        if any(edge.to.node == name and _lossy(edge, found) for edge in part.edges):
+            found.add(name)
+    return found
+
+
+def loss_problems(graph: Graph, program: Program) -> Iterator[Problem]:
+    """Where tokens that may be missing are joined with others, all of them must be allowed to go."""
+    for part in (program.round, *(p.part for p in program.paced)):
+        hungry = starving(part)
+        for name in sorted(hungry):
+            into = [edge for edge in part.edges if edge.to.node == name]
+            if sum(_lanes(graph, edge) for edge in into) > 1:
+                yield from _piling_up(name, into)
+
+
+def _piling_up(name: str, into: Iterable[Edge]) -> Iterator[Problem]:
+    for edge in into:
+        if edge.when_full == "wait" and edge.merge != "any":
+            yield Problem(
+                str(edge.mark),
+                f"{edge}: while {name} waits for tokens that were dropped elsewhere, these pile up",
+                "write 'when_full: drop_oldest' here too",
+            )
+
+
+def _lossy(edge: Edge, hungry: set[str]) -> bool:
+    return edge.when_full == "drop_oldest" or any(s.node in hungry for s in edge.sources)
+
+
+def _lanes(graph: Graph, edge: Edge) -> int:
+    """How many queues a replica of the consumer joins."""
+    if edge.merge == "any":
+        return 1
+    consumers = graph.nodes[edge.to.node].replicas
+    sources = [graph.nodes[source.node].replicas for source in edge.sources]
+    return sum(1 if replicas == consumers else replicas for replicas in sources)

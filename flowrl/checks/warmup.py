@@ -1,0 +1,121 @@
+"""The warm-up as a part of the program: which nodes fire in a phase, and for how many rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from flowrl.checks.order import is_feedback
+from flowrl.checks.program import Part, Program, WarmUp, part_of
+from flowrl.errors import Problem
+from flowrl.graph import Edge, Graph, Phase, PortRef
+from flowrl.ports import In
+
+
+def plan_warmup(
+    graph: Graph, program: Program, steps_of: Mapping[str, int], problems: list[Problem]
+) -> None:
+    """Add the warm-up phases; `steps_of` is the env steps of one firing, by node."""
+    for phase in graph.phases:
+        nodes, edges, missing = active(graph, phase, program.round)
+        for a, b in missing:
+            what = f"warmup: no stream leads from '{a}' to '{b}'"
+            problems.append(Problem(str(phase.mark), what, "list edges of the graph"))
+        idle = [
+            *_idle_sources(graph, phase, nodes, edges),
+            *_idle_inputs(graph, phase, nodes, edges),
+        ]
+        problems.extend(idle)
+        problems.extend(_idle_settings(phase, nodes))
+        if missing or idle:
+            continue
+        part = part_of(graph, nodes, problems, edges, program.round.rates)
+        rounds = _rounds(graph, phase, part, steps_of, problems)
+        if rounds is not None:
+            program.warmup.append(WarmUp(phase, part, rounds))
+
+
+def active(
+    graph: Graph, phase: Phase, part: Part
+) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
+    """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
+    after: dict[str, set[str]] = {n: set() for n in graph.nodes}
+    before: dict[str, set[str]] = {n: set() for n in graph.nodes}
+    for edge in part.edges:
+        if not is_feedback(graph, edge):
+            for source in edge.sources:
+                after[source.node].add(edge.to.node)
+                before[edge.to.node].add(source.node)
+    nodes: set[str] = set()
+    hops: set[tuple[str, str]] = set()
+    missing = []
+    for starts, ends in phase.paths:
+        between = _reach(starts, after) & _reach(ends, before)
+        if not between & set(starts) or not between & set(ends):
+            missing.append((", ".join(starts), ", ".join(ends)))
+        nodes |= between
+        hops |= {(x, y) for x in between for y in after[x] & between}
+    edges = [e for e in part.edges if any((s.node, e.to.node) in hops for s in e.sources)]
+    return nodes, edges, missing
+
+
+def _reach(starts: Iterable[str], after: Mapping[str, set[str]]) -> set[str]:
+    seen, todo = set(starts), list(starts)
+    while todo:
+        for name in after[todo.pop()]:
+            if name not in seen:
+                seen.add(name)
+                todo.append(name)
+    return seen
+
+
+def _idle_sources(
+    graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
+) -> Iterator[Problem]:
+    """A fan-in takes from all of its sources or from none."""
+    for edge in edges:
+        for source in edge.sources:
+            if source.node not in nodes:
+                what = f"warmup: '{edge.to.node}' takes from '{source.node}' too, which does not fire in this phase"
+                yield _wrong(phase, what, f"add '{source.node} -> {edge.to.node}' to its edges")
+
+
+def _idle_inputs(
+    graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
+) -> Iterator[Problem]:
+    """A node cannot fire in a phase that leaves a required input out."""
+    fed, into = {e.to for e in edges}, {e.to: e for e in graph.edges}
+    for name in sorted(nodes):
+        for port, kind in graph.nodes[name].cls.ports.items():
+            edge = into.get(PortRef(name, port))
+            waits = isinstance(kind, In) and not kind.optional and kind.initial is None
+            if waits and edge is not None and PortRef(name, port) not in fed:
+                what = f"warmup: '{name}' would fire without its input '{port}'"
+                yield _wrong(
+                    phase, what, f"add '{edge.source.node} -> {name}' to the phase's edges"
+                )
+
+
+def _idle_settings(phase: Phase, nodes: set[str]) -> Iterator[Problem]:
+    for name in phase.settings.keys() - nodes:
+        what = f"warmup: '{name}' does not fire in this phase"
+        yield _wrong(
+            phase, what, f"leave the setting '{name}.{next(iter(phase.settings[name]))}' out"
+        )
+
+
+def _rounds(
+    graph: Graph, phase: Phase, part: Part, steps_of: Mapping[str, int], problems: list[Problem]
+) -> int | None:
+    """The phase's length in rounds: env steps are rounded up."""
+    if phase.rounds is not None:
+        return phase.rounds
+    steps = sum(steps_of.get(n, 0) * part.firings[n] * graph.nodes[n].replicas for n in part.order)
+    if steps:
+        return -(-(phase.steps or 0) // steps)
+    what = "warmup: no node of this phase makes a known number of env steps"
+    problems.append(_wrong(phase, what, "give its length as 'rounds'"))
+    return None
+
+
+def _wrong(phase: Phase, what: str, hint: str) -> Problem:
+    return Problem(str(phase.mark), what, hint)

@@ -1,0 +1,1 @@
+"""Executing the program: instances, their connections, firings."""

@@ -1,0 +1,256 @@
+"""Making a graph's nodes and connecting them: instances, queues, versions of states."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowrl.checks.check import Checked
+from flowrl.checks.order import services_first
+from flowrl.checks.program import Part
+from flowrl.context import Context
+from flowrl.engine.runner import RAISED, Runner, Site
+from flowrl.engine.streams import DropOldest, Push, Queue, Take, give_to, take_list, take_one
+from flowrl.engine.versions import Versions
+from flowrl.errors import FlowError, NodeError
+from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.node import Facts, Node
+from flowrl.ports import In, Out
+from flowrl.state import START
+
+Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
+
+
+@dataclass
+class Wired:
+    """The instances of a graph, connected."""
+
+    checked: Checked
+    site: Site = field(default_factory=Site)
+    runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas in order
+    services: dict[str, list[Node]] = field(default_factory=dict)  # nodes that are only called
+    versions: dict[PortRef, Versions] = field(default_factory=dict)
+    lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
+    closed: bool = False
+    unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
+
+    def all(self) -> Iterator[Runner]:
+        """Every runner, in the order of the file."""
+        return (r for name in self.checked.graph.nodes for r in self.runners.get(name, ()))
+
+    def connect(self, parts: Iterable[Part]) -> None:
+        """Make the edges of these parts active: what was connected otherwise is reconnected."""
+        for part in parts:
+            for name in part.order:
+                for runner in self.runners[name]:
+                    waits_for: list[tuple[list[Queue], int]] = []
+                    takes = self._takes(runner, part, waits_for)
+                    runner.wire(takes, self._pushes(runner, part), waits_for)
+
+    def dropped(self) -> int:
+        """Tokens that were lost on full edges."""
+        queues = {id(q): q for lanes in self.lanes.values() for q in lanes.values()}
+        return sum(q.dropped for q in queues.values() if isinstance(q, DropOldest))
+
+    def renew(self, runner: Runner) -> None:
+        """A fresh instance in a failed one's place, with fresh services: links make them one."""
+        runner.ctx.restarts += 1
+        self._close([runner.node])
+        runner.renew(_make_node(self, runner.spec, runner.ctx, fresh=True))
+
+    def renew_service(self, name: str, replica: int) -> None:
+        """A fresh instance of a service; its client is made after it."""
+        old = self.services[name][replica]
+        old.ctx.restarts += 1
+        self._close([old])
+        spec = self.checked.graph.nodes[name]
+        self.services[name][replica] = _make_node(self, spec, old.ctx, fresh=True)
+
+    def close(self) -> list[NodeError]:
+        """Close every node once, whatever some of them raise; what they raised."""
+        if self.closed:
+            return self.unclosed
+        self.closed = True
+        services = [node for nodes in self.services.values() for node in nodes]
+        self._close([*(r.node for r in self.all()), *services])
+        return self.unclosed
+
+    def _close(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            try:
+                node.close()
+            except RAISED as error:  # told when the run ends: the others are closed all the same
+                self.unclosed.append(NodeError(node.ctx.key, "closing", error))
+
+    # inputs
+
+    def _takes(
+        self, runner: Runner, part: Part, waits_for: list[tuple[list[Queue], int]]
+    ) -> dict[str, Take]:
+        takes: dict[str, Take] = {}
+        for edge in part.edges:
+            if edge.to.node == runner.spec.name:
+                queues, rate = self._queues_into(edge, runner.ctx.replica), part.rates[edge.to]
+                one = _takes_one(runner.spec, edge.to.port)
+                takes[edge.to.port] = take_one(queues) if one else take_list(queues, rate)
+                waits_for.append((queues, rate))
+        for edge in self.checked.graph.into(runner.spec.name):
+            if edge.kind == "state":
+                takes[edge.to.port] = self._view(edge)
+        return takes
+
+    def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
+        queues = [q for lane, q in sorted(self.lanes[edge.to].items()) if lane[2] == replica]
+        return queues[:1] if edge.merge == "any" else queues
+
+    def _view(self, edge: Edge) -> Take:
+        versions = self.versions[edge.source]
+        return versions.view(edge.lag) if _at_round_ends(edge) else versions.view_newest()
+
+    # outputs
+
+    def _pushes(self, runner: Runner, part: Part) -> dict[str, list[Push]]:
+        pushes: dict[str, list[Push]] = {}
+        for edge in part.edges:
+            for number, source in enumerate(edge.sources):
+                if source.node == runner.spec.name:
+                    lanes = sorted(self.lanes[edge.to].items())
+                    queues = [q for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
+                    pushes.setdefault(source.port, []).append(give_to(queues))
+        return pushes
+
+
+def make(checked: Checked, seed: int) -> Wired:
+    """Make every instance of a sound graph, and connect those that fire in rounds."""
+    wired = Wired(checked)
+    try:
+        _make_nodes(wired, seed)
+        for edge in checked.graph.edges:
+            if edge.kind == "stream":
+                wired.lanes[edge.to] = _lanes(checked, edge)
+        _versions(wired)
+        program = checked.program
+        wired.connect([program.round, *(p.part for p in program.paced)])
+    except BaseException:
+        wired.close()
+        raise
+    return wired
+
+
+def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
+    """What an instance is told of its surroundings."""
+    graph, part = checked.graph, checked.program.part_of(spec.name)
+    inputs = {}
+    for edge in graph.into(spec.name):
+        if edge.kind == "stream":
+            source = checked.facts.get(edge.source.node, Facts())
+            inputs[edge.to.port] = source.outs.get(edge.source.port)
+    rates = {n: spec.rate(n) or 1 for n, p in spec.cls.ports.items() if isinstance(p, In | Out)}
+    rates |= {ref.port: rate for ref, rate in part.rates.items() if ref.node == spec.name}
+    return Context(
+        spec.name,
+        replica,
+        seed,
+        graph.torch_threads,
+        inputs=inputs,
+        outs=dict(checked.facts.get(spec.name, Facts()).outs),
+        rates=rates,
+        wanted=part.active_outputs(spec.name),
+    )
+
+
+# instances
+
+
+def _make_nodes(wired: Wired, seed: int) -> None:
+    for name in services_first(wired.checked.graph):
+        spec = wired.checked.graph.nodes[name]
+        for replica in range(spec.replicas):
+            context = context_of(wired.checked, spec, replica, seed)
+            node = _make_node(wired, spec, context)
+            if spec.cls.fire is Node.fire:
+                wired.services.setdefault(name, []).append(node)
+            else:
+                wired.runners.setdefault(name, []).append(Runner(spec, node, context, wired.site))
+
+
+def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
+    links: dict[str, Any] = {
+        edge.to.port: _service(wired, edge.source.node, context.replica, fresh)
+        for edge in wired.checked.graph.into(spec.name)
+        if edge.kind == "link"
+    }
+    try:
+        return spec.cls(config=spec.config, context=context, **links)
+    except FlowError:
+        raise
+    except RAISED as error:
+        raise NodeError(context.key, "being made", error) from error
+
+
+def _service(wired: Wired, name: str, replica: int, fresh: bool) -> Node:
+    """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
+    if name not in wired.services:
+        return wired.runners[name][replica].node
+    if fresh:
+        wired.renew_service(name, replica)
+    return wired.services[name][replica]
+
+
+# edges
+
+
+def _lanes(checked: Checked, edge: Edge) -> dict[Lane, Queue]:
+    """The queues into one input: one for each pair of replicas that talk; or all share one."""
+    graph = checked.graph
+    consumers = graph.nodes[edge.to.node].replicas
+    pairs = [
+        (number, a, b)
+        for number, source in enumerate(edge.sources)
+        for a in range(graph.nodes[source.node].replicas)
+        for b in range(consumers)
+        if graph.nodes[source.node].replicas != consumers or a == b  # equal numbers pair off
+    ]
+    if edge.merge == "any":
+        shared = {b: _queue(checked, edge, len(pairs)) for b in range(consumers)}
+        return {lane: shared[lane[2]] for lane in pairs}
+    return {lane: _queue(checked, edge) for lane in pairs}
+
+
+def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
+    """A queue with the initial tokens of its input."""
+    program = checked.program
+    capacity = program.capacity[edge.to] * sources
+    queue = DropOldest(capacity) if edge.when_full == "drop_oldest" else deque()
+    port = checked.graph.nodes[edge.to.node].port(edge.to.port)
+    if isinstance(port, In) and port.initial is not None:
+        try:
+            queue.extend((port.initial(), START) for _ in range(program.initial[edge.to]))
+        except Exception as error:
+            doing = f"making the initial tokens of '{edge.to.port}'"
+            raise NodeError(edge.to.node, doing, error) from error
+    return queue
+
+
+def _versions(wired: Wired) -> None:
+    """A state output keeps as many ends of rounds as its laggard looks back."""
+    depth: dict[PortRef, int] = {}
+    for edge in wired.checked.graph.edges:
+        if edge.kind == "state":
+            needed = edge.lag + 1 if _at_round_ends(edge) else 0
+            depth[edge.source] = max(needed, depth.get(edge.source, 0))
+    for source, ends in depth.items():
+        # a group of learners is one node to the graph: its replica 0 gives the weights
+        wired.versions[source] = Versions(wired.runners[source.node][0], source.port, ends)
+
+
+def _at_round_ends(edge: Edge) -> bool:
+    return not edge.latest and edge.every is None
+
+
+def _takes_one(spec: NodeSpec, port: str) -> bool:
+    """Only a rate that the type writes as 1 gives a token; every other gives a list of them."""
+    kind = spec.port(port)
+    return isinstance(kind, In) and kind.rate == 1

@@ -1,0 +1,196 @@
+"""The run folder: everything that is written down of a run, readable at any moment.
+
+graph.yaml         the resolved graph: alone it repeats the run
+graph.dot          the same as a picture
+environment.json   versions, git, CPU, seed, command
+metrics.jsonl      what nodes measured, in the order of the program
+timings.jsonl      where time went
+summary.json       how it ended; error.txt, if it failed
+checkpoints/       best.safetensors, last.safetensors
+logs/              a log for each node
+tb/                the metrics for TensorBoard
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from flowrl.runs.checkpoint import checkpoint_bytes
+from flowrl.context import Keep, Metrics, Record, Verdict
+from flowrl.errors import RunError, UsageError
+from flowrl.engine.runner import Runner
+from flowrl.state import State
+from flowrl.runs.tensorboard import Board
+
+TIMINGS_EVERY_S = 1.0
+
+
+def new_folder(graph: str, out: str | Path | None) -> Path:
+    """Make the folder of a new run: `out`, or runs/<graph>-<time>."""
+    if out is not None:
+        path = Path(out)
+        with told(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / "graph.yaml").exists():
+                raise UsageError(
+                    f"--out {path}: there is a run in it already; give another folder, or remove it"
+                )
+        return path
+    stem = f"{graph}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 10_000):
+        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        with told(path):
+            path.parent.mkdir(exist_ok=True)
+            if _mkdir(path):
+                return path
+    raise RunError(f"runs/{stem}: no free name is left; remove old runs")
+
+
+def _mkdir(path: Path) -> bool:
+    """Make a folder that another run cannot have got first."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """A failing disk is told as what it is."""
+    try:
+        yield
+    except OSError as error:
+        mend = "free some space, or" if error.errno == errno.ENOSPC else "mend that, or"
+        why = error.strerror or str(error)
+        raise RunError(f"{path}: cannot be written: {why}; {mend} choose another --out") from error
+
+
+class RunFolder:
+    """Writes down what happens."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, TextIO] = {}
+        self._board: Board | None = None
+        self._last_timing_s = 0.0
+        with told(path):
+            for name in ("checkpoints", "logs", "tb"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+
+    def open_board(self) -> None:
+        """Before the first firing, which shall not wait for TensorBoard's imports."""
+        with told(self.path):
+            self._board = Board(self.path / "tb")
+
+    def text(self, name: str, text: str) -> None:
+        """A whole file."""
+        self._whole(name, text.encode())
+
+    def json(self, name: str, value: Any) -> None:
+        """A whole JSON file."""
+        self.text(name, json.dumps(value, indent=2) + "\n")
+
+    def line(self, name: str, text: str) -> None:
+        """A line at the end of a file, on disk when this returns to the system."""
+        with told(self.path):
+            if name not in self._files:
+                self._files[name] = (self.path / name).open("a", encoding="utf-8")
+            file = self._files[name]
+            file.write(text + "\n")
+            file.flush()
+
+    def record(self, runner: Runner, record: Record) -> None:
+        """What a node tells in a firing."""
+        if isinstance(record, Metrics):
+            self._metrics(runner, record.values)
+        elif isinstance(record, Keep):
+            self.checkpoint(record.name, {f"{runner.key}": record.state}, dict(record.info))
+        else:
+            text = record.reason if isinstance(record, Verdict) else record
+            self.line(f"logs/{_file_name(runner.key)}.log", f"[{runner.fired}] {text}")
+
+    def _metrics(self, runner: Runner, values: Mapping[str, float]) -> None:
+        total = runner.ctx.clock.total
+        row = {
+            "node": runner.key,
+            "firing": runner.fired,
+            "env_steps": total.env_steps,
+            "episodes": total.episodes,
+            "train_iters": total.train_iters,
+            **{k: _number(v) for k, v in values.items()},
+        }
+        self.line("metrics.jsonl", json.dumps(row))
+        with told(self.path):
+            if self._board is not None:
+                self._board.add(runner.key, total.env_steps, values)
+
+    def timings(self, wall_s: float, busy_s: Mapping[str, float], now: bool = False) -> None:
+        """Where time went so far, about once a second."""
+        if now or wall_s - self._last_timing_s >= TIMINGS_EVERY_S:
+            self._last_timing_s = wall_s
+            row = {
+                "wall_s": round(wall_s, 6),
+                "busy_s": {k: round(v, 6) for k, v in busy_s.items()},
+            }
+            self.line("timings.jsonl", json.dumps(row))
+
+    def checkpoint(self, name: str, states: Mapping[str, State], info: Mapping[str, Any]) -> None:
+        """States, in a file that is whole at any moment."""
+        self._whole(f"checkpoints/{name}.safetensors", checkpoint_bytes(states, info))
+
+    def _whole(self, name: str, content: bytes) -> None:
+        """Written aside and renamed: nobody sees half of it."""
+        path = self.path / name
+        aside = path.with_name(f".{path.name}.part")
+        with told(self.path):
+            try:
+                aside.write_bytes(content)
+                aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close all files; what could not be written was told when it was written."""
+        with contextlib.suppress(OSError):
+            if self._board is not None:
+                self._board.close()
+        for file in self._files.values():
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file; a last line cut short by a crash is left out."""
+    rows = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}; is this a run folder?") from None
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if number < len(lines) - 1:
+                raise RunError(f"{path}:{number + 1}: is not JSON") from None
+    return rows
+
+
+def _number(value: float) -> float | str:
+    """A number as JSON knows it; nan and inf by name."""
+    number = float(value)
+    return number if math.isfinite(number) else repr(number)
+
+
+def _file_name(key: str) -> str:
+    return key.replace("/", "__")

@@ -1,0 +1,90 @@
+"""Judging a finished run: its evaluator, on its best checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flowrl.checks.check import check
+from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.context import Context, Metrics
+from flowrl.runs.environment import limit_threads
+from flowrl.errors import NodeError, RunError, UsageError
+from flowrl.graph import NodeSpec
+from flowrl.source.loading import load
+from flowrl.engine.wiring import context_of
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the evaluator measured of a checkpoint."""
+
+    run_dir: str
+    checkpoint: str
+    train_iters: int
+    env_steps: int
+    episodes: int
+    seed: int
+    metrics: dict[str, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        shown = "\n".join(f"  {name:<16} {value:10.2f}" for name, value in self.metrics.items())
+        return (
+            f"{self.checkpoint}: after {self.train_iters:,} train iterations "
+            f"and {self.env_steps:,} env steps\n"
+            f"{self.episodes} episodes, seed {self.seed}\n{shown}"
+        )
+
+
+def judge(run: Path, episodes: int | None = None, seed: int = 0) -> Judgement:
+    """Play a run's best checkpoint with its evaluator."""
+    if not (run / "graph.yaml").is_file():
+        raise UsageError(f"{run}: is not a run's folder (it has no graph.yaml)")
+    checked = check(load(str(run / "graph.yaml"))).demand()
+    names = checked.graph.role("evaluator")
+    if not names:
+        raise RunError(f"{run}: its graph has no evaluator, so there is nothing to judge with")
+    path = run / "checkpoints" / "best.safetensors"
+    state, info = read_checkpoint(path)
+    spec = _alone(checked.graph.nodes[names[0]], episodes)
+    limit_threads(checked.graph.torch_threads)
+    context = context_of(checked, spec, 0, seed)
+    context.wanted = frozenset()
+    metrics = _evaluate(spec, context, state)
+    limit_threads(checked.graph.torch_threads)
+    played = getattr(spec.config, "episodes", 0)
+    return Judgement(
+        str(run), str(path), info["train_iters"], info["env_steps"], played, seed, metrics
+    )
+
+
+def _alone(spec: NodeSpec, episodes: int | None) -> NodeSpec:
+    """The evaluator without a goal (nothing is to be stopped), and with so many episodes."""
+    changes: dict[str, Any] = (
+        {"stop_value": None} if "stop_value" in type(spec.config).model_fields else {}
+    )
+    if episodes is not None:
+        if "episodes" not in type(spec.config).model_fields:
+            raise UsageError(f"--episodes: the evaluator '{spec.name}' has no such parameter")
+        changes["episodes"] = episodes
+    config = spec.config.model_copy(update=changes)
+    return NodeSpec(spec.name, spec.type, spec.cls, config, spec.written, shared=spec.shared)
+
+
+def _evaluate(spec: NodeSpec, context: Context, state: Any) -> dict[str, float]:
+    node = None
+    try:
+        node = spec.cls(config=spec.config, context=context)
+        node.fire(state)
+    except Exception as error:
+        raise NodeError(spec.name, "judging a checkpoint", error) from error
+    finally:
+        if node is not None:
+            node.close()
+    found = [r.values for r in context.records if isinstance(r, Metrics)]
+    return dict(found[-1]) if found else {}

@@ -1,0 +1,228 @@
+"""A run: a sound graph, executed up to its cut, with a folder that tells everything about it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flowrl.checks.check import Checked
+from flowrl.context import Keep, Metrics, Record
+from flowrl.draw.dot import to_dot
+from flowrl.engine.engine import Cut, Engine
+from flowrl.runs.environment import environment, limit_threads
+from flowrl.errors import RunError, UsageError
+from flowrl.tools.expand import expand
+from flowrl.runs.folder import RunFolder, new_folder
+from flowrl.graph import Limits
+from flowrl.tools.report import bottleneck_sentence
+from flowrl.runs.result import RunResult, Status
+from flowrl.engine.runner import Runner
+from flowrl.runs.signals import signals_to
+from flowrl.state import Count
+
+ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
+
+
+class Watcher:
+    """Who looks on while a run goes; the base looks away."""
+
+    def begin(self, run: Run) -> None:
+        """The run begins: its folder is there, its nodes are not made yet."""
+
+    def event(self, run: Run, runner: Runner, record: Record) -> None:
+        """A node told something."""
+
+    def stopping(self, run: Run) -> None:
+        """Somebody asked the run to stop. Called from a signal's handler, so print nothing here."""
+
+    def end(self, run: Run) -> None:
+        """The run has ended, however it did."""
+
+
+class Run:
+    """One run, from making its folder and nodes to writing its summary."""
+
+    def __init__(
+        self,
+        checked: Checked,
+        *,
+        seed: int | None = None,
+        limits: Limits | None = None,
+        out: str | Path | None = None,
+        placement: str = "serial",
+        watcher: Watcher | None = None,
+    ) -> None:
+        if placement != "serial":
+            raise UsageError(
+                f"--placement {placement}: this version runs graphs in one thread only; "
+                "use 'serial'"
+            )
+        self.placement = placement
+        given = checked.demand().graph
+        self.seed = given.seed if seed is None else seed
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"the seed is {self.seed}; expected a whole number from 0 to 2^63 - 1")
+        self.limits = limits or given.limits
+        self.graph = replace(given, seed=self.seed, limits=self.limits)
+        self.checked = replace(checked, graph=self.graph)
+        self.out = out
+        self.watcher = watcher or Watcher()
+        self.folder: RunFolder | None = None
+        self.engine: Engine | None = None
+        self.begun_s = time.perf_counter()
+        self.fires_from_s: float | None = None  # when its nodes were made
+        self.eval_return: float | None = None
+        self.best_return: float | None = None
+        self.ended: RunResult | None = None
+        self._interrupts = 0
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self.begun_s
+
+    @property
+    def firing_s(self) -> float:
+        """Seconds since its nodes were made."""
+        return 0.0 if self.fires_from_s is None else time.perf_counter() - self.fires_from_s
+
+    @property
+    def done(self) -> Count:
+        """What has been done so far."""
+        return self.engine.done if self.engine else Count()
+
+    def busy_s(self) -> dict[str, float]:
+        """Seconds that each node has fired for."""
+        return {r.key: r.busy_s for r in self.engine.wired.all()} if self.engine else {}
+
+    def run(self) -> RunResult:
+        """Run until the cut; raises what stopped it, after the folder says so too."""
+        with signals_to(self._signalled):
+            self.folder = RunFolder(new_folder(self.graph.name.replace("/", "_"), self.out))
+            try:
+                self.watcher.begin(self)
+                self._write_beginning(self.folder)
+                return self._finish(self.folder, self._execute())
+            except BaseException as error:
+                self._fail(self.folder, error)
+                raise
+            finally:
+                self._close(self.folder)
+
+    def record(self, runner: Runner, record: Record) -> None:
+        """The engine's sink: write it down, remember what the summary tells, show it."""
+        assert self.folder is not None
+        self.folder.record(runner, record)
+        if isinstance(record, Metrics) and runner.role == "evaluator":
+            self.eval_return = record.values.get("return_mean", self.eval_return)
+        elif isinstance(record, Keep) and record.name == "best":
+            self.best_return = record.info.get("eval_return", self.best_return)
+        self.folder.timings(self.wall_s, self.busy_s())
+        self.watcher.event(self, runner, record)
+
+    def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
+        """The summary as things are now."""
+        wall_s, done = self.wall_s, self.done
+        return RunResult(
+            graph=self.graph.name,
+            run_dir=str(self.folder.path if self.folder else self.out or ""),
+            placement=self.placement,
+            status=status,
+            deterministic=self.checked.deterministic,
+            env_steps=done.env_steps,
+            train_iters=done.train_iters,
+            episodes=done.episodes,
+            eval_return=_finite(self.eval_return),
+            best_return=_finite(self.best_return),
+            wall_s=round(wall_s, 3),
+            env_steps_per_s=round(done.env_steps / wall_s, 1),
+            bottleneck=bottleneck_sentence(self.busy_s(), self.firing_s),
+            digest=digest,
+            seed=self.seed,
+            why=why,
+            repeat=repeat,
+            happened=tuple(self._happened()),
+        )
+
+    def _happened(self) -> list[str]:
+        if self.engine is None:
+            return []
+        return [*self.engine.happened.lines(), *map(str, self.engine.wired.unclosed)]
+
+    # the parts of a run
+
+    def _write_beginning(self, folder: RunFolder) -> None:
+        folder.text("graph.yaml", expand(self.graph))
+        folder.text("graph.dot", to_dot(self.checked))
+        where = self.graph.files[-1].parent if self.graph.files else Path()
+        told = {**environment(where), "seed": self.seed, "placement": self.placement}
+        folder.json("environment.json", told)
+        folder.open_board()
+
+    def _execute(self) -> Cut:
+        limit_threads(self.graph.torch_threads)
+        self.engine = Engine(self.checked, self, self.seed, self.limits)
+        limit_threads(self.graph.torch_threads)  # also of the libraries that its nodes have loaded
+        self.fires_from_s = time.perf_counter()
+        return self.engine.run()
+
+    def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
+        assert self.engine is not None
+        weights, digest = self.engine.weights(), self.engine.digest()
+        if weights:
+            folder.checkpoint("last", weights, {"why": cut.why})
+        folder.timings(self.wall_s, self.busy_s(), now=True)
+        self.engine.close()  # before the summary, which tells what would not close
+        status = ENDS.get(cut.reason, "finished")
+        result = self.result(status, cut.why, digest, self._repeat(folder, cut))
+        folder.json("summary.json", result.as_dict())
+        self.ended = result
+        return result
+
+    def _repeat(self, folder: RunFolder, cut: Cut) -> str:
+        """Where the clock or a person chose the cut: the words that end a run there again.
+
+        The run's own graph says it too.
+        """
+        if cut.reason not in ("time", "interrupt") or not cut.done.train_iters:
+            return ""
+        limits = replace(self.limits, time_s=None, train_iters=cut.done.train_iters)
+        folder.text("graph.yaml", expand(replace(self.graph, limits=limits)))
+        graph = shlex.quote(str(folder.path / "graph.yaml"))
+        return f"flowrl run {graph} --train-iters {cut.done.train_iters}"
+
+    def _fail(self, folder: RunFolder, error: BaseException) -> None:
+        """The folder tells what stopped the run; where it cannot, the first cause goes on."""
+        stopped = isinstance(error, KeyboardInterrupt)
+        why = "stopped at once" if stopped else str(error)
+        self.ended = self.result("interrupted" if stopped else "failed", why)
+        with contextlib.suppress(RunError):  # a full disk, say, which may be the first cause
+            folder.json("summary.json", self.ended.as_dict())
+            if not stopped:
+                folder.text("error.txt", "".join(traceback.format_exception(error)))
+
+    def _close(self, folder: RunFolder) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(folder.close)
+            if self.engine is not None:
+                stack.callback(self.engine.close)
+            self.watcher.end(self)
+
+    def _signalled(self, name: str) -> None:
+        """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
+        self._interrupts += 1
+        if self._interrupts > 1 or self.engine is None:
+            raise KeyboardInterrupt
+        self.engine.stop("interrupt", name)
+        self.watcher.stopping(self)
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON knows no nan."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""From text to graph: files, their tree, and what they mean."""

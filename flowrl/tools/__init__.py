@@ -1,0 +1,1 @@
+"""What flowrl says of graphs: the catalogue, differences, schemas, projects."""
