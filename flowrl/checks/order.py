@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import networkx as nx
 
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph
@@ -38,42 +39,33 @@ def topological(
     names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
 ) -> list[str]:
     """The names so that no edge leads back, ties by rank; what lies on a cycle or behind one is left out."""
-    waits = dict.fromkeys(names, 0)
-    after: dict[str, list[str]] = {n: [] for n in waits}
-    for edge in edges:
-        for source in edge.sources:
-            after[source.node].append(edge.to.node)
-            waits[edge.to.node] += 1
-    ready = [(rank(n), n) for n, count in waits.items() if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        order.append(heapq.heappop(ready)[1])
-        for later in after[order[-1]]:
-            waits[later] -= 1
-            if not waits[later]:
-                heapq.heappush(ready, (rank(later), later))
-    return order
+    flow = flow_of(names, edges)
+    stuck: set[str] = set()
+    for group in nx.strongly_connected_components(flow):
+        name = next(iter(group))
+        if len(group) > 1 or flow.has_edge(name, name):
+            stuck |= group | nx.descendants(flow, name)
+    return list(nx.lexicographical_topological_sort(flow.subgraph(set(flow) - stuck), rank))
+
+
+def flow_of(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
+    """Who gives to whom."""
+    flow = nx.DiGraph()
+    flow.add_nodes_from(names)
+    flow.add_edges_from((s.node, e.to.node) for e in edges for s in e.sources)
+    return flow
 
 
 def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
     """One cycle among nodes that a topological order leaves out, and the edge that closes it."""
-    before: dict[str, Edge] = {}
-    for edge in edges:
-        if edge.to.node in left and any(s.node in left for s in edge.sources):
-            before.setdefault(edge.to.node, edge)
-    name, seen = min(left), dict[str, None]()
-    while name not in seen:
-        seen[name] = None
-        name = _source_in(left, before[name])
-    ring = list(seen)[list(seen).index(name) :]
+    inside = [e for e in edges if e.to.node in left]
+    ring = [name for name, _ in nx.find_cycle(flow_of(sorted(left), inside), sorted(left))]
     start = ring.index(min(ring))
-    forward = [*reversed([*ring[start + 1 :], *ring[: start + 1]])]
-    return [*forward, forward[0]], before[forward[0]]
-
-
-def _source_in(left: set[str], edge: Edge) -> str:
-    return next(s.node for s in edge.sources if s.node in left)
+    ring = [*ring[start:], *ring[:start]]
+    closing = next(
+        e for e in inside if e.to.node == ring[0] and ring[-1] in {s.node for s in e.sources}
+    )
+    return [*ring, ring[0]], closing
 
 
 def services_first(graph: Graph) -> list[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import networkx as nx
+
+from flowrl.checks.order import flow_of
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph
 
@@ -12,19 +15,9 @@ Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
 
 def stream_groups(graph: Graph) -> dict[str, str]:
     """Each node's group of nodes that streams or links join."""
-    head = {n: n for n in graph.nodes}
-
-    def top(name: str) -> str:
-        while head[name] != name:
-            head[name] = head[head[name]]
-            name = head[name]
-        return name
-
-    for edge in graph.edges:
-        if edge.kind != "state":
-            for source in edge.sources:
-                head[top(source.node)] = top(edge.to.node)
-    return {n: top(n) for n in graph.nodes}
+    joined = flow_of(graph.nodes, [e for e in graph.edges if e.kind != "state"])
+    groups = nx.weakly_connected_components(joined)
+    return {name: first for group in groups for first in [min(group)] for name in group}
 
 
 def paced_groups(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from flowrl.checks.order import is_feedback
+import networkx as nx
+
+from flowrl.checks.order import flow_of, is_feedback
 from flowrl.checks.program import Part, Program, WarmUp, part_of
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph, Phase, PortRef
@@ -38,34 +40,20 @@ def active(
     graph: Graph, phase: Phase, part: Part
 ) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
     """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
-    after: dict[str, set[str]] = {n: set() for n in graph.nodes}
-    before: dict[str, set[str]] = {n: set() for n in graph.nodes}
-    for edge in part.edges:
-        if not is_feedback(graph, edge):
-            for source in edge.sources:
-                after[source.node].add(edge.to.node)
-                before[edge.to.node].add(source.node)
+    flow = flow_of(graph.nodes, [e for e in part.edges if not is_feedback(graph, e)])
     nodes: set[str] = set()
     hops: set[tuple[str, str]] = set()
     missing = []
     for starts, ends in phase.paths:
-        between = _reach(starts, after) & _reach(ends, before)
+        behind = set(starts).union(*(nx.descendants(flow, name) for name in starts))
+        before = set(ends).union(*(nx.ancestors(flow, name) for name in ends))
+        between = behind & before
         if not between & set(starts) or not between & set(ends):
             missing.append((", ".join(starts), ", ".join(ends)))
         nodes |= between
-        hops |= {(x, y) for x in between for y in after[x] & between}
+        hops |= set(flow.subgraph(between).edges)
     edges = [e for e in part.edges if any((s.node, e.to.node) in hops for s in e.sources)]
     return nodes, edges, missing
-
-
-def _reach(starts: Iterable[str], after: Mapping[str, set[str]]) -> set[str]:
-    seen, todo = set(starts), list(starts)
-    while todo:
-        for name in after[todo.pop()]:
-            if name not in seen:
-                seen.add(name)
-                todo.append(name)
-    return seen
 
 
 def _idle_sources(
