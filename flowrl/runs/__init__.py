@@ -1,0 +1,1 @@
+"""Runs: the folder, the summary, what a person sees of them."""
