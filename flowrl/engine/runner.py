@@ -15,17 +15,21 @@ from flowrl.node import Node
 from flowrl.ports import In, StateIn
 from flowrl.state import START, Count
 
+Position = tuple[int, ...]
+
 RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.exit() has failed too
 
 
 class Site:
     """One thread of execution: where it is in the program, and when its last firing ended."""
 
-    __slots__ = ("last_s", "phase", "round")
+    __slots__ = ("at", "last_s", "phase", "round", "rounds")
 
     def __init__(self) -> None:
         self.phase = ""  # "warm-up 1, ", or nothing
         self.round = 0
+        self.rounds = 0  # whole rounds so far, those of the warm-up too
+        self.at: Position = (0,)  # where in the program: see `Engine.position`
         self.last_s = time.perf_counter()  # the next firing's time starts here
 
 
@@ -37,6 +41,7 @@ class Runner:
         self.key = context.key
         self.role = spec.cls.role
         self.fired = 0
+        self.slot = 0  # its node's place in the order of the part that it fires in
         self.busy_s = 0.0
         self.did = Count()
         self.waits_for: list[

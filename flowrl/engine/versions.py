@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from flowrl.engine.runner import Runner
-from flowrl.engine.streams import Take, Token
+from flowrl.engine.streams import Push, Take, Token
 from flowrl.errors import NodeError
-from flowrl.state import State
+from flowrl.state import START, State
 
 
 class Versions:
@@ -18,6 +18,7 @@ class Versions:
 
     def __init__(self, runner: Runner, port: str, depth: int = 0) -> None:
         self.runner, self.port = runner, port
+        self.readers: list[Push] = []  # on other sites: told of every end of a round
         self._newest: State | None = None
         self._ends: deque[State] = deque(maxlen=depth)
         if depth:  # before round 0, every round ended with version 0
@@ -44,6 +45,8 @@ class Versions:
         """A round ended: keep its last version for the rounds that will see it."""
         if self._ends:
             self._ends.append(self.newest())
+        for push in self.readers:
+            push((self.newest(), START))
 
     def view(self, lag: int) -> Take:
         """Takes the version at the end of round r - 1 - lag, in every firing of round r."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from flowrl.checks.order import services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
 from flowrl.engine.runner import RAISED, Runner, Site
-from flowrl.engine.streams import DropOldest, Push, Queue, Take, give_to, take_list, take_one
+from flowrl.engine.streams import DropOldest, Push, Queue, Take, Token, give_to, take_list, take_one
 from flowrl.engine.versions import Versions
 from flowrl.errors import FlowError, NodeError
 from flowrl.graph import Edge, NodeSpec, PortRef
@@ -23,14 +23,47 @@ from flowrl.state import START
 Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
 
 
+class Home:
+    """Where instances live, and what joins those that live apart. The base: all live here."""
+
+    def has(self, node: str, replica: int) -> bool:
+        """Whether an instance lives on this site."""
+        return True
+
+    def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
+        """A queue that another site fills; the initial tokens come first."""
+        raise AssertionError("everything lives here")
+
+    def giving(self, edge: Edge, lane: Lane) -> Queue:
+        """A queue that another site empties."""
+        raise AssertionError("everything lives here")
+
+    def joined(self, queues: list[Queue]) -> Queue:
+        """Several queues as one that gives what comes first."""
+        raise AssertionError("everything lives here")
+
+    def view(self, edge: Edge, replica: int) -> Take:
+        """How an instance here sees the state of a node that lives elsewhere."""
+        raise AssertionError("everything lives here")
+
+    def paced(self, node: str) -> list[tuple[int, Callable[[], None]]]:
+        """What sends versions of a node that lives here to those elsewhere that they pace."""
+        return []
+
+    def readers(self, edge: Edge) -> list[Push]:
+        """Ways to the instances elsewhere that see a state of a node that lives here."""
+        return []
+
+
 @dataclass
 class Wired:
     """The instances of a graph, connected."""
 
     checked: Checked
+    home: Home = field(default_factory=Home)
     site: Site = field(default_factory=Site)
-    runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas in order
-    services: dict[str, list[Node]] = field(default_factory=dict)  # nodes that are only called
+    runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas here
+    services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
     versions: dict[PortRef, Versions] = field(default_factory=dict)
     lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
     closed: bool = False
@@ -44,7 +77,7 @@ class Wired:
         """Make the edges of these parts active: what was connected otherwise is reconnected."""
         for part in parts:
             for name in part.order:
-                for runner in self.runners[name]:
+                for runner in self.runners.get(name, ()):
                     waits_for: list[tuple[list[Queue], int]] = []
                     takes = self._takes(runner, part, waits_for)
                     runner.wire(takes, self._pushes(runner, part), waits_for)
@@ -62,19 +95,18 @@ class Wired:
 
     def renew_service(self, name: str, replica: int) -> None:
         """A fresh instance of a service; its client is made after it."""
-        old = self.services[name][replica]
+        old = self.services[name, replica]
         old.ctx.restarts += 1
         self._close([old])
         spec = self.checked.graph.nodes[name]
-        self.services[name][replica] = _make_node(self, spec, old.ctx, fresh=True)
+        self.services[name, replica] = _make_node(self, spec, old.ctx, fresh=True)
 
     def close(self) -> list[NodeError]:
         """Close every node once, whatever some of them raise; what they raised."""
         if self.closed:
             return self.unclosed
         self.closed = True
-        services = [node for nodes in self.services.values() for node in nodes]
-        self._close([*(r.node for r in self.all()), *services])
+        self._close([*(r.node for r in self.all()), *self.services.values()])
         return self.unclosed
 
     def _close(self, nodes: Iterable[Node]) -> None:
@@ -98,15 +130,17 @@ class Wired:
                 waits_for.append((queues, rate))
         for edge in self.checked.graph.into(runner.spec.name):
             if edge.kind == "state":
-                takes[edge.to.port] = self._view(edge)
+                takes[edge.to.port] = self._view(edge, runner.ctx.replica)
         return takes
 
     def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
         queues = [q for lane, q in sorted(self.lanes[edge.to].items()) if lane[2] == replica]
         return queues[:1] if edge.merge == "any" else queues
 
-    def _view(self, edge: Edge) -> Take:
-        versions = self.versions[edge.source]
+    def _view(self, edge: Edge, replica: int) -> Take:
+        versions = self.versions.get(edge.source)
+        if versions is None:
+            return self.home.view(edge, replica)
         return versions.view(edge.lag) if _at_round_ends(edge) else versions.view_newest()
 
     # outputs
@@ -122,14 +156,14 @@ class Wired:
         return pushes
 
 
-def make(checked: Checked, seed: int) -> Wired:
-    """Make every instance of a sound graph, and connect those that fire in rounds."""
-    wired = Wired(checked)
+def make(checked: Checked, seed: int, home: Home | None = None) -> Wired:
+    """Make the instances of a sound graph that live here, and connect those that fire in rounds."""
+    wired = Wired(checked, home or Home())
     try:
         _make_nodes(wired, seed)
         for edge in checked.graph.edges:
             if edge.kind == "stream":
-                wired.lanes[edge.to] = _lanes(checked, edge)
+                wired.lanes[edge.to] = _lanes(wired, edge)
         _versions(wired)
         program = checked.program
         wired.connect([program.round, *(p.part for p in program.paced)])
@@ -167,11 +201,11 @@ def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Con
 def _make_nodes(wired: Wired, seed: int) -> None:
     for name in services_first(wired.checked.graph):
         spec = wired.checked.graph.nodes[name]
-        for replica in range(spec.replicas):
+        for replica in filter(lambda r: wired.home.has(name, r), range(spec.replicas)):
             context = context_of(wired.checked, spec, replica, seed)
             node = _make_node(wired, spec, context)
             if spec.cls.fire is Node.fire:
-                wired.services.setdefault(name, []).append(node)
+                wired.services[name, replica] = node
             else:
                 wired.runners.setdefault(name, []).append(Runner(spec, node, context, wired.site))
 
@@ -192,19 +226,19 @@ def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = Fal
 
 def _service(wired: Wired, name: str, replica: int, fresh: bool) -> Node:
     """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
-    if name not in wired.services:
-        return wired.runners[name][replica].node
+    if (name, replica) not in wired.services:
+        return next(r.node for r in wired.runners[name] if r.ctx.replica == replica)
     if fresh:
         wired.renew_service(name, replica)
-    return wired.services[name][replica]
+    return wired.services[name, replica]
 
 
 # edges
 
 
-def _lanes(checked: Checked, edge: Edge) -> dict[Lane, Queue]:
+def _lanes(wired: Wired, edge: Edge) -> dict[Lane, Queue]:
     """The queues into one input: one for each pair of replicas that talk; or all share one."""
-    graph = checked.graph
+    graph, home = wired.checked.graph, wired.home
     consumers = graph.nodes[edge.to.node].replicas
     pairs = [
         (number, a, b)
@@ -213,25 +247,51 @@ def _lanes(checked: Checked, edge: Edge) -> dict[Lane, Queue]:
         for b in range(consumers)
         if graph.nodes[source.node].replicas != consumers or a == b  # equal numbers pair off
     ]
-    if edge.merge == "any":
-        shared = {b: _queue(checked, edge, len(pairs)) for b in range(consumers)}
-        return {lane: shared[lane[2]] for lane in pairs}
-    return {lane: _queue(checked, edge) for lane in pairs}
+    lanes: dict[Lane, Queue] = {}
+    for lane in pairs:
+        gives = home.has(edge.sources[lane[0]].node, lane[1])
+        takes = home.has(edge.to.node, lane[2])
+        if gives and takes:
+            lanes[lane] = _queue(wired.checked, edge)
+        elif takes:
+            lanes[lane] = home.taking(edge, lane, _initial(wired.checked, edge))
+        elif gives:
+            lanes[lane] = home.giving(edge, lane)
+    return _shared(wired, edge, lanes, len(pairs)) if edge.merge == "any" else lanes
+
+
+def _shared(wired: Wired, edge: Edge, lanes: dict[Lane, Queue], sources: int) -> dict[Lane, Queue]:
+    """`merge: any`: each consumer here has one queue of all its sources."""
+    home = wired.home
+    found = {lane: queue for lane, queue in lanes.items() if not home.has(edge.to.node, lane[2])}
+    for replica in {lane[2] for lane in lanes} - {lane[2] for lane in found}:
+        mine = [lane for lane in lanes if lane[2] == replica]
+        apart = [ln for ln in mine if not home.has(edge.sources[ln[0]].node, ln[1])]
+        queue = _queue(wired.checked, edge, sources)
+        whole = home.joined([queue, *(lanes[lane] for lane in apart)]) if apart else queue
+        found |= {lane: whole if lane in apart else queue for lane in mine}
+        if apart:  # what is taken is taken from the whole
+            found[min(mine)] = whole
+    return found
 
 
 def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
     """A queue with the initial tokens of its input."""
-    program = checked.program
-    capacity = program.capacity[edge.to] * sources
+    capacity = checked.program.capacity[edge.to] * sources
     queue = DropOldest(capacity) if edge.when_full == "drop_oldest" else deque()
-    port = checked.graph.nodes[edge.to.node].port(edge.to.port)
-    if isinstance(port, In) and port.initial is not None:
-        try:
-            queue.extend((port.initial(), START) for _ in range(program.initial[edge.to]))
-        except Exception as error:
-            doing = f"making the initial tokens of '{edge.to.port}'"
-            raise NodeError(edge.to.node, doing, error) from error
+    queue.extend(_initial(checked, edge))
     return queue
+
+
+def _initial(checked: Checked, edge: Edge) -> list[Token]:
+    port = checked.graph.nodes[edge.to.node].port(edge.to.port)
+    if not isinstance(port, In) or port.initial is None:
+        return []
+    try:
+        return [(port.initial(), START) for _ in range(checked.program.initial[edge.to])]
+    except Exception as error:
+        doing = f"making the initial tokens of '{edge.to.port}'"
+        raise NodeError(edge.to.node, doing, error) from error
 
 
 def _versions(wired: Wired) -> None:
@@ -243,7 +303,12 @@ def _versions(wired: Wired) -> None:
             depth[edge.source] = max(needed, depth.get(edge.source, 0))
     for source, ends in depth.items():
         # a group of learners is one node to the graph: its replica 0 gives the weights
-        wired.versions[source] = Versions(wired.runners[source.node][0], source.port, ends)
+        if wired.home.has(source.node, 0):
+            versions = Versions(wired.runners[source.node][0], source.port, ends)
+            wired.versions[source] = versions
+    for edge in wired.checked.graph.edges:
+        if edge.kind == "state" and edge.source in wired.versions and edge.every is None:
+            wired.versions[edge.source].readers += wired.home.readers(edge)
 
 
 def _at_round_ends(edge: Edge) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flowrl.context import Metrics, Record
 from flowrl.runs.run import Run, Watcher
-from flowrl.engine.runner import Runner
+from flowrl.engine.teller import Teller
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -37,10 +37,10 @@ class Lines(Watcher):
         """Where it goes."""
         print(begin_line(run), flush=True)
 
-    def event(self, run: Run, runner: Runner, record: Record) -> None:
+    def event(self, run: Run, teller: Teller, record: Record) -> None:
         """An evaluation."""
-        if isinstance(record, Metrics) and runner.role == "evaluator":
-            print(evaluation_line(run, runner, record), flush=True)
+        if isinstance(record, Metrics) and teller.role == "evaluator":
+            print(evaluation_line(run, teller, record), flush=True)
 
     def stopping(self, run: Run) -> None:
         """Past Python's buffers, which the signal may have come in the midst of."""
@@ -69,14 +69,14 @@ class LiveDisplay(Watcher):
         self._live.start()
         self._live.console.print(begin_line(run), highlight=False, style="dim", soft_wrap=True)
 
-    def event(self, run: Run, runner: Runner, record: Record) -> None:
+    def event(self, run: Run, teller: Teller, record: Record) -> None:
         """An evaluation that is the best so far, above the table."""
-        if not isinstance(record, Metrics) or runner.role != "evaluator" or self._live is None:
+        if not isinstance(record, Metrics) or teller.role != "evaluator" or self._live is None:
             return
         mean = record.values.get("return_mean", math.inf)
         if mean > self._best:
             self._best = mean
-            line = evaluation_line(run, runner, record)
+            line = evaluation_line(run, teller, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
 
     def stopping(self, run: Run) -> None:
@@ -127,9 +127,9 @@ def begin_line(run: Run) -> str:
     return f"{run.graph.name}: seed {run.seed}, {run.placement}, in {where}"
 
 
-def evaluation_line(run: Run, runner: Runner, record: Metrics) -> str:
+def evaluation_line(run: Run, teller: Teller, record: Metrics) -> str:
     """An evaluation in a line."""
-    total = runner.ctx.clock.total
+    total = teller.total
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {mean:.1f}"
     steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.context import Keep, Metrics, Record, Verdict
 from flowrl.errors import RunError, UsageError
-from flowrl.engine.runner import Runner
+from flowrl.engine.teller import Teller
 from flowrl.state import State
 from flowrl.runs.tensorboard import Board
 
@@ -107,21 +107,21 @@ class RunFolder:
             file.write(text + "\n")
             file.flush()
 
-    def record(self, runner: Runner, record: Record) -> None:
+    def record(self, teller: Teller, record: Record) -> None:
         """What a node tells in a firing."""
         if isinstance(record, Metrics):
-            self._metrics(runner, record.values)
+            self._metrics(teller, record.values)
         elif isinstance(record, Keep):
-            self.checkpoint(record.name, {f"{runner.key}": record.state}, dict(record.info))
+            self.checkpoint(record.name, {teller.key: record.state}, dict(record.info))
         else:
             text = record.reason if isinstance(record, Verdict) else record
-            self.line(f"logs/{_file_name(runner.key)}.log", f"[{runner.fired}] {text}")
+            self.line(f"logs/{_file_name(teller.key)}.log", f"[{teller.fired}] {text}")
 
-    def _metrics(self, runner: Runner, values: Mapping[str, float]) -> None:
-        total = runner.ctx.clock.total
+    def _metrics(self, teller: Teller, values: Mapping[str, float]) -> None:
+        total = teller.total
         row = {
-            "node": runner.key,
-            "firing": runner.fired,
+            "node": teller.key,
+            "firing": teller.fired,
             "env_steps": total.env_steps,
             "episodes": total.episodes,
             "train_iters": total.train_iters,
@@ -130,7 +130,7 @@ class RunFolder:
         self.line("metrics.jsonl", json.dumps(row))
         with told(self.path):
             if self._board is not None:
-                self._board.add(runner.key, total.env_steps, values)
+                self._board.add(teller.key, total.env_steps, values)
 
     def timings(self, wall_s: float, busy_s: Mapping[str, float], now: bool = False) -> None:
         """Where time went so far, about once a second."""

@@ -22,7 +22,7 @@ from flowrl.runs.folder import RunFolder, new_folder
 from flowrl.graph import Limits
 from flowrl.tools.report import bottleneck_sentence
 from flowrl.runs.result import RunResult, Status
-from flowrl.engine.runner import Runner
+from flowrl.engine.teller import Teller
 from flowrl.runs.signals import signals_to
 from flowrl.state import Count
 
@@ -35,7 +35,7 @@ class Watcher:
     def begin(self, run: Run) -> None:
         """The run begins: its folder is there, its nodes are not made yet."""
 
-    def event(self, run: Run, runner: Runner, record: Record) -> None:
+    def event(self, run: Run, teller: Teller, record: Record) -> None:
         """A node told something."""
 
     def stopping(self, run: Run) -> None:
@@ -115,16 +115,16 @@ class Run:
             finally:
                 self._close(self.folder)
 
-    def record(self, runner: Runner, record: Record) -> None:
+    def record(self, teller: Teller, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        self.folder.record(runner, record)
-        if isinstance(record, Metrics) and runner.role == "evaluator":
+        self.folder.record(teller, record)
+        if isinstance(record, Metrics) and teller.role == "evaluator":
             self.eval_return = record.values.get("return_mean", self.eval_return)
         elif isinstance(record, Keep) and record.name == "best":
             self.best_return = record.info.get("eval_return", self.best_return)
         self.folder.timings(self.wall_s, self.busy_s())
-        self.watcher.event(self, runner, record)
+        self.watcher.event(self, teller, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary as things are now."""

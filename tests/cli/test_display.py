@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from flowrl.context import Metrics
+from flowrl.engine.teller import Teller
 from flowrl.graph import Limits
 from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
 from flowrl.runs.run import Run, Watcher
@@ -131,8 +132,8 @@ def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
     display._live = SimpleNamespace(  # type: ignore[assignment]
         console=SimpleNamespace(print=lambda line, **how: kept.append(line.split()[-1]))
     )
-    clock = SimpleNamespace(total=Count())
-    judge: Any = SimpleNamespace(role="evaluator", ctx=SimpleNamespace(clock=clock))
+
+    judge = Teller("evaluator", "evaluator", 0, Count())
     run: Any = SimpleNamespace(wall_s=1.0)
     for mean in (3.0, 1.0, 3.0, 4.0):
         display.event(run, judge, Metrics({"return_mean": mean}))

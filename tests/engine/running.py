@@ -8,7 +8,7 @@ from typing import Any
 from flowrl.checks.check import check
 from flowrl.context import Keep, Metrics, Record, Verdict
 from flowrl.engine.engine import Cut, Engine
-from flowrl.engine.runner import Runner
+from flowrl.engine.teller import Teller
 from flowrl.graph import Limits
 from flowrl.source.loading import load_tree
 
@@ -20,11 +20,11 @@ class Trace:
         self.lines: list[str] = []
         self.others: list[tuple[str, Record]] = []
 
-    def record(self, runner: Runner, record: Record) -> None:
+    def record(self, teller: Teller, record: Record) -> None:
         if isinstance(record, Metrics | Keep | Verdict):
-            self.others.append((runner.key, record))
+            self.others.append((teller.key, record))
         else:
-            self.lines.append(f"{runner.key}: {record}")
+            self.lines.append(f"{teller.key}: {record}")
 
     def of(self, key: str) -> list[str]:
         """What one node told."""

@@ -11,7 +11,7 @@ import pytest
 
 from flowrl.checks.check import Checked, check
 from flowrl.context import Record
-from flowrl.engine.runner import Runner
+from flowrl.engine.teller import Teller
 from flowrl.errors import NodeError, RunError, UsageError
 from flowrl.graph import Limits
 from flowrl.runs.checkpoint import read_checkpoint
@@ -315,7 +315,7 @@ def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
 
 def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
     class Blind(Watcher):
-        def event(self, run: Run, runner: Runner, record: Record) -> None:
+        def event(self, run: Run, teller: Teller, record: Record) -> None:
             raise BrokenPipeError("nobody reads")
 
         def end(self, run: Run) -> None:

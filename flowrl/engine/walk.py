@@ -1,0 +1,264 @@
+"""A walk through the serial program: fires, in its order, the instances that live here.
+
+Where all instances live here, that is the whole program. Elsewhere it is the program's projection: what other sites
+fire is left out, and queues that wait for them take its place. What fires after a node that lives elsewhere fires at
+that node's place in the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+
+from flowrl.checks.check import Checked
+from flowrl.checks.losses import starving
+from flowrl.checks.program import Part, WarmUp
+from flowrl.context import Record
+from flowrl.engine.guard import Guard, Happened
+from flowrl.engine.runner import RAISED, Position, Runner
+from flowrl.engine.wiring import Home, make
+from flowrl.errors import NodeError
+
+Fire = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instance's firings in a part."""
+
+    slot: int  # its node's place in the part's order
+    fire: Fire
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Where a round is left: after so many firings of the node in this slot."""
+
+    slot: int
+    firings: int
+
+
+@dataclass(slots=True)
+class Source:
+    """A node whose versions pace others, and how often it has fired."""
+
+    fired: int = 0
+
+
+class Walk:
+    """Fires the instances here, round by round; who derives from it says when that ends."""
+
+    def __init__(self, checked: Checked, seed: int, home: Home | None = None) -> None:
+        self.checked = checked.demand()
+        self.graph, self.program = checked.graph, checked.program
+        self.happened = Happened()
+        self.rounds = 0  # whole rounds so far, without those of the warm-up
+        self.wired = make(checked, seed, home)
+        self.site = self.wired.site
+        self._sources: dict[str, Source] = {}
+        for runner in self.wired.all():
+            runner.on_record = self.recorded
+
+    # what happens between firings: for those who derive
+
+    def before_round(self) -> Until | None:
+        """A round begins; where to leave it, if not at its end."""
+        return None
+
+    def after_round(self, warm_up: bool) -> None:
+        """A round has ended."""
+
+    def after_firing(self) -> None:
+        """One instance has fired."""
+
+    def after_iteration(self, learner: Runner) -> None:
+        """The first learner has fired, and what its version paces."""
+
+    def recorded(self, runner: Runner, record: Record) -> None:
+        """A node told something in a firing."""
+
+    def no_rounds(self) -> None:
+        """The warm-up was all there is to do."""
+
+    # where
+
+    def position(self, runner: Runner) -> Position:
+        """Where in the program a runner's firing is: positions compare as the program orders them."""
+        return (*self.site.at, runner.slot, runner.ctx.replica, runner.fired)
+
+    def close(self) -> list[NodeError]:
+        """Close all nodes; what they raised."""
+        return self.wired.close()
+
+    # the program
+
+    def walk(self) -> None:
+        """Fire on and on; ends by what the hooks raise."""
+        self._warm_up()
+        part = self.program.round
+        steps = self._steps(part)
+        if not part.order:
+            self.no_rounds()
+        while True:
+            self.site.round = self.rounds
+            self._round(steps)
+            self.rounds += 1
+            self.after_round(warm_up=False)
+
+    def _warm_up(self) -> None:
+        site = self.site
+        for number, warm in enumerate(self.program.warmup, 1):
+            site.phase = f"warm-up {number}, "
+            self.wired.connect([warm.part])
+            self._set(warm)
+            steps = self._steps(warm.part)
+            for number_of_round in range(warm.rounds):
+                site.round = number_of_round
+                self._round(steps)
+                self.after_round(warm_up=True)
+            self._set(warm, back=True)
+        site.phase = ""
+        if self.program.warmup:
+            self.wired.connect([self.program.round])
+
+    def _set(self, warm: WarmUp, back: bool = False) -> None:
+        """Set what differs in a phase, or set it back to what the graph says."""
+        for name, values in warm.phase.settings.items():
+            usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
+            for runner in self.wired.runners.get(name, ()):
+                try:
+                    runner.node.reconfigure(**(usual if back else values))
+                except RAISED as error:
+                    doing = f"taking the settings {', '.join(values)}"
+                    raise NodeError(runner.key, doing, error) from error
+
+    def _round(self, steps: list[Step]) -> None:
+        """All firings of one round, or those up to where it is left."""
+        until = self.before_round()
+        self.site.at = (self.site.rounds,)
+        self._fire_all(steps, until)
+        for versions in self.wired.versions.values():
+            versions.end_round()
+        self.site.rounds += 1
+
+    def _fire_all(self, steps: list[Step], until: Until | None = None) -> None:
+        for step in steps:
+            times = step.times
+            if until is not None and step.slot >= until.slot:
+                times = until.firings if step.slot == until.slot else 0
+            fire = step.fire
+            for _ in repeat(None, times):
+                fire()
+                self.after_firing()
+
+    # a part as steps
+
+    def _steps(self, part: Part) -> list[Step]:
+        hungry = starving(part)
+        steps = []
+        for slot, name in enumerate(part.order):
+            runners = self.wired.runners.get(name, [])
+            for runner in runners:
+                runner.slot = slot
+                fire = self._fire_of(runner, slot, name in hungry)
+                steps.append(Step(slot, fire, part.firings[name]))
+            if not self.wired.home.has(name, 0):
+                paced = self._paced(name)
+                if paced:
+                    fire = self._shadow(name, slot, paced)
+                    steps.append(Step(slot, fire, part.firings[name]))
+        return steps
+
+    def _fire_of(self, runner: Runner, slot: int, starves: bool) -> Fire:
+        """One firing with all that belongs to it, and no more than that."""
+        fire = runner.fire
+        name = runner.spec.name
+        if runner.spec.on_failure != "stop":
+            fire = Guard(runner, self.happened, self.wired.renew).fire
+        if runner.ctx.replica == 0:
+            paced = self._paced(name)
+            told = self.wired.home.paced(name)
+            if told:
+                fire = self._telling(runner, fire, told)
+            if paced:
+                fire = self._with_paced(runner, fire, slot, paced)
+            if name == self.first_learner:
+                fire = self._with_iteration(runner, fire)
+        return _if_ready(runner, fire) if starves else fire
+
+    @property
+    def first_learner(self) -> str | None:
+        """The learner whose firings are the run's train iterations."""
+        return next(iter(self.graph.role("learner")), None)
+
+    def _paced(self, name: str) -> list[tuple[int, int, list[Step]]]:
+        """What a node's versions pace here: its number, its pace, its steps."""
+        found = []
+        for number, paced in enumerate(self.program.paced):
+            if paced.source.node == name:
+                steps = self._steps(paced.part)
+                if steps:
+                    found.append((number, paced.every, steps))
+        return found
+
+    def _with_paced(
+        self, runner: Runner, fire: Fire, slot: int, paced: list[tuple[int, int, list[Step]]]
+    ) -> Fire:
+        """A paced part fires right after the version that it sees."""
+
+        def fire_with_paced() -> None:
+            fire()
+            self._fire_paced(runner.fired, slot, paced)
+
+        return fire_with_paced
+
+    def _shadow(self, name: str, slot: int, paced: list[tuple[int, int, list[Step]]]) -> Fire:
+        """In the place of a node that fires elsewhere: what its versions pace here."""
+        source = self._sources.setdefault(name, Source())
+
+        def fire_paced() -> None:
+            source.fired += 1
+            self._fire_paced(source.fired, slot, paced)
+
+        return fire_paced
+
+    def _fire_paced(
+        self, fired: int, slot: int, paced: list[tuple[int, int, list[Step]]]
+    ) -> None:
+        site = self.site
+        at = site.at
+        for number, every, steps in paced:
+            if fired % every == 0:
+                site.at = (*at, slot, 0, fired - 1, 1 + number)
+                self._fire_all(steps)
+        site.at = at
+
+    def _telling(self, runner: Runner, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
+        """Sites elsewhere are sent the versions that pace what lives there."""
+
+        def fire_and_tell() -> None:
+            fire()
+            for every, tell in told:
+                if runner.fired % every == 0:
+                    tell()
+
+        return fire_and_tell
+
+    def _with_iteration(self, learner: Runner, fire: Fire) -> Fire:
+        """After a train iteration, and what it paces, is where most cuts fall."""
+
+        def fire_iteration() -> None:
+            fire()
+            self.after_iteration(learner)
+
+        return fire_iteration
+
+
+def _if_ready(runner: Runner, fire: Fire) -> Fire:
+    def fire_if_ready() -> None:
+        if runner.ready():
+            fire()
+
+    return fire_if_ready
