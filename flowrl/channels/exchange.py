@@ -155,9 +155,9 @@ class Exchange:
             raise Refused("another epoch")
         _HANDLERS[kind](end, number, item)
 
-    def close(self) -> None:
+    def close(self, drop: bool = False) -> None:
         """Close the mailbox; lanes that should end well were closed and settled before."""
-        self.mailbox.close()
+        self.mailbox.close(drop)
 
 
 def _token(receiver: Receiver, number: int, item: Item) -> None:

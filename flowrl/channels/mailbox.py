@@ -113,12 +113,12 @@ class Mailbox:
         """Count what was refused."""
         self._refused[reason, peer] += 1
 
-    def close(self) -> None:
-        """Send what was gathered, and close; what was sent may take a second to leave."""
+    def close(self, drop: bool = False) -> None:
+        """Close; what was sent may take a second to leave, unless it is to be dropped."""
         if self._threads.get(self.name) is self._inbox:
             del self._threads[self.name]
         for post in self.posts.values():
-            post.close()
+            post.close(drop)
         if self._sockets:
             self._sockets.close()
         self._inbox.close()

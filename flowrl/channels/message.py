@@ -79,7 +79,7 @@ def place(
     if body_bytes:
         if not frames or len(frames[0]) != body_bytes:
             raise Refused("payload")
-        body = bytes(frames[0])  # aligned, and not held in the socket's own memory
+        body = frames[0].tobytes()  # aligned, and not held in the socket's own memory
         frame = 1
     for item in items:
         check_item(item)

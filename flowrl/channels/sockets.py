@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -79,7 +80,7 @@ class Sockets:
         return bound.rstrip(b"\0").decode()
 
     def _secure(self, address: str, socket: zmq.Socket[bytes]) -> None:
-        _network(socket)
+        _network(socket, address)
         if self.keys is None:
             if not address.startswith(LOOPBACK):
                 what = f"{address}: an address that others can reach needs keys"
@@ -101,7 +102,7 @@ class Sockets:
         if near:
             self._mapped[peer] = Mapped()
         else:
-            _network(socket)
+            _network(socket, address)
             self._lock(peer, socket)
         socket.connect(address)
         shared = self.shared_bytes if near else 0
@@ -136,7 +137,10 @@ class Sockets:
         mail: list[Mail] = []
         for socket, _ in ready:
             if socket in self._inbound:
-                head = socket.recv(NOBLOCK, copy=False)
+                try:
+                    head = socket.recv(NOBLOCK, copy=False)
+                except zmq.Again:  # what made it ready was cut off half-way
+                    continue
                 rest = socket.recv_multipart(NOBLOCK, copy=False) if head.more else []
                 self._open(head, rest, mail)
             elif self._gate and socket is self._gate.socket:
@@ -151,7 +155,7 @@ class Sockets:
         self.bytes += len(head)
         frames = []
         for frame in rest:
-            frames.append(frame.buffer.toreadonly())
+            frames.append(np.frombuffer(frame.buffer.toreadonly(), np.uint8))
             self.bytes += len(frame)
         sender = "?"
         try:
@@ -215,8 +219,8 @@ class Sockets:
         self._context.term()
 
 
-def _network(socket: zmq.Socket[bytes]) -> None:
-    socket.ipv6 = True
+def _network(socket: zmq.Socket[bytes], address: str) -> None:
+    socket.ipv6 = "[" in address
     socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
 
 
