@@ -13,7 +13,8 @@ import numpy as np
 from flowrl.batch import Schema
 from flowrl.state import START, Clock, Count, State
 
-POSITION = ("node", "firing", "env_steps", "episodes", "train_iters")  # beside each row of metrics
+# beside each row of metrics
+POSITION = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ Alive = Callable[[str], str | None]  # a site's name: why it is dead, or None
 BOUND = Bound()
 LOOK_S = 0.2  # how often a wait looks whether its peers are alive
 NUDGE_S = 0.5  # a wait without progress asks again for what may be lost
+DRAIN_POLLS = 64  # so that a fast sender does not hold up the site
 LAST_WORDS_S = 0.05  # a dead site's mail may still be on its way
 
 
@@ -36,7 +37,6 @@ class Exchange:
         self._alive = alive
         self._senders: dict[str, Sender] = {}
         self._receivers: dict[str, Receiver] = {}
-        self._owing: list[Receiver] = []
         self._served: list[Callable[[], None]] = []
 
     def sender(self, lane: str, peer: str, epoch: int = 0, bound: Bound = BOUND) -> Sender:
@@ -47,7 +47,7 @@ class Exchange:
 
     def receiver(self, lane: str, peer: str, epoch: int = 0, bound: Bound = BOUND) -> Receiver:
         """Open the taking end of a lane; `bound` is the sender's."""
-        receiver = Receiver(lane, peer, epoch, bound, self.mailbox.posts[peer], self._owing)
+        receiver = Receiver(lane, peer, epoch, bound, self.mailbox.posts[peer])
         self._receivers[lane] = receiver
         return receiver
 
@@ -59,7 +59,8 @@ class Exchange:
 
     def wait(self, lane: Lane, deadline_s: float) -> None:
         """Until the lane is ready; then `take` or `send` does not block."""
-        self.wait_until(lane.ready, (lane,), deadline_s)
+        if not lane.ready():
+            self.wait_until(lane.ready, (lane,), deadline_s)
 
     def wait_until(
         self, condition: Callable[[], bool], lanes: Iterable[Lane], deadline_s: float
@@ -79,8 +80,7 @@ class Exchange:
     def _wait(
         self, condition: Callable[[], bool], lanes: list[Lane], began: float, deadline_s: float
     ) -> None:
-        look = nudge = began
-        nudge += NUDGE_S
+        look, nudge = began + LOOK_S, began + NUDGE_S
         while True:
             now = time.perf_counter()
             if now - began >= deadline_s:
@@ -111,20 +111,26 @@ class Exchange:
         return False
 
     def flush(self) -> None:
-        """Give credits, and send what was gathered: before a wait, and before a long piece of work."""
-        if self._owing:
-            for receiver in self._owing:
-                receiver.give_credit()
-            self._owing.clear()
+        """Send what was gathered, and credits: before a wait, and before a long piece of work."""
         self.mailbox.flush()
 
     # mail
 
     def pump(self, timeout_s: float = 0.0) -> bool:
-        """Take in what has come, and wait for something if nothing is here; whether anything came."""
+        """Take in some of what has come, and wait for something if nothing is here; whether anything came."""
         if timeout_s > 0:
             self.flush()
         mail = self.mailbox.poll(timeout_s)
+        self._take_in(mail)
+        return bool(mail)
+
+    def drain(self) -> None:
+        """Take in all that has come: between two pieces of work."""
+        for _ in range(DRAIN_POLLS):
+            if not self.pump():
+                break
+
+    def _take_in(self, mail: list[tuple[str, Item]]) -> None:
         for peer, item in mail:
             try:
                 self._heard(peer, item)
@@ -133,7 +139,6 @@ class Exchange:
         if mail:
             for work in self._served:
                 work()
-        return bool(mail)
 
     def _heard(self, peer: str, item: Item) -> None:
         kind, lane, epoch, number = item[:4]
@@ -150,9 +155,9 @@ class Exchange:
             raise Refused("another epoch")
         _HANDLERS[kind](end, number, item)
 
-    def close(self) -> None:
+    def close(self, drop: bool = False) -> None:
         """Close the mailbox; lanes that should end well were closed and settled before."""
-        self.mailbox.close()
+        self.mailbox.close(drop)
 
 
 def _token(receiver: Receiver, number: int, item: Item) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from flowrl.channels.items import GIVEN, Item, size_bytes
@@ -72,6 +73,7 @@ class ThreadPost:
 
     def __init__(self, me: str, inbox: Inbox) -> None:
         self._me, self._inbox = me, inbox
+        self._owed: list[Callable[[], None]] = []
 
     def pack(self, lane: str, epoch: int, number: int, clock: Clock | None, value: Any) -> Given:
         """Make a token ready."""
@@ -90,11 +92,19 @@ class ThreadPost:
         """Post a small item."""
         self._inbox.put(self._me, list(item))
 
+    def owe(self, credit: Callable[[], None]) -> None:
+        """Call `credit` at the next flush."""
+        self._owed.append(credit)
+
     def discard(self, parcel: Given) -> None:
         """Nothing to give back."""
 
     def flush(self) -> None:
-        """Nothing was gathered."""
+        """Give the credits that are owed."""
+        if self._owed:
+            owed, self._owed = self._owed, []
+            for credit in owed:
+                credit()
 
     def close(self, drop: bool = False) -> None:
         """Nothing is held."""

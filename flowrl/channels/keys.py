@@ -37,15 +37,10 @@ class Gate:
         """From now on, who has this key is this site."""
         self.names[z85.decode(public)] = name
 
-    def answer(self) -> bool:
-        """Answer one question, if there is one."""
-        try:
-            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart(
-                zmq.NOBLOCK
-            )
-        except zmq.Again:
-            return False
-        name = self.names.get(credentials[0]) if mechanism == b"CURVE" and credentials else None
-        verdict = (b"200", b"OK", name.encode()) if name else (b"400", b"unknown key", b"")
-        self.socket.send_multipart([version, request, *verdict, b""])
-        return True
+    def answer(self) -> None:
+        """Answer the questions that are there."""
+        while self.socket.poll(0):
+            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart()
+            name = self.names.get(credentials[0]) if mechanism == b"CURVE" and credentials else None
+            verdict = (b"200", b"OK", name.encode()) if name else (b"400", b"unknown key", b"")
+            self.socket.send_multipart([version, request, *verdict, b""])

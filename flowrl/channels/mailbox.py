@@ -99,29 +99,26 @@ class Mailbox:
             post.flush()
 
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Item]]:
-        """What has come, as pairs of site and item; waits for something if nothing is here."""
-        mail = self._look()
-        if not mail and timeout_s > 0 and self._inbox.falls_asleep():
-            self._poller.poll(max(int(timeout_s * 1000), 1))
-            mail = self._look()
-        return mail
-
-    def _look(self) -> list[tuple[str, Item]]:
-        mail = [m for m in self._inbox.take() if m[0] in self.posts]
-        if self._sockets:
-            mail += self._sockets.receive()
+        """Some of what has come, as pairs of site and item; waits for something if nothing is here."""
+        timeout_ms = 0
+        if timeout_s > 0 and self._inbox.falls_asleep():
+            timeout_ms = int(timeout_s * 1000) + 1
+        ready = self._poller.poll(timeout_ms) if self._sockets or timeout_ms else []
+        mail = self._inbox.take()
+        if self._sockets and ready:
+            mail += self._sockets.receive(ready)
         return mail
 
     def refuse(self, reason: str, peer: str) -> None:
         """Count what was refused."""
         self._refused[reason, peer] += 1
 
-    def close(self) -> None:
-        """Send what was gathered, and close; what was sent may take a second to leave."""
+    def close(self, drop: bool = False) -> None:
+        """Close; what was sent may take a second to leave, unless it is to be dropped."""
         if self._threads.get(self.name) is self._inbox:
             del self._threads[self.name]
         for post in self.posts.values():
-            post.close()
+            post.close(drop)
         if self._sockets:
             self._sockets.close()
         self._inbox.close()

@@ -48,58 +48,54 @@ class Heads:
         self.pack: Callable[[Any], bytes] = self._packer.pack
         self._prefix = self.pack(run) + self.pack(me)
 
-    def head(self, items: Sequence[bytes]) -> bytes:
+    def head(self, items: Sequence[bytes], body_bytes: int) -> bytes:
         """The head of a message of these packed items."""
-        return b"".join((self._packer.pack_array_header(len(items) + 2), self._prefix, *items))
+        count = self._packer.pack_array_header(len(items) + 3)
+        return b"".join((count, self._prefix, self.pack(body_bytes), *items))
 
-    def read(self, head: Memory) -> tuple[str, list[Any]]:
-        """The sender that a head names, and its items."""
+    def read(self, head: Memory) -> tuple[str, int, list[Any]]:
+        """The sender that a head names, the body's length, and the items."""
         if len(head) > HEAD_BYTES:
             raise Refused("oversized")
         try:
             items = msgpack.unpackb(head, unicode_errors=SURROGATES, max_map_len=0, max_ext_len=0)
-        except (
-            ValueError,
-            TypeError,
-            RecursionError,
-            MemoryError,
-        ):  # msgpack's errors are ValueErrors
+        except (ValueError, TypeError, RecursionError, MemoryError):  # msgpack's are ValueErrors
             raise Refused("malformed") from None
-        if type(items) is not list or len(items) < 2 or type(items[1]) is not str:
+        if type(items) is not list or len(items) < 3:
             raise Refused("malformed")
-        if items[0] != self.run:
+        run, sender, body_bytes, *items = items
+        if type(sender) is not str or type(body_bytes) is not int:
+            raise Refused("malformed")
+        if run != self.run:
             raise Refused("another run")
-        sender: str = items[1]
-        return sender, items[2:]
+        return sender, body_bytes, items
 
 
-def place(items: list[Any], frames: Sequence[Memory], shared: Shared | None) -> list[Item]:
-    """The items, checked, each token with its payload in place of its `where`.
-
-    The frames are the body, if any token lies in it, and then what tokens have as frames of their own.
-    """
-    checked = [check_item(item) for item in items]
-    tokens = [item for item in checked if item[0] == TOKEN]
-    body = 0
-    memory = b""
-    if any(type(token[6]) is int and token[6] > 0 for token in tokens) and frames:
-        memory, frames = (
-            bytes(frames[0]),
-            frames[1:],
-        )  # aligned, and not held in the socket's memory
-    frame = 0
-    for token in tokens:
-        where = token[6]
+def place(
+    items: list[Any], body_bytes: int, frames: Sequence[Memory], shared: Shared | None
+) -> list[Item]:
+    """The items, checked, each token with its payload in place of its `where`."""
+    body, begin, frame = b"", 0, 0
+    if body_bytes:
+        if not frames or len(frames[0]) != body_bytes:
+            raise Refused("payload")
+        body = frames[0].tobytes()  # aligned, and not held in the socket's own memory
+        frame = 1
+    for item in items:
+        check_item(item)
+        if item[0] != TOKEN:
+            continue
+        where = item[6]
         if type(where) is int and where >= 0:
-            token[6] = Received(memory, body if where else 0, where)
-            body += (where + ALIGN - 1) & -ALIGN
+            item[6] = Received(body, begin, where)
+            begin += (where + ALIGN - 1) & -ALIGN
         elif type(where) is not list or not all(type(n) is int and n >= 0 for n in where):
             raise Refused("payload")
         elif len(where) == 1:
-            token[6] = Received.of_frames(frames[frame : frame + where[0]])
+            item[6] = Received.of_frames(frames[frame : frame + where[0]])
             frame += where[0]
         elif len(where) == 3 and shared is not None:
-            token[6] = Lazy(where[0], where[1], where[2], shared)
+            item[6] = Lazy(where[0], where[1], where[2], shared)
         else:
             raise Refused("payload")
-    return checked
+    return items

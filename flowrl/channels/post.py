@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -41,6 +42,9 @@ class Post(Protocol[P]):
 
     def say(self, *item: Any) -> None:
         """Post a small item, like `put`."""
+
+    def owe(self, credit: Callable[[], None]) -> None:
+        """Call `credit`, which says something, when next something is sent there, or at `flush`."""
 
     def discard(self, parcel: P) -> None:
         """The other site will never take this in."""

@@ -21,14 +21,11 @@ Token = tuple[Any, Clock]
 class Receiver:
     """The end of a lane that takes tokens."""
 
-    def __init__(
-        self, lane: str, peer: str, epoch: int, bound: Bound, post: Post[Any], owing: list[Receiver]
-    ) -> None:
+    def __init__(self, lane: str, peer: str, epoch: int, bound: Bound, post: Post[Any]) -> None:
         self.lane, self.peer, self.epoch, self.bound = lane, peer, epoch, bound
         self.waited_s = 0.0
         self.closed = False
         self._post = post
-        self._owing = owing  # lanes that owe credit, for the exchange to see to
         self._queue: deque[tuple[Token, int]] = deque()
         self._queued_bytes = 0
         self._end: str | None = None  # the sender's last word
@@ -53,7 +50,7 @@ class Receiver:
             raise self._nothing()
         token, nbytes = self._queue.popleft()
         if self._taken == self._credited:
-            self._owing.append(self)
+            self._post.owe(self.give_credit)
         self._taken += 1
         self._bytes += nbytes
         self._queued_bytes -= nbytes

@@ -8,6 +8,7 @@ site is about to wait.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -55,6 +56,7 @@ class SocketPost:
         self._items: list[bytes] = []
         self._body: list[bytes] = []
         self._frames: list[memoryview] = []
+        self._owed: list[Callable[[], None]] = []
         self._gathered = 0  # bytes
         self._sent_s = self._announced_s = 0.0
         self._messages = self._bytes = self._shared_tokens = 0
@@ -121,6 +123,10 @@ class SocketPost:
         self._items.append(self._pack(item))
         self._gather()
 
+    def owe(self, credit: Callable[[], None]) -> None:
+        """Call `credit` with the next message."""
+        self._owed.append(credit)
+
     def discard(self, parcel: Packed) -> None:
         """The other site will never take this in: its slot is free again."""
         if parcel.slot is not None:
@@ -136,18 +142,19 @@ class SocketPost:
 
     def flush(self) -> None:
         """Send what was gathered."""
+        if self._owed:
+            self._settle()
         if not self._items:
             return
-        frames: list[bytes | memoryview] = [*self._frames]
-        if self._body:
-            frames.insert(0, b"".join(self._body))
-        head = self._heads.head(self._items)
+        body = b"".join(self._body)
+        frames: list[bytes | memoryview] = [body, *self._frames] if body else [*self._frames]
+        head = self._heads.head(self._items, len(body))
         try:
-            self._socket.send(head, zmq.NOBLOCK | zmq.SNDMORE if frames else zmq.NOBLOCK)
+            self._socket.send(head, NOBLOCK | SNDMORE if frames else NOBLOCK)
         except zmq.Again:
             return  # it stays gathered
         for i, frame in enumerate(frames, 1):
-            more = zmq.SNDMORE if i < len(frames) else 0
+            more = SNDMORE if i < len(frames) else 0
             self._socket.send(frame, more, copy=False)  # pyzmq copies what is small
             self._bytes += len(frame)
         self._messages += 1
@@ -155,6 +162,12 @@ class SocketPost:
         self._items, self._body, self._frames = [], [], []
         self._gathered = 0
         self._sent_s = _now()
+
+    def _settle(self) -> None:
+        owed, self._owed = self._owed, []
+        self._sent_s = _now()  # so that what they say is gathered
+        for credit in owed:
+            credit()
 
     # shared memory
 
@@ -190,4 +203,5 @@ class SocketPost:
 
 
 _PADDING = bytes(ALIGN)
+NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)  # the enumeration's arithmetic is slow
 _now = time.perf_counter

@@ -6,9 +6,10 @@ keys only the loopback is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -22,7 +23,7 @@ from flowrl.channels.socketpost import SocketPost
 from flowrl.errors import UsageError
 
 LIMIT_BYTES = 1 << 30  # of a frame, and of a token
-BATCH = 64  # messages that one look takes in at most
+NOBLOCK = int(zmq.NOBLOCK)  # the enumeration's arithmetic is slow
 LINGER_MS = 1000  # for what was sent when the site ends
 RECONNECT_MS, RECONNECT_MAX_MS = 10, 1000
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # on the network, where a host may vanish without a word
@@ -79,7 +80,7 @@ class Sockets:
         return bound.rstrip(b"\0").decode()
 
     def _secure(self, address: str, socket: zmq.Socket[bytes]) -> None:
-        _network(socket)
+        _network(socket, address)
         if self.keys is None:
             if not address.startswith(LOOPBACK):
                 what = f"{address}: an address that others can reach needs keys"
@@ -101,7 +102,7 @@ class Sockets:
         if near:
             self._mapped[peer] = Mapped()
         else:
-            _network(socket)
+            _network(socket, address)
             self._lock(peer, socket)
         socket.connect(address)
         shared = self.shared_bytes if near else 0
@@ -131,37 +132,43 @@ class Sockets:
         if self._gate:
             register(self._gate.socket, zmq.POLLIN)
 
-    def receive(self) -> list[Mail]:
-        """What has come, at most a batch of messages of each kind."""
+    def receive(self, ready: Iterable[tuple[Any, int]]) -> list[Mail]:
+        """What has come: a message of each inbound socket that a poller found ready."""
         mail: list[Mail] = []
-        while self._gate and self._gate.answer():
-            pass
-        for socket in self._inbound:
-            for _ in range(BATCH):
+        for socket, _ in ready:
+            if socket in self._inbound:
                 try:
-                    head = socket.recv(zmq.NOBLOCK, copy=False)
-                except zmq.Again:
-                    break
-                rest = socket.recv_multipart(zmq.NOBLOCK, copy=False) if head.more else []
-                mail.extend(self._open(head, rest))
+                    head = socket.recv(NOBLOCK, copy=False)
+                except zmq.Again:  # what made it ready was cut off half-way
+                    continue
+                rest = socket.recv_multipart(NOBLOCK, copy=False) if head.more else []
+                self._open(head, rest, mail)
+            elif self._gate and socket is self._gate.socket:
+                self._gate.answer()
+            elif socket in self._monitors:
+                self.look()
         return mail
 
-    def _open(self, head: zmq.Frame, rest: list[zmq.Frame]) -> Iterator[Mail]:
+    def _open(self, head: zmq.Frame, rest: list[zmq.Frame], mail: list[Mail]) -> None:
+        """Add a message's items to the mail."""
         self.messages += 1
-        self.bytes += len(head) + sum(map(len, rest))
+        self.bytes += len(head)
+        frames = []
+        for frame in rest:
+            frames.append(np.frombuffer(frame.buffer.toreadonly(), np.uint8))
+            self.bytes += len(frame)
         sender = "?"
         try:
-            name, items = self._heads.read(head.buffer)
+            name, body_bytes, items = self._heads.read(head.buffer)
             sender = self._checked_sender(name, head)
-            frames = [frame.buffer.toreadonly() for frame in rest]
             mapped = self._mapped.get(sender)
-            placed = place(items, frames, mapped.array if mapped else None)
+            placed = place(items, body_bytes, frames, mapped.array if mapped else None)
         except Refused as error:
             self.refuse(error.reason, sender)
             return
         for item in placed:
             if item[0] < SLAB:
-                yield sender, item
+                mail.append((sender, item))
             else:
                 self._memory(sender, item)
 
@@ -192,7 +199,7 @@ class Sockets:
         """Count what happened to connections."""
         for monitor in self._monitors:
             while monitor.poll(0):
-                event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
+                event = parse_monitor_message(monitor.recv_multipart(NOBLOCK))["event"]
                 if event == zmq.EVENT_DISCONNECTED:
                     self.cuts += 1
                 else:
@@ -212,8 +219,8 @@ class Sockets:
         self._context.term()
 
 
-def _network(socket: zmq.Socket[bytes]) -> None:
-    socket.ipv6 = True
+def _network(socket: zmq.Socket[bytes], address: str) -> None:
+    socket.ipv6 = "[" in address
     socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
 
 

@@ -224,9 +224,7 @@ class Walk:
 
         return fire_paced
 
-    def _fire_paced(
-        self, fired: int, slot: int, paced: list[tuple[int, int, list[Step]]]
-    ) -> None:
+    def _fire_paced(self, fired: int, slot: int, paced: list[tuple[int, int, list[Step]]]) -> None:
         site = self.site
         at = site.at
         for number, every, steps in paced:

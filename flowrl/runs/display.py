@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from flowrl.context import Metrics, Record
-from flowrl.runs.run import Run, Watcher
 from flowrl.engine.teller import Teller
+from flowrl.runs.run import Run, Watcher
 
 if TYPE_CHECKING:
     from rich.console import Group

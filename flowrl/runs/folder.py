@@ -7,7 +7,7 @@ metrics.jsonl      what nodes measured, in the order of the program
 timings.jsonl      where time went
 summary.json       how it ended; error.txt, if it failed
 checkpoints/       best.safetensors, last.safetensors
-logs/              a log for each node
+logs/              a log for each node that has something to say
 tb/                the metrics for TensorBoard
 """
 
@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.context import Keep, Metrics, Record, Verdict
-from flowrl.errors import RunError, UsageError
 from flowrl.engine.teller import Teller
-from flowrl.state import State
+from flowrl.errors import RunError, UsageError
+from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import Board
+from flowrl.state import State
 
 TIMINGS_EVERY_S = 1.0
 
@@ -121,6 +121,7 @@ class RunFolder:
         total = teller.total
         row = {
             "node": teller.key,
+            "role": teller.role,
             "firing": teller.fired,
             "env_steps": total.env_steps,
             "episodes": total.episodes,
@@ -168,21 +169,19 @@ class RunFolder:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a last line cut short by a crash is left out."""
-    rows = []
+    """The rows of a JSONL file that may be written just now: a last line may be cut short."""
     try:
-        text = path.read_text(encoding="utf-8")
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}; is this a run folder?") from None
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
+    rows = []
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            if line.strip():
+                rows.append(json.loads(line))
         except ValueError:
-            if number < len(lines) - 1:
-                raise RunError(f"{path}:{number + 1}: is not JSON") from None
+            if number < len(lines):
+                raise RunError(f"{path}:{number}: is not JSON; the file is damaged") from None
     return rows
 
 

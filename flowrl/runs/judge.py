@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.context import Context, Metrics
-from flowrl.runs.environment import limit_threads
+from flowrl.engine.wiring import context_of
 from flowrl.errors import NodeError, RunError, UsageError
 from flowrl.graph import NodeSpec
+from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.environment import limit_threads
 from flowrl.source.loading import load
-from flowrl.engine.wiring import context_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flowrl.errors import RunError
+from flowrl.errors import RunError, UsageError
+from flowrl.runs.folder import read_lines
 
 MEASURE = "return_mean"
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One run's evaluations: the graph's name, and env steps with the mean return."""
+    """What one evaluator of a run measured: the graph's name, and env steps with the mean return."""
 
-    graph: str
+    graph: str  # and the evaluator's name, where a graph has several
     points: tuple[tuple[float, float], ...]
 
 
@@ -38,8 +39,8 @@ class Band:
 def plot(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Draw the learning curves of run folders as a PNG; gives its path."""
     if not runs:
-        raise RunError("plot: no run is given; name run folders, such as runs/cartpole_dqn-…")
-    bands = bands_of([curve_of(Path(run)) for run in runs])
+        raise UsageError("plot: no run is given; name run folders, such as runs/cartpole_dqn-…")
+    bands = bands_of([curve for run in runs for curve in curves_of(Path(run))])
     path = Path(out)
     try:
         _draw(bands, path)
@@ -48,45 +49,33 @@ def plot(runs: Sequence[str | Path], out: str | Path) -> Path:
     return path
 
 
-def curve_of(run: Path) -> Curve:
-    """The evaluations in a run's folder; the run may still be going on."""
+def curves_of(run: Path) -> list[Curve]:
+    """The evaluations in a run's folder, a curve an evaluator; the run may still be going on."""
     if not run.is_dir():
-        raise RunError(f"{run}: there is no such folder; list the runs with 'ls runs'")
+        raise UsageError(f"{run}: there is no such folder; list the runs with 'ls runs'")
     path = run / "metrics.jsonl"
     if not path.is_file():
-        raise RunError(
+        raise UsageError(
             f"{run}: has no metrics.jsonl; give the folder of a run that has begun to report"
         )
-    rows = list(_rows(path))
-    points = [(row["env_steps"], row[MEASURE]) for row in rows if _is_number(row.get(MEASURE))]
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in read_lines(path):
+        if row.get("role") == "evaluator" and _is_number(row.get(MEASURE)):
+            points.setdefault(row["node"], []).append((row["env_steps"], row[MEASURE]))
     if not points:
         raise RunError(
-            f"{run}: holds no evaluation yet ({len(rows)} rows, none with '{MEASURE}'); "
-            "wait for the first, or add an evaluator to the graph"
+            f"{run}: holds no evaluation yet; wait for the first, or add an evaluator to the graph"
         )
-    return Curve(_graph_of(run), tuple(sorted(points)))
+    graph, several = _graph_of(run), len(points) > 1
+    return [
+        Curve(f"{graph}: {node}" if several else graph, tuple(sorted(points[node])))
+        for node in sorted(points)
+    ]
 
 
 def _is_number(value: object) -> bool:
     """NaN and infinity are written as words, and have no place in a picture."""
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    """The rows of a file that may be written just now: a last line may be cut short."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from None
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line) if line.strip() else None
-        except ValueError:
-            if number < len(lines):
-                raise RunError(f"{path}:{number}: is not JSON; the file is damaged") from None
-            row = None
-        if isinstance(row, dict) and "env_steps" in row:
-            yield row
 
 
 def _graph_of(run: Path) -> str:

@@ -15,16 +15,16 @@ from flowrl.checks.check import Checked
 from flowrl.context import Keep, Metrics, Record
 from flowrl.draw.dot import to_dot
 from flowrl.engine.engine import Cut, Engine
-from flowrl.runs.environment import environment, limit_threads
-from flowrl.errors import RunError, UsageError
-from flowrl.tools.expand import expand
-from flowrl.runs.folder import RunFolder, new_folder
-from flowrl.graph import Limits
-from flowrl.tools.report import bottleneck_sentence
-from flowrl.runs.result import RunResult, Status
 from flowrl.engine.teller import Teller
+from flowrl.errors import RunError, UsageError
+from flowrl.graph import Limits
+from flowrl.runs.environment import environment, limit_threads
+from flowrl.runs.folder import RunFolder, new_folder
+from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.state import Count
+from flowrl.tools.expand import expand
+from flowrl.tools.report import bottleneck_sentence
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 

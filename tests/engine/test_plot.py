@@ -9,19 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.errors import RunError
-from flowrl.runs.plot import Curve, bands_of, curve_of, plot
+from flowrl.errors import RunError, UsageError
+from flowrl.runs.plot import Curve, bands_of, curves_of, plot
 
 Points = list[tuple[int, Any]]
 
 
+def _played(node: str, role: str, steps: int, value: Any) -> dict[str, Any]:
+    return {"node": node, "role": role, "firing": 1, "env_steps": steps, "return_mean": value}
+
+
 def a_run(folder: Path, points: Points, graph: str = "cartpole", end: str = "\n") -> Path:
-    """A run's folder with an evaluator's rows between a learner's."""
+    """A run's folder with an evaluator's rows between those of a learner and a collector."""
     folder.mkdir(parents=True)
     rows: list[dict[str, Any]] = []
     for steps, value in points:
         rows.append({"node": "learner", "firing": 1, "env_steps": steps, "loss": 0.5})
-        rows.append({"node": "evaluator", "firing": 1, "env_steps": steps, "return_mean": value})
+        rows.append(_played("collector", "collector", steps - 1, -100))
+        rows.append(_played("evaluator", "evaluator", steps, value))
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + end)
     (folder / "summary.json").write_text(json.dumps({"graph": graph}))
     return folder
@@ -40,37 +45,47 @@ BLUE, ORANGE = (1, 2, 4), (5, 2, 0)
 
 def test_a_curve_is_what_the_evaluator_measured(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a", [(100, 9.5), (200, 20)])
-    assert curve_of(run) == Curve("cartpole", ((100, 9.5), (200, 20)))
+    assert curves_of(run) == [Curve("cartpole", ((100, 9.5), (200, 20)))]
+
+
+def test_each_of_several_evaluators_has_a_curve_of_its_own(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "a", [(100, 9), (200, 20)])
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(_played("big_maze", "evaluator", 150, 3)) + "\n")
+    assert curves_of(run) == [
+        Curve("cartpole: big_maze", ((150, 3),)),
+        Curve("cartpole: evaluator", ((100, 9), (200, 20))),
+    ]
 
 
 def test_evaluations_without_a_number_are_left_out(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a", [(100, "nan"), (200, 20), (300, "inf"), (400, True)])
-    assert curve_of(run).points == ((200, 20),)
+    assert curves_of(run)[0].points == ((200, 20),)
 
 
 @pytest.mark.parametrize("end", ["", '\n{"node": "evaluator", "env_st', '\n{"env_steps": 9}\n\n'])
 def test_a_run_that_is_still_writing_can_be_drawn(tmp_path: Path, end: str) -> None:
     run = a_run(tmp_path / "a", [(100, 9), (200, 20)], end=end)
-    assert curve_of(run).points == ((100, 9), (200, 20))
+    assert curves_of(run)[0].points == ((100, 9), (200, 20))
 
 
 def test_a_last_line_cut_within_a_letter_can_be_drawn(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a", [(100, 9)])
     with (run / "metrics.jsonl").open("ab") as file:
         file.write('{"node": "größ'.encode()[:-1])
-    assert curve_of(run).points == ((100, 9),)
+    assert curves_of(run)[0].points == ((100, 9),)
 
 
 def test_a_run_without_a_summary_is_named_by_its_resolved_graph(tmp_path: Path) -> None:
     run = a_run(tmp_path / "some-run", [(100, 9)])
     (run / "summary.json").unlink()
-    assert curve_of(run).graph == "some-run"
+    assert curves_of(run)[0].graph == "some-run"
     (run / "graph.yaml").write_text("# cartpole_dqn, resolved: this file alone repeats the run\n")
-    assert curve_of(run).graph == "cartpole_dqn"
+    assert curves_of(run)[0].graph == "cartpole_dqn"
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunError) as error:
+    with pytest.raises(UsageError) as error:
         plot([tmp_path / "none"], tmp_path / "x.png")
     assert str(error.value) == (
         f"{tmp_path / 'none'}: there is no such folder; list the runs with 'ls runs'"
@@ -78,7 +93,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_metrics_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunError) as error:
+    with pytest.raises(UsageError) as error:
         plot([tmp_path], tmp_path / "x.png")
     assert str(error.value) == (
         f"{tmp_path}: has no metrics.jsonl; give the folder of a run that has begun to report"
@@ -90,20 +105,19 @@ def test_a_run_without_an_evaluation_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunError) as error:
         plot([run], tmp_path / "x.png")
     assert str(error.value) == (
-        f"{run}: holds no evaluation yet (2 rows, none with 'return_mean'); "
-        "wait for the first, or add an evaluator to the graph"
+        f"{run}: holds no evaluation yet; wait for the first, or add an evaluator to the graph"
     )
 
 
 def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a", [(100, 9)], end="\n{oh\n{}\n")
     with pytest.raises(RunError) as error:
-        curve_of(run)
-    assert str(error.value) == (f"{run / 'metrics.jsonl'}:3: is not JSON; the file is damaged")
+        curves_of(run)
+    assert str(error.value) == (f"{run / 'metrics.jsonl'}:4: is not JSON; the file is damaged")
 
 
 def test_no_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunError) as error:
+    with pytest.raises(UsageError) as error:
         plot([], tmp_path / "x.png")
     assert str(error.value) == (
         "plot: no run is given; name run folders, such as runs/cartpole_dqn-…"

@@ -80,7 +80,8 @@ def test_metrics_come_in_the_order_of_the_program_with_their_position(tmp_path: 
     run(tmp_path / "r", train_iters=4)
     assert rows(tmp_path / "r") == [
         {
-            **{"node": "e", "firing": j, "env_steps": 40 * (j + 1), "episodes": 4 * (j + 1)},
+            **{"node": "e", "role": "evaluator", "firing": j},
+            **{"env_steps": 40 * (j + 1), "episodes": 4 * (j + 1)},
             **{"train_iters": 2 * (j + 1), "return_mean": 2.0 * (j + 1)},
         }
         for j in range(2)

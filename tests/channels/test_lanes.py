@@ -1,0 +1,300 @@
+"""What every lane promises, over every transport."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch
+from flowrl.channels import Bound, Broken, Closed, Late, PeerLost, WouldBlock
+from flowrl.state import START, Clock, Count
+from tests.channels.pairs import Pair
+
+MB = 1 << 20
+
+
+def test_tokens_arrive_in_order(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    assert sites.flow(sender, receiver, list(range(1000))) == list(range(1000))
+
+
+def test_tokens_of_all_sizes_arrive_in_order(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(8))
+    sizes = [0, 1, 1 << 10, 40_000, 200_000, 3 * MB, 0, 17, 40_000] * 6
+    values = [np.full(size, i, np.uint8) for i, size in enumerate(sizes)]
+    taken = sites.flow(sender, receiver, values)
+    assert [len(v) for v in taken] == sizes
+    for i, value in enumerate(taken):
+        assert (value == i).all()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array(3.5),
+        np.zeros((0, 4), np.float32),
+        np.zeros((3, 0)),
+        np.arange(200_000).reshape(200, 1000)[::2, ::3],
+        np.arange(200_000, dtype=">i4"),
+        np.arange(60_000, dtype=np.float32).reshape(30, 2000).T,
+        np.arange(30_000).astype("M8[us]"),
+        np.array(["a", "bcd"] * 30_000),
+    ],
+    ids=["0-d", "no rows", "no columns", "gaps", "big-endian", "transposed", "dates", "text"],
+)
+def test_an_array_arrives_as_it_was_sent(sites: Pair, value: np.ndarray) -> None:
+    sender, receiver = sites.lane()
+    for _ in range(3):  # the first opens shared memory, the others use it
+        [taken] = sites.flow(sender, receiver, [value])
+        assert (taken.dtype, taken.shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(taken, value)
+        sites.until(lambda: sender.settled)
+
+
+def test_received_batches_are_read_only(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    for rows in (3, 50_000):
+        [batch] = sites.flow(sender, receiver, [Batch({"x": np.arange(rows), "y": np.ones(rows)})])
+        assert list(batch) == ["x", "y"]
+        for column in batch.columns.values():
+            assert not column.flags.writeable
+            if sites.kind != "thread":  # there it is the sender's own
+                with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True"):
+                    column.flags.writeable = True
+
+
+def test_a_clock_comes_with_each_token(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    later = Clock({"collector": Count(96, 2, 0), "learner": Count(0, 0, 1)})
+    for clock in (START, later, later, START):
+        sender.send("token", clock)
+    sites.until(lambda: len(receiver) == 4)
+    counts = [receiver.take()[1].counts for _ in range(4)]
+    assert counts == [{}, later.counts, later.counts, {}]
+
+
+def test_a_full_lane_blocks_its_sender(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(tokens=4))
+    for i in range(4):
+        sender.send(i)
+    assert not sender.ready()
+    with pytest.raises(WouldBlock, match="lane 'x' is full: wait until it is ready"):
+        sender.send(4)
+    sites.until(lambda: len(receiver) == 4)
+    assert not sender.ready(), "what has arrived and is not taken counts"
+    assert receiver.take()[0] == 0
+    sites.until(sender.ready)
+    sender.send(4)
+    sites.until(lambda: len(receiver) == 4)
+    assert [receiver.take()[0] for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_a_lane_is_bounded_in_bytes(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(tokens=100, bytes=5 * MB))
+    sent = 0
+    while sender.ready():
+        sender.send(np.zeros(2 * MB, np.uint8))
+        sent += 1
+    assert sent == 2
+    sites.until(lambda: len(receiver) == 2)
+    receiver.take()
+    sites.until(sender.ready)
+
+
+def test_a_token_larger_than_the_bound_goes_alone(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(bytes=MB))
+    taken = sites.flow(sender, receiver, [np.full(2 * MB, i, np.uint8) for i in range(3)])
+    assert [int(v[-1]) for v in taken] == [0, 1, 2]
+
+
+def test_an_empty_lane_has_nothing_to_take(sites: Pair) -> None:
+    _, receiver = sites.lane()
+    with pytest.raises(WouldBlock, match="lane 'x' is empty: wait until it is ready"):
+        receiver.take()
+
+
+def test_lanes_do_not_hinder_each_other(sites: Pair) -> None:
+    full, _ = sites.lane(Bound(1), "full")
+    sender, receiver = sites.lane(Bound(1), "free")
+    full.send("stays")
+    assert sites.flow(sender, receiver, list(range(50))) == list(range(50))
+
+
+def test_both_directions_are_lanes_of_their_own(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    back = sites.b.sender("back", "a"), sites.a.receiver("back", "b")
+    sender.send("there")
+    back[0].send("back")
+    sites.until(lambda: receiver.ready() and back[1].ready())
+    assert (receiver.take()[0], back[1].take()[0]) == ("there", "back")
+
+
+def test_a_closed_lane_gives_what_was_sent_and_then_says_so(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    for i in range(3):
+        sender.send(i)
+    sender.close("the run is over")
+    sites.until(lambda: receiver._end is not None)
+    assert [receiver.take()[0] for _ in range(3)] == [0, 1, 2]
+    assert receiver.ready(), "it will not block"
+    with pytest.raises(Closed, match="lane 'x' was closed by site 'a': the run is over"):
+        receiver.take()
+    sites.until(lambda: sender.settled)
+    with pytest.raises(Closed, match="lane 'x' was closed here"):
+        sender.send(3)
+    assert (sender.statistics().tokens, receiver.statistics().tokens) == (3, 3)
+
+
+def test_a_full_lane_can_be_closed(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(2))
+    sender.send(0)
+    sender.send(1)
+    sender.close()
+    sites.until(lambda: receiver._end is not None)
+    assert [receiver.take()[0] for _ in range(2)] == [0, 1]
+    with pytest.raises(Closed, match=r"lane 'x' was closed by site 'a'$"):
+        receiver.take()
+
+
+def test_a_sender_is_told_that_its_receiver_is_gone(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(2))
+    sender.send(0)
+    sender.send(1)
+    assert not sender.ready()
+    receiver.close("it has enough")
+    sites.until(sender.ready)
+    with pytest.raises(Broken, match="lane 'x': site 'b' takes no more: it has enough"):
+        sender.send(2)
+    assert sender.settled
+    with pytest.raises(Closed, match="lane 'x' was closed here"):
+        receiver.take()
+
+
+def test_what_is_sent_to_a_closed_receiver_is_answered_again(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    receiver._post.flush = lambda: None  # its word is lost
+    receiver._post, post = (
+        type("Mute", (), {"say": lambda *a: None, "flush": lambda *a: None})(),
+        receiver._post,
+    )
+    receiver.close()
+    receiver._post = post
+    del post.flush
+    sender.send(0)
+    sites.until(lambda: isinstance(sender.over, Broken))
+
+
+def test_a_wait_ends_at_its_deadline(sites: Pair) -> None:
+    _, receiver = sites.lane()
+    with pytest.raises(Late, match=r"lane 'x' with site 'a': nothing came in 0\.1 s") as late:
+        sites.b.wait(receiver, 0.1)
+    assert late.value.waited_s >= 0.1
+    assert receiver.statistics().waited_s >= 0.1
+
+
+def test_a_wait_ends_with_the_peer_but_hears_its_last_words(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    dead: list[str] = []
+    sites.b._alive = lambda peer: f"{peer} was killed by signal 9" if dead else None
+    sender.send("last words")
+    sites.a.flush()
+    dead.append("a")
+    sites.b.wait(receiver, 5)
+    assert receiver.take()[0] == "last words"
+    with pytest.raises(PeerLost, match="site 'a' is lost: a was killed by signal 9") as lost:
+        sites.b.wait(receiver, 5)
+    assert lost.value.peer == "a"
+
+
+def test_what_was_gathered_leaves_before_a_wait(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    idle = sites.a.receiver("idle", "b")
+    for i in range(20):
+        sender.send(i)
+    with pytest.raises(Late):
+        sites.a.wait(idle, 0.01)
+    sites.b.wait_until(lambda: len(receiver) == 20, [receiver], 5)
+
+
+def test_a_wait_serves_all_lanes(sites: Pair) -> None:
+    sender, receiver = sites.lane(name="other")
+    waited, _ = sites.b.receiver("waited", "a"), sites.a.sender("waited", "b")
+    sender.send(1)
+    sites.a.flush()
+    with pytest.raises(Late):
+        sites.b.wait(waited, 0.1)
+    assert receiver.take()[0] == 1
+
+
+def test_tokens_of_another_epoch_are_refused_and_counted(sites: Pair) -> None:
+    old, _ = sites.lane(epoch=1)
+    sites.b.receiver("x", "a", epoch=2)
+    old.send("stale")
+    sites.a.flush()
+    sites.until(lambda: sites.b.mailbox.statistics().refused == {("another epoch", "a"): 1})
+    sender, receiver = sites.lane(epoch=2)
+    assert sites.flow(sender, receiver, ["fresh"]) == ["fresh"]
+
+
+def test_tokens_of_unknown_lanes_are_refused_and_counted(sites: Pair) -> None:
+    sender = sites.a.sender("nowhere", "b")
+    sender.send(1)
+    sites.a.flush()
+    sites.until(lambda: sites.b.mailbox.statistics().refused == {("unknown lane", "a"): 1})
+
+
+def test_a_token_that_comes_twice_is_taken_once(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    for i in range(5):
+        sender.send(i)
+    sender.send_again(0)
+    sites.until(lambda: receiver.statistics().duplicates == 5)
+    assert [receiver.take()[0] for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert not receiver.ready()
+    assert sender.statistics().resent == 5
+
+
+def test_a_lost_token_is_asked_for_and_nothing_overtakes_it(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    post = sender._post
+    lost = post.pack("x", 0, 0, START, "lost")
+    sender._keep(lost)  # as if posted, and swallowed
+    sender._clock = START
+    sender.send("after it")
+    sites.until(lambda: len(receiver) == 2)
+    assert [receiver.take()[0] for _ in range(2)] == ["lost", "after it"]
+
+
+def test_a_lost_last_token_is_asked_for_by_who_waits(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    sender._keep(sender._post.pack("x", 0, 0, START, "lost"))
+    receiver.nudge()
+    sites.until(receiver.ready)
+    assert receiver.take()[0] == "lost"
+
+
+def test_a_lost_credit_is_asked_for_by_who_waits(sites: Pair) -> None:
+    sender, receiver = sites.lane(Bound(1))
+    sender.send(0)
+    sites.until(receiver.ready)
+    receiver.repeat_credit = lambda: None  # type: ignore[method-assign]
+    receiver.take()
+    sites.b.flush()
+    receiver._credited = receiver._taken
+    del receiver.repeat_credit
+    assert not sender.ready()
+    sender.nudge()
+    sites.until(sender.ready)
+
+
+def test_statistics_tell_what_a_lane_holds(sites: Pair) -> None:
+    sender, receiver = sites.lane()
+    for _ in range(3):
+        sender.send(np.zeros(1000, np.uint8))
+    sites.until(lambda: len(receiver) == 3)
+    receiver.take()
+    gave, took = sender.statistics(), receiver.statistics()
+    assert (gave.lane, gave.peer, gave.tokens, gave.queued) == ("x", "b", 3, 3)
+    assert (took.lane, took.peer, took.tokens, took.queued) == ("x", "a", 1, 2)
+    assert gave.bytes >= 3000
+    assert took.queued_bytes >= 2000
