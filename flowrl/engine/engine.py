@@ -34,6 +34,15 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """What an instance has done so far."""
+
+    key: str
+    fired: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """The position that ended a run, and what had been done there."""
 
@@ -89,9 +98,13 @@ class Engine(Walk):
         """The SHA-256 over the learners' weights, sorted by name."""
         return digest_of(self.weights())
 
-    def busy_s(self) -> dict[str, float]:
-        """Seconds that each node has fired for."""
-        return {r.key: r.busy_s for r in self.wired.all()}
+    def accounts(self) -> list[Account]:
+        """Each instance, its firings and its time."""
+        return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
+
+    def happened_lines(self) -> list[str]:
+        """What made this run differ from a deterministic one, and what would not close."""
+        return [*self.happened.lines(), *map(str, self.wired.unclosed)]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut after the next train iteration (from another thread, or a signal)."""

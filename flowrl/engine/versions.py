@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from flowrl.engine.runner import Runner
 from flowrl.engine.streams import Push, Take, Token
@@ -19,6 +20,7 @@ class Versions:
     def __init__(self, runner: Runner, port: str, depth: int = 0) -> None:
         self.runner, self.port = runner, port
         self.readers: list[Push] = []  # on other sites: told of every end of a round
+        self.paced: list[tuple[int, Callable[[], None]]] = []  # on other sites: each n-th version
         self._newest: State | None = None
         self._ends: deque[State] = deque(maxlen=depth)
         if depth:  # before round 0, every round ended with version 0

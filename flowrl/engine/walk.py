@@ -179,7 +179,7 @@ class Walk:
             fire = Guard(runner, self.happened, self.wired.renew).fire
         if runner.ctx.replica == 0:
             paced = self._paced(name)
-            told = self.wired.home.paced(name)
+            told = [t for v in self.wired.versions.values() if v.runner is runner for t in v.paced]
             if told:
                 fire = self._telling(runner, fire, told)
             if paced:

@@ -26,6 +26,9 @@ Lane = tuple[int, int, int]  # source number, its replica, the consumer's replic
 class Home:
     """Where instances live, and what joins those that live apart. The base: all live here."""
 
+    def __init__(self) -> None:
+        self.site = Site()
+
     def has(self, node: str, replica: int) -> bool:
         """Whether an instance lives on this site."""
         return True
@@ -46,11 +49,11 @@ class Home:
         """How an instance here sees the state of a node that lives elsewhere."""
         raise AssertionError("everything lives here")
 
-    def paced(self, node: str) -> list[tuple[int, Callable[[], None]]]:
-        """What sends versions of a node that lives here to those elsewhere that they pace."""
+    def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:
+        """What sends a version of a node that lives here to those elsewhere that it paces."""
         return []
 
-    def readers(self, edge: Edge) -> list[Push]:
+    def readers(self, edge: Edge, versions: Versions) -> list[Push]:
         """Ways to the instances elsewhere that see a state of a node that lives here."""
         return []
 
@@ -61,13 +64,17 @@ class Wired:
 
     checked: Checked
     home: Home = field(default_factory=Home)
-    site: Site = field(default_factory=Site)
     runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas here
     services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
     versions: dict[PortRef, Versions] = field(default_factory=dict)
     lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
     closed: bool = False
     unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
+
+    @property
+    def site(self) -> Site:
+        """Where in the program this site is."""
+        return self.home.site
 
     def all(self) -> Iterator[Runner]:
         """Every runner, in the order of the file."""
@@ -307,8 +314,12 @@ def _versions(wired: Wired) -> None:
             versions = Versions(wired.runners[source.node][0], source.port, ends)
             wired.versions[source] = versions
     for edge in wired.checked.graph.edges:
-        if edge.kind == "state" and edge.source in wired.versions and edge.every is None:
-            wired.versions[edge.source].readers += wired.home.readers(edge)
+        if edge.kind == "state" and edge.source in wired.versions:
+            versions = wired.versions[edge.source]
+            if edge.every is None:
+                versions.readers += wired.home.readers(edge, versions)
+            else:
+                versions.paced += [(edge.every, t) for t in wired.home.paced(edge, versions)]
 
 
 def _at_round_ends(edge: Edge) -> bool:

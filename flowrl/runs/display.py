@@ -146,10 +146,10 @@ def node_table(run: Run) -> Table:
         table.add_column(name, justify="right")
     table.add_column("")
     firing_s = max(run.firing_s, 1e-9)
-    for runner in run.engine.wired.all() if run.engine else ():
-        fired, share = runner.fired, runner.busy_s / firing_s
-        each_ms = f"{1e3 * runner.busy_s / fired:.2f}" if fired else ""
-        table.add_row(runner.key, f"{fired:,}", each_ms, f"{share:.0%}", "█" * round(BAR * share))
+    for account in run.engine.accounts() if run.engine else ():
+        fired, share = account.fired, account.busy_s / firing_s
+        each_ms = f"{1e3 * account.busy_s / fired:.2f}" if fired else ""
+        table.add_row(account.key, f"{fired:,}", each_ms, f"{share:.0%}", "█" * round(BAR * share))
     return table
 
 

@@ -18,10 +18,13 @@ from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError
 from flowrl.graph import Limits
+from flowrl.placement import MAIN, placement_named
 from flowrl.runs.environment import environment, limit_threads
 from flowrl.runs.folder import RunFolder, new_folder
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
+from flowrl.sites.coordinator import Coordinator
+from flowrl.sites.layout import layout_of
 from flowrl.state import Count
 from flowrl.tools.expand import expand
 from flowrl.tools.report import bottleneck_sentence
@@ -58,11 +61,6 @@ class Run:
         placement: str = "serial",
         watcher: Watcher | None = None,
     ) -> None:
-        if placement != "serial":
-            raise UsageError(
-                f"--placement {placement}: this version runs graphs in one thread only; "
-                "use 'serial'"
-            )
         self.placement = placement
         given = checked.demand().graph
         self.seed = given.seed if seed is None else seed
@@ -71,10 +69,11 @@ class Run:
         self.limits = limits or given.limits
         self.graph = replace(given, seed=self.seed, limits=self.limits)
         self.checked = replace(checked, graph=self.graph)
+        self.layout = layout_of(self.graph, placement_named(self.graph, placement))
         self.out = out
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
-        self.engine: Engine | None = None
+        self.engine: Engine | Coordinator | None = None
         self.begun_s = time.perf_counter()
         self.fires_from_s: float | None = None  # when its nodes were made
         self.eval_return: float | None = None
@@ -99,7 +98,7 @@ class Run:
 
     def busy_s(self) -> dict[str, float]:
         """Seconds that each node has fired for."""
-        return {r.key: r.busy_s for r in self.engine.wired.all()} if self.engine else {}
+        return {a.key: a.busy_s for a in self.engine.accounts()} if self.engine else {}
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
@@ -151,9 +150,7 @@ class Run:
         )
 
     def _happened(self) -> list[str]:
-        if self.engine is None:
-            return []
-        return [*self.engine.happened.lines(), *map(str, self.engine.wired.unclosed)]
+        return self.engine.happened_lines() if self.engine else []
 
     # the parts of a run
 
@@ -167,8 +164,11 @@ class Run:
 
     def _execute(self) -> Cut:
         limit_threads(self.graph.torch_threads)
-        self.engine = Engine(self.checked, self, self.seed, self.limits)
-        limit_threads(self.graph.torch_threads)  # also of the libraries that its nodes have loaded
+        if list(self.layout.kinds) == [MAIN]:
+            self.engine = Engine(self.checked, self, self.seed, self.limits)
+            limit_threads(self.graph.torch_threads)  # and of what its nodes have loaded
+        else:
+            self.engine = Coordinator(self.checked, self, self.layout, self.seed, self.limits)
         self.fires_from_s = time.perf_counter()
         return self.engine.run()
 

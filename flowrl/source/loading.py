@@ -21,7 +21,7 @@ from flowrl.source.scope import ScopeReader
 from flowrl.source.sections import read_modules, read_sections, share_replicas
 from flowrl.source.sets import Sets
 from flowrl.source.tree import Source, read_tree
-from flowrl.source.yamlfile import Item, Mark, item_of
+from flowrl.source.yamlfile import Item, Mark, item_of, parse_yaml
 
 
 @dataclass(slots=True)
@@ -38,6 +38,11 @@ def load(source: str | Path, sets: Mapping[str, str] | None = None) -> Loaded:
     """Read a graph by its file or bundled name; `sets` are values as `--set` takes them."""
     name = Path(source).name.removesuffix(".yaml").removesuffix(".yml")
     return _load(read_tree(locate_graph(str(source))), name, sets or {})
+
+
+def load_text(text: str, name: str) -> Loaded:
+    """A graph from a YAML text that needs no files beside it, as a resolved one."""
+    return _load(Source(parse_yaml(text, name), ()), name, {})
 
 
 def load_tree(

@@ -1,0 +1,252 @@
+"""A site as home of some instances: what stands in the place of those that live elsewhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from flowrl.channels import Bound, ChannelError, Exchange, Receiver, Sender
+from flowrl.checks.check import Checked
+from flowrl.engine.runner import Site
+from flowrl.engine.streams import Push, Queue, Take, Token
+from flowrl.engine.versions import Versions
+from flowrl.engine.wiring import Home, Lane
+from flowrl.graph import Edge, PortRef
+from flowrl.sites.layout import Layout
+from flowrl.state import START, State
+
+WAIT_S = 7 * 86400.0  # another site's firing may take long; whether it lives, the coordinator knows
+SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that is worked on
+STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
+
+
+class Elsewhere(BaseException):
+    """A lane ended under a firing: not the firing's fault, and not to be caught as one."""
+
+    def __init__(self, error: ChannelError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class Arriving(deque[Token]):
+    """A queue that another site fills. What lies in it is here; the rest is waited for."""
+
+    def __init__(
+        self, exchange: Exchange, receiver: Receiver, tokens: Iterable[Token] = ()
+    ) -> None:
+        super().__init__(tokens)
+        self._exchange, self._receiver = exchange, receiver
+
+    def popleft(self) -> Token:
+        """The next token, whenever it comes."""
+        return super().popleft() if super().__len__() else self.fetched()
+
+    def fetched(self) -> Token:
+        """The next token from the lane."""
+        receiver = self._receiver
+        try:
+            if not receiver.ready():
+                self._exchange.wait(receiver, WAIT_S)
+            return receiver.take()
+        except ChannelError as error:
+            raise Elsewhere(error) from error
+
+    def fill(self, tokens: int) -> None:
+        """Have so many here: a firing that fails is tried again with the same ones."""
+        while super().__len__() < tokens:
+            super().append(self.fetched())
+
+    def __len__(self) -> int:
+        """Tokens that could be taken now."""
+        self._exchange.drain()
+        return super().__len__() + len(self._receiver)
+
+
+class Leaving(deque[Token]):
+    """A queue that another site empties."""
+
+    def __init__(self, exchange: Exchange, sender: Sender) -> None:
+        super().__init__()
+        self._exchange, self._sender = exchange, sender
+
+    def append(self, token: Token) -> None:
+        """Send a token, as soon as there is room."""
+        sender = self._sender
+        try:
+            if not sender.ready():
+                self._exchange.wait(sender, WAIT_S)
+            sender.send(*token)
+        except ChannelError as error:
+            raise Elsewhere(error) from error
+
+
+class LeavingOrLost(Leaving):
+    """The same on an edge that drops: the newest token goes where there is no room for it."""
+
+    def __init__(self, exchange: Exchange, sender: Sender) -> None:
+        super().__init__(exchange, sender)
+        self.dropped = 0
+
+    def append(self, token: Token) -> None:
+        """Send a token, or lose it."""
+        self._exchange.drain()
+        if self._sender.ready():
+            super().append(token)
+        else:
+            self.dropped += 1
+
+
+class FirstCome(deque[Token]):
+    """Several queues as one: whatever is here first is taken first."""
+
+    def __init__(self, exchange: Exchange, queues: list[Queue]) -> None:
+        super().__init__()
+        self._exchange, self._queues = exchange, queues
+
+    def popleft(self) -> Token:
+        """A token of any of them."""
+        self._exchange.wait_until(lambda: len(self) > 0, (), WAIT_S)
+        return next(queue for queue in self._queues if len(queue)).popleft()
+
+    def append(self, token: Token) -> None:
+        """A token from this site goes into the first, which is its own."""
+        self._queues[0].append(token)
+
+    def __len__(self) -> int:
+        """Tokens that could be taken now."""
+        return sum(map(len, self._queues))
+
+
+class Ends:
+    """The versions of a state that lives elsewhere, as the rounds there ended with them."""
+
+    def __init__(self, site: Site, arriving: Arriving, lag: int) -> None:
+        self._site, self._arriving = site, arriving
+        self._ends: deque[State] = deque(maxlen=lag + 1)
+        self._rounds = -1  # rounds whose end has come; before them, version 0
+
+    def take(self) -> Token:
+        """The version at the end of round r - 1 - lag."""
+        while self._rounds < self._site.rounds:
+            state = self._arriving.popleft()[0]
+            if self._rounds < 0:
+                self._ends.extend([state] * (self._ends.maxlen or 1))
+            else:
+                self._ends.append(self._ends[-1] if state is None else state)
+            self._rounds += 1
+        return self._ends[0], self._ends[0].clock
+
+
+class Newest:
+    """The newest version that has come of a state that lives elsewhere."""
+
+    def __init__(self, arriving: Arriving) -> None:
+        self._arriving = arriving
+        self._state: State | None = None
+
+    def take(self) -> Token:
+        """Whatever is newest; the first is waited for."""
+        while self._state is None or len(self._arriving):
+            state = self._arriving.popleft()[0]
+            self._state = state or self._state
+        return self._state, self._state.clock
+
+
+class SiteHome(Home):
+    """The home of one site's instances."""
+
+    def __init__(self, checked: Checked, layout: Layout, name: str, exchange: Exchange) -> None:
+        super().__init__()
+        self._checked, self._layout, self.name = checked, layout, name
+        self._exchange = exchange
+        lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
+        self._views: dict[tuple[PortRef, int], Take] = {}
+        self._rounds = max(lags, default=0) + SLACK_ROUNDS
+
+    def has(self, node: str, replica: int) -> bool:
+        return self._layout.where[node, replica] == self.name
+
+    def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
+        peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
+        receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
+        return Arriving(self._exchange, receiver, tokens)
+
+    def giving(self, edge: Edge, lane: Lane) -> Queue:
+        peer = self._layout.where[edge.to.node, lane[2]]
+        sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
+        if edge.when_full == "drop_oldest":
+            return LeavingOrLost(self._exchange, sender)
+        return Leaving(self._exchange, sender)
+
+    def joined(self, queues: list[Queue]) -> Queue:
+        return FirstCome(self._exchange, queues)
+
+    def view(self, edge: Edge, replica: int) -> Take:
+        """The same view whenever a phase connects the instance anew."""
+        if (edge.to, replica) not in self._views:
+            self._views[edge.to, replica] = self._new_view(edge, replica)
+        return self._views[edge.to, replica]
+
+    def _new_view(self, edge: Edge, replica: int) -> Take:
+        """An end of each round, or the versions that pace, or the newest."""
+        peer = self._layout.where[edge.source.node, 0]
+        receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=_STATES)
+        arriving = Arriving(self._exchange, receiver)
+        if edge.every is not None:
+            return lambda: _as_token(arriving.popleft()[0])
+        if edge.latest:
+            return Newest(arriving).take
+        return Ends(self.site, arriving, edge.lag).take
+
+    def readers(self, edge: Edge, versions: Versions) -> list[Push]:
+        """Each reader elsewhere is sent version 0, and then what each round ended with."""
+        return [self._reader(edge, replica, versions) for replica in self._elsewhere(edge)]
+
+    def _reader(self, edge: Edge, replica: int, versions: Versions) -> Push:
+        leaving = self._state_lane(edge, replica)
+        last: list[State | None] = [None]
+
+        def push(token: Token) -> None:
+            state = token[0]
+            leaving.append((None if state is last[0] else state, START))
+            last[0] = state
+
+        push((versions.newest(), START))
+        return push
+
+    def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:
+        """What sends the versions that pace instances elsewhere."""
+        return [self._teller(edge, replica, versions) for replica in self._elsewhere(edge)]
+
+    def _teller(self, edge: Edge, replica: int, versions: Versions) -> Callable[[], None]:
+        leaving = self._state_lane(edge, replica)
+        return lambda: leaving.append((versions.newest(), START))
+
+    def _state_lane(self, edge: Edge, replica: int) -> Leaving:
+        peer = self._layout.where[edge.to.node, replica]
+        sender = self._exchange.sender(_state_name(edge, replica), peer, bound=_STATES)
+        return Leaving(self._exchange, sender)
+
+    def _elsewhere(self, edge: Edge) -> list[int]:
+        replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
+        return [r for r in replicas if not self.has(edge.to.node, r)]
+
+    def _bound(self, edge: Edge) -> Bound:
+        """Room for some rounds, unless the graph says how much."""
+        capacity = self._checked.program.capacity[edge.to]
+        return Bound(tokens=capacity if edge.capacity else capacity * self._rounds)
+
+
+_STATES = Bound(tokens=STATE_TOKENS)
+
+
+def _name(edge: Edge, lane: Lane) -> str:
+    return f"{edge.to}:{lane[0]}.{lane[1]}.{lane[2]}"
+
+
+def _state_name(edge: Edge, replica: int) -> str:
+    return f"{edge.to}#{replica}"
+
+
+def _as_token(state: State) -> Token:
+    return state, state.clock
