@@ -76,10 +76,17 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit, "changed": bool(changed)}
 
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
 def limit_threads(count: int) -> None:
-    """Let every loaded numerical library use so many threads: another number changes bits."""
+    """Let every numerical library use so many threads: another number changes bits.
+
+    Those that are loaded are told; those that a node may load yet read it from the environment.
+    """
     from threadpoolctl import threadpool_limits
 
+    os.environ.update(dict.fromkeys(THREADS, str(count)))
     threadpool_limits(count)
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -321,7 +321,7 @@ class Coordinator:
         for told in sorted(now, key=lambda t: t.position):
             if self._before_cut(told.position):
                 self.sink.record(told.teller, told.record)
-        for rounds in [r for r in self._did if final is not None and r < final - 1]:
+        for rounds in [r for r in self._did if final is not None and r < self._settled - 1]:
             del self._did[rounds]
 
     def _before_cut(self, position: tuple[int, ...]) -> bool:
@@ -420,7 +420,12 @@ class Coordinator:
         granted = self._final + lease
         if granted > self._granted:
             self._granted = granted
-            self._say("grant", granted, self._final)
+            self._say("grant", granted, self._settled)
+
+    @property
+    def _settled(self) -> int:
+        """Rounds that no cut can go back to."""
+        return self._final if self._stop is None else min(self._final, self._stop[0])
 
     def _say(self, *words: Any) -> None:
         for name in self.names:
