@@ -149,7 +149,7 @@ def test_every_dtype_comes_back(code: str) -> None:
         {(1, 2): [None]},
         START,
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_special_values_come_back_exactly(value: Any) -> None:
     back = there_and_back(value)

@@ -148,7 +148,7 @@ def test_a_site_among_threads_loads_no_sockets() -> None:
         (State({"w": np.zeros(5, np.float32)}), 20),
         ([np.zeros(2), {"k": "word"}, (b"x",)], 21),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_the_size_of_a_value_is_about_what_it_holds(value: object, size: int) -> None:
     assert size_bytes(value) == size
