@@ -32,8 +32,8 @@ def run(arguments: Namespace) -> int:
     )
     try:
         return _ended(arguments, made.run())
-    except (UsageError, BrokenPipeError):
-        raise
+    except (UsageError, OSError):
+        raise  # what a node or the folder meets comes as another error: this is our own output
     except KeyboardInterrupt:
         return _ended(arguments, made.ended or made.result("interrupted", "stopped at once"))
     except Exception as error:

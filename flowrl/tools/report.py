@@ -164,7 +164,9 @@ def bottleneck_sentence(busy_s: Mapping[str, float], firing_s: float) -> str:
 
 
 def run_text(result: RunResult) -> str:
-    """How a run ended, in some lines."""
+    """How a run ended, in some lines; in one, if it could not even make its folder."""
+    if not result.run_dir:
+        return f"{result.status}: {result.why}"
     done = f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations"
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [

@@ -63,7 +63,7 @@ def test_json_is_one_line_also_when_there_can_be_no_folder(flowrl: Flowrl, folde
     (folder / "file").write_text("")
     status, out, err = flowrl("run", "g.yaml", "--out", "file/r", "--json")
     told = one_line(out)
-    assert (status, told["status"], told["run_dir"]) == (1, "failed", "file/r")
+    assert (status, told["status"], told["run_dir"]) == (1, "failed", "")
     assert err == (
         "flowrl: file/r: cannot be written: Not a directory; mend that, or choose another --out\n"
     )
