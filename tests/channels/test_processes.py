@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -65,12 +66,13 @@ def child(kind: str, folder: SocketFolder) -> Iterator[Child]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketFolder]:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = SocketFolder()
-    yield folder
-    folder.close()
-    assert not list(tmp_path.iterdir())
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketFolder]:
+    with TemporaryDirectory() as place:  # a short path: pytest's are too long for sockets
+        monkeypatch.setattr("tempfile.tempdir", place)
+        folder = SocketFolder()
+        yield folder
+        folder.close()
+        assert not os.listdir(place)
 
 
 @pytest.mark.parametrize("kind", SOCKETS)
