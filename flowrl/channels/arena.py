@@ -194,5 +194,5 @@ def _free_slot(slabs: list[Slab]) -> Slot | None:
 
 def slot_size(nbytes: int) -> int:
     """The slot for a payload: whole pages, four sizes to each doubling, so that few slabs serve all."""
-    step = max(4096, 1 << (nbytes.bit_length() - 3))
+    step = max(4096, 1 << max(nbytes.bit_length() - 3, 0))
     return -(-nbytes // step) * step

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flowrl.channels.errors import CallFailed, Closed
+from flowrl.channels.errors import Broken, CallFailed, Closed
 from flowrl.channels.exchange import Exchange
 from flowrl.channels.receiver import Receiver
 from flowrl.channels.sender import Sender
@@ -31,6 +31,10 @@ class Caller:
         """Call a method there; its answer, and the clock that it came with."""
         self._exchange.wait(self._requests, deadline_s)
         self._requests.send((method, *arguments), clock)
+        return self.answer(method, deadline_s)
+
+    def answer(self, method: str, deadline_s: float) -> tuple[Any, Clock]:
+        """Wait for the answer to a request that was sent."""
         self._exchange.wait(self._answers, deadline_s)
         (worked, value), then = self._answers.take()
         if not worked:
@@ -44,7 +48,8 @@ class Desk:
     def __init__(
         self, exchange: Exchange, requests: Receiver, answers: Sender, serve: Serve
     ) -> None:
-        self._requests, self._answers, self._serve = requests, answers, serve
+        self._exchange, self._serve = exchange, serve
+        self._requests, self._answers = requests, answers
         self._busy = False
         exchange.serve(self.work)
 
@@ -65,9 +70,10 @@ class Desk:
             value, then = self._serve(method, tuple(arguments), clock)
         except Exception as error:
             self._reply((False, f"{type(error).__name__}: {error}"), clock)
+            self._exchange.flush()
             raise  # the failure is this site's: the caller only hears of it
         self._reply((True, value), then)
 
     def _reply(self, answer: tuple[bool, Any], clock: Clock) -> None:
-        with suppress(Closed):  # the caller is gone, and needs none
+        with suppress(Closed, Broken):  # the caller is gone, and needs none
             self._answers.send(answer, clock)

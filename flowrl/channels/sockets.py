@@ -66,15 +66,14 @@ class Sockets:
         socket = self._context.socket(zmq.PULL)
         socket.linger = 0
         socket.maxmsgsize = self.limit_bytes
+        self._inbound.append(socket)
         if address.startswith("tcp:"):
             self._secure(address, socket)
         self._monitors.append(socket.get_monitor_socket(WATCHED))
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
-            socket.close()
             raise UsageError(f"{address}: cannot listen: {error}") from None
-        self._inbound.append(socket)
         bound = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(bound, bytes)
         return bound.rstrip(b"\0").decode()

@@ -34,10 +34,11 @@ def check(arguments: Namespace) -> int:
 
     try:
         checked = read(arguments)
-    except GraphError as error:
+    except (GraphError, UsageError) as error:
         if not arguments.json:
             raise
-        print(json.dumps(_unreadable(error.problems)))
+        told = error.problems if isinstance(error, GraphError) else (Problem("", str(error)),)
+        print(json.dumps(_unreadable(told)))
         return 2
     print(json.dumps(check_json(checked)) if arguments.json else check_text(checked))
     return 0 if checked.ok else 2

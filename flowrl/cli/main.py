@@ -24,18 +24,29 @@ Parser = argparse.ArgumentParser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """One verb; the exit status: 0 done, 1 failed, 2 wrong graph or arguments, 130 interrupted."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a letter ends no run
+    _ready_streams()
     try:
         try:
             return _main(argv)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone; Python shall not try to reach him when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        pass  # whoever read our output has gone, and knows it
+    except OSError as error:
+        print(f"flowrl: {error.strerror or error}", file=sys.stderr)
+    # Python shall not try to write the rest when it ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def _ready_streams() -> None:
+    """A stream that was closed swallows what it is told; a letter that a terminal lacks ends no run."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we live
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -32,8 +32,8 @@ def run(arguments: Namespace) -> int:
     )
     try:
         return _ended(arguments, made.run())
-    except (UsageError, BrokenPipeError):
-        raise
+    except (UsageError, OSError):
+        raise  # what a node or the folder meets comes as another error: this is our own output
     except KeyboardInterrupt:
         return _ended(arguments, made.ended or made.result("interrupted", "stopped at once"))
     except Exception as error:
@@ -53,7 +53,7 @@ def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
 def _ended(arguments: Namespace, result: RunResult) -> int:
     if arguments.json:
         print(json.dumps(result.as_dict()), flush=True)
-    elif not arguments.quiet:
+    elif result.run_dir and not arguments.quiet:  # else it could not even make its folder
         print(run_text(result))
     return {"failed": 1, "interrupted": 130}.get(result.status, 0)
 
@@ -62,5 +62,7 @@ def _tell(error: Exception) -> None:
     """The first cause: where it was raised, and then in a line what it means."""
     cause = error.__cause__ if isinstance(error, NodeError) else error
     if cause is not None and not isinstance(cause, FlowError):
+        while cause.__cause__ is not None:  # what was made of it on the way is in error.txt
+            cause = cause.__cause__
         print("".join(traceback.format_exception(cause)), file=sys.stderr, end="")
     print(f"flowrl: {error}", file=sys.stderr)

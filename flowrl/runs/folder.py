@@ -38,10 +38,12 @@ def new_folder(graph: str, out: str | Path | None) -> Path:
         path = Path(out)
         with told(path):
             path.mkdir(parents=True, exist_ok=True)
-            if (path / "graph.yaml").exists():
+            try:
+                (path / "graph.yaml").touch(exist_ok=False)  # of two runs at once, one gets it
+            except FileExistsError:
                 raise UsageError(
                     f"--out {path}: there is a run in it already; give another folder, or remove it"
-                )
+                ) from None
         return path
     stem = f"{graph}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):

@@ -130,7 +130,7 @@ class Run:
         wall_s, done = self.wall_s, self.done
         return RunResult(
             graph=self.graph.name,
-            run_dir=str(self.folder.path if self.folder else self.out or ""),
+            run_dir=str(self.folder.path) if self.folder else "",
             placement=self.placement,
             status=status,
             deterministic=self.checked.deterministic,

@@ -41,6 +41,8 @@ def locate_graph(name: str) -> Path:
         return path
     if os.path.isdir(name):
         raise UsageError(f"{name}: is a folder; give the graph file in it")
+    if os.path.exists(name):
+        raise UsageError(f"{name}: is not a regular file; write the graph into one")
     raise UsageError(
         f"{name}: there is no such file or bundled graph; {nearest(name, bundled_graphs())}"
     )

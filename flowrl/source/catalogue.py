@@ -88,10 +88,10 @@ class Catalogue:
             found = importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and (module == error.name or module.startswith(error.name + ".")):
-                beside = " or ".join(str(f) for f in self.folders) or "the graph"
+                beside = " or ".join("this folder" if f == Path() else str(f) for f in self.folders)
                 raise UnknownType(
                     f"'{path}': there is no module '{error.name}'",
-                    f"install it, or put it beside {beside}",
+                    f"install it, or put it into {beside or 'the folder of the graph'}",
                 ) from error
             raise UnknownType(f"'{path}' needs the module '{error.name}'", "install it") from error
         except (Exception, SystemExit) as error:

@@ -83,10 +83,11 @@ class Sets:
         if key in cls.ports:
             self.of_edge(PortRef(prefix + name, key), cls, path[2:], value)
             return tree
+        known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
         for part, fields in self.part_params(cls, node, tree):
             if key in fields:
                 return put(tree, ["nodes", name, part, *path[1:]], value)
-        known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
+            known.update(fields)
         what = f"'{prefix}{name}' has no parameter '{key}'"
         self.problems.tell(value.mark, what, nearest(key, known))
         return tree

@@ -164,11 +164,13 @@ def bottleneck_sentence(busy_s: Mapping[str, float], firing_s: float) -> str:
 
 
 def run_text(result: RunResult) -> str:
-    """How a run ended, in some lines."""
+    """How a run ended, in some lines; why it failed was told with the error."""
     done = f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations"
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
-        f"{result.status}: {result.why}",
+        "failed: its folder has an error.txt"
+        if result.status == "failed"
+        else f"{result.status}: {result.why}",
         f"{done}, {result.episodes:,} episodes {pace}",
     ]
     if result.eval_return is not None:

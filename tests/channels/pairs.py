@@ -94,5 +94,5 @@ def pair(
     try:
         yield two_sites
     finally:
-        a.close(drop=True)
-        b.close(drop=True)
+        two_sites.a.close(drop=True)
+        two_sites.b.close(drop=True)

@@ -3,13 +3,14 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from flowrl.runs.folder import read_lines
-from tests.cli.conftest import Called, one_line, write
+from tests.cli.conftest import ENV, Called, one_line, process, write
 
 Flowrl = Callable[..., Called]
 
@@ -68,5 +69,33 @@ def test_a_disk_that_is_read_only_is_told(disk: Callable[[str], Path], flowrl: F
     at = disk("size=64k,ro")
     status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"))
     why = f"{at}/r: cannot be written: Read-only file system; mend that, or choose another --out"
-    assert (status, err) == (1, f"flowrl: {why}\n")
-    assert f"failed: {why}\n" in out
+    assert (status, out, err) == (1, "", f"flowrl: {why}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", [["graphs"], ["check", "g.yaml"], ["run", "g.yaml"]])
+def test_output_that_cannot_be_written_is_told_in_a_line(folder: Path, words: list[str]) -> None:
+    with (
+        Path("/dev/full").open("w") as full,
+        process(*words, folder=folder, stdout=full) as running,
+    ):
+        _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (1, "flowrl: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", [["graphs"], ["run", "g.yaml", "--train-iters", "2"]])
+def test_a_closed_output_is_no_error(folder: Path, words: list[str]) -> None:
+    shell = ["sh", "-c", '"$0" -m flowrl "$@" >&-', sys.executable, *words]
+    more = {"env": ENV, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run(shell, cwd=folder, check=False, **more)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_of_two_runs_one_gets_the_folder(folder: Path) -> None:
+    words = ("run", "g.yaml", "--out", "r", "--quiet", "--train-iters", "2")
+    with process(*words, folder=folder) as a, process(*words, folder=folder) as b:
+        told = sorted((each.wait(60), *each.communicate()) for each in (a, b))
+    assert told[0] == (0, "", "")
+    taken = "flowrl: --out r: there is a run in it already; give another folder, or remove it\n"
+    assert told[1] == (2, "", taken)
+    assert json.loads((folder / "r" / "summary.json").read_text())["status"] != "failed"

@@ -1,6 +1,7 @@
 """The other verbs: check, eval, and what all have in common."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,6 +50,19 @@ def test_check_json_is_one_line_also_for_a_file_that_is_no_graph(
     told = one_line(out)
     assert (status, told["ok"], bool(told["problems"])) == (2, False, True)
     assert set(CHECK_KEYS) <= set(told)
+
+
+def test_check_json_is_one_line_also_where_there_is_no_graph(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("check", "none.yaml", "--json")
+    assert (status, err) == (2, "")
+    [problem] = one_line(out)["problems"]
+    assert problem["what"].startswith("none.yaml: there is no such file or bundled graph; known: ")
+
+
+def test_a_pipe_is_no_graph(flowrl: Flowrl, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    status, _, err = flowrl("check", "pipe")
+    assert (status, err) == (2, "flowrl: pipe: is not a regular file; write the graph into one\n")
 
 
 def test_check_neither_loads_torch_nor_tensorboard(folder: Path) -> None:

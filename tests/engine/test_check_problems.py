@@ -107,7 +107,7 @@ def test_a_part_of_another_kind_is_told(problems):
         (
             "no_such_module:Class",
             "'no_such_module:Class': there is no module 'no_such_module'; install it, or put it "
-            "beside .",
+            "into this folder",
         ),
     ],
 )

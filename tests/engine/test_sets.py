@@ -131,8 +131,13 @@ def test_a_node_of_a_part_graph_is_reached_by_its_full_name(write, checked):
         (
             "learner.lrr",
             "1",
-            "--set learner.lrr=1: 'learner' has no parameter 'lrr'; known: data, every, "
-            "on_failure, on_policy, policy, priorities, replicas, type, weights",
+            "--set learner.lrr=1: 'learner' has no parameter 'lrr'; did you mean 'lr'?",
+        ),
+        (
+            "learner.zzz",
+            "1",
+            "--set learner.zzz=1: 'learner' has no parameter 'zzz'; known: data, dtype, every, "
+            "gives, lr, needs, on_failure, on_policy, policy, priorities, replicas, shape, …",
         ),
         (
             "learner.lr",

@@ -1,0 +1,303 @@
+"""What a message can carry arrives exactly as it was; what it cannot carry is named; hostile bytes are refused."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hn
+
+from flowrl.batch import Batch
+from flowrl.channels import Refused, Unsendable
+from flowrl.channels.decode import Received, decode
+from flowrl.channels.encode import ALIGN, ARRAY, DEPTH, encode
+from flowrl.channels.message import SURROGATES, Heads, place
+from flowrl.state import START, Clock, Count, State
+
+
+def there_and_back(value: Any, by_frames: bool = False) -> Any:
+    """Through bytes, as in the body of a message, or as frames."""
+    tree, payload = encode(value)
+    packed = msgpack.packb(tree, unicode_errors=SURROGATES)
+    tree = msgpack.unpackb(packed, unicode_errors=SURROGATES)
+    if by_frames:
+        frames = [np.frombuffer(bytes(frame), np.uint8) for frame in payload.frames()]
+        return decode(tree, Received.of_frames(frames))
+    body = b"0" * ALIGN + payload.joined()
+    return decode(tree, Received(body, ALIGN, len(body) - ALIGN))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in type, dtype, shape, order in memory, and value; NaN is itself."""
+    if isinstance(a, np.generic) and isinstance(b, np.generic):  # (a longlong is an int64)
+        return a.dtype == b.dtype and _equal(a, b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return bool(a.dtype == b.dtype and a.shape == b.shape) and _equal(a, b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return same(list(a.items()), list(b.items()))
+    if isinstance(a, Batch):
+        return same(dict(a.columns), dict(b.columns))
+    if isinstance(a, State):
+        mine, its = ((dict(s.arrays), dict(s.command), s.version, s.clock) for s in (a, b))
+        return same(mine, its)
+    if isinstance(a, Clock):
+        return a.counts == b.counts
+    return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """The same bits; but of a long double, whose bytes hold rubbish between the numbers, the same value."""
+    if a.dtype.char in "gG":
+        return bool(np.array_equal(a, b, equal_nan=True))
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def _titled(dtype: np.dtype) -> bool:
+    """Whether a field has a second name, which numpy itself is about to forget."""
+    if dtype.subdtype:
+        return _titled(dtype.base)
+    return any(len(f) > 2 or _titled(f[0]) for f in (dtype.fields or {}).values())
+
+
+DTYPES = st.one_of(
+    hn.scalar_dtypes(),
+    hn.byte_string_dtypes(max_len=5, min_len=1),
+    hn.unicode_string_dtypes(max_len=5, min_len=1),
+    hn.array_dtypes(),
+    hn.nested_dtypes(
+        st.one_of(hn.scalar_dtypes(), hn.byte_string_dtypes(min_len=1, max_len=4)), max_leaves=3
+    ),
+)
+ARRAYS = DTYPES.filter(lambda dtype: not _titled(dtype)).flatmap(
+    lambda dtype: hn.arrays(
+        dtype.base if dtype.shape else dtype,
+        hn.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+    )
+)
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.binary(),
+    st.text(),
+    st.text(st.characters(categories=["Cs"])),
+)
+VALUES = st.recursive(
+    st.one_of(PLAIN, ARRAYS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(
+            st.one_of(st.text(), st.integers(), st.tuples(st.booleans())), inner, max_size=3
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES, st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_values_come_back_exactly(value: Any, by_frames: bool) -> None:
+    assert same(there_and_back(value, by_frames), value)
+
+
+@pytest.mark.parametrize("code", np.typecodes["All"].replace("O", ""))
+def test_every_dtype_comes_back(code: str) -> None:
+    dtype = np.dtype({"S": "S3", "U": "U3", "V": "V3", "M": "M8[s]", "m": "m8[s]"}.get(code, code))
+    for order in "<>":
+        array = np.zeros((2, 3), dtype.newbyteorder(order))
+        assert same(there_and_back(array), array)
+    assert same(there_and_back(array[0, 0]), array[0, 0])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63,
+        2**64,
+        -(2**63),
+        -(2**63) - 1,
+        10**100,
+        -0.0,
+        math.inf,
+        "\ud800",
+        "",
+        b"",
+        np.str_("text"),
+        np.bytes_(b"bytes"),
+        np.datetime64("NaT"),
+        np.timedelta64(3),
+        np.bool_(True),
+        np.void(b"12"),
+        np.longdouble("0.1"),
+        np.float64(1),
+        [],
+        (),
+        {},
+        [[]],
+        {(1, 2): [None]},
+        START,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_special_values_come_back_exactly(value: Any) -> None:
+    back = there_and_back(value)
+    assert same(back, value)
+    if isinstance(value, float):
+        assert math.copysign(1, back) == math.copysign(1, value)
+
+
+def test_a_state_comes_back_with_its_command_version_and_clock() -> None:
+    clock = Clock({"learner": Count(0, 0, 7), "collector#1": Count(96, 3, 0)})
+    state = State({"w": np.ones((3, 4), np.float32), "b": np.array(1.0)}, {"eps": 0.1}, 7, clock)
+    assert same(there_and_back(state), state)
+
+
+def test_a_batch_comes_back_with_its_columns_in_order() -> None:
+    batch = Batch({"z": np.arange(4), "a": np.zeros((4, 0)), "m": np.ones((4, 2, 2), ">f2")})
+    back = there_and_back(batch)
+    assert same(back, batch)
+    assert back.rows == 4
+    assert same(there_and_back(Batch({})), Batch({}))
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (2, 0, 1)])
+def test_the_order_of_axes_in_memory_is_kept(axes: tuple[int, ...]) -> None:
+    array = np.arange(24.0).reshape(2, 3, 4).transpose(axes)
+    back = there_and_back(array)
+    assert back.strides == array.strides
+    assert same(back, array)
+
+
+def test_arrays_in_a_payload_are_aligned_and_not_copied() -> None:
+    tree, payload = encode([np.arange(3, dtype=np.uint8), np.arange(5.0)])
+    assert [begin % ALIGN for begin, _ in payload.arrays] == [0, 0]
+    body = payload.joined()
+    _, doubles = decode(msgpack.unpackb(msgpack.packb(tree)), Received(body, 0, len(body)))
+    assert np.shares_memory(doubles, np.frombuffer(body, np.uint8))
+    assert not doubles.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({1, 2}, "cannot send a builtins.set; tokens hold None, booleans"),
+        ([object()], "cannot send a builtins.object"),
+        (np.array([None]), "cannot send an array of dtype object"),
+        (np.ma.array([1]), "cannot send a numpy.ma.MaskedArray"),
+        (Count(1, 2, 3), "cannot send a flowrl.state.Count"),
+        (
+            np.zeros(2, np.dtype({"names": ["a"], "formats": ["i4"], "itemsize": 16})),
+            "cannot send an array of",
+        ),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_cannot_be_sent_is_named(value: Any, says: str) -> None:
+    with pytest.raises(Unsendable) as error:
+        encode(value)
+    assert str(error.value).startswith(says)
+
+
+def test_what_nests_too_deeply_is_named() -> None:
+    value: list[Any] = []
+    for _ in range(DEPTH - 1):
+        value = [value]
+    assert same(there_and_back(value), value)
+    with pytest.raises(Unsendable, match=f"nests more than {DEPTH} deep"):
+        encode([value])
+
+
+# hostile bytes
+
+TREES = st.recursive(
+    st.one_of(
+        PLAIN.filter(lambda v: not isinstance(v, int) or abs(v) < 2**63),
+        st.sampled_from(range(-1, 12)),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=6),
+        st.tuples(st.sampled_from(range(11)), inner, inner, inner).map(list),
+        st.tuples(
+            st.just(ARRAY),
+            st.sampled_from(
+                [
+                    "<f8",
+                    "|O",
+                    "<f4,<f4",
+                    "<M8[zz]",
+                    "|V0",
+                    "<U0",
+                    "<f999999999",
+                    [["a", "<i4", [2]]],
+                    [],
+                ]
+            ),
+            st.lists(st.one_of(st.integers(-1, 9), st.just(2**62)), max_size=4),
+            st.integers(-64, 200),
+            st.lists(st.integers(-3, 5), max_size=4),
+        ).map(list),
+    ),
+    max_leaves=12,
+)
+
+
+@given(TREES)
+@settings(max_examples=500, deadline=None)
+def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
+    body = bytes(128)
+    for payload in (Received(body, 0, 128), Received.of_frames([np.zeros(64, np.uint8)])):
+        with suppress(Refused):
+            decode(tree, payload)
+
+
+@given(st.binary(max_size=200), st.binary(max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> None:
+    heads = Heads(b"run", "me")
+    for head in (garbage, heads.head([garbage], 0), heads.head([], len(garbage)) + tail):
+        with suppress(Refused):
+            _, body_bytes, items = heads.read(head)
+            place(items, body_bytes, [np.frombuffer(tail, np.uint8)], None)
+
+
+@given(st.integers(0, 300), st.integers(0, 255))
+@settings(max_examples=300, deadline=None)
+def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
+    heads = Heads(b"run", "me")
+    value = Batch({"x": np.arange(5.0), "y": np.zeros((5, 2), np.int8)})
+    tree, payload = encode(value)
+    body = payload.joined()
+    head = bytearray(heads.head([heads.pack([0, "lane", 0, 0, None, tree, len(body)])], len(body)))
+    head[at % len(head)] = byte
+    with suppress(Refused):
+        _, body_bytes, items = heads.read(bytes(head))
+        for item in place(items, body_bytes, [np.frombuffer(body, np.uint8)], None):
+            decode(item[5], item[6])
+
+
+def test_an_array_cannot_reach_beyond_its_payload() -> None:
+    memory = b"the token before" + bytes(64) + b"the token after!"
+    with pytest.raises(Refused, match="payload"):
+        decode([ARRAY, "|u1", [65], 0], Received(memory, 16, 64))
+    with pytest.raises(Refused, match="payload"):
+        decode([ARRAY, "|u1", [1], 64], Received(memory, 16, 64))
+    with pytest.raises(Refused, match="payload"):
+        decode([ARRAY, "<f8", [2**61], 0], Received(memory, 16, 64))
+
+
+def test_objects_are_refused() -> None:
+    for dtype in ("|O", "O", "|O8", "object", "<f4,|O", [["a", "|O", []]]):
+        with pytest.raises(Refused, match="dtype"):
+            decode([ARRAY, dtype, [1], 0], Received(bytes(64), 0, 64))

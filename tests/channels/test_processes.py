@@ -1,0 +1,161 @@
+"""Sites in processes of their own, and their deaths."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+from flowrl.channels import Closed, Exchange, Mailbox, PeerLost, Receiver, Sender
+from flowrl.channels.folder import LOCK, PREFIX, SocketFolder, sweep
+from flowrl.channels.keys import Keys, new_pair
+from flowrl.errors import UsageError
+from tests.channels.pairs import RUN, SOCKETS
+
+BIG = 200_000
+
+
+@dataclass
+class Child:
+    """Site b, and our site a with its lanes."""
+
+    process: subprocess.Popen[str]
+    exchange: Exchange
+    there: Sender
+    back: Receiver
+
+    def dead(self, peer: str) -> str | None:
+        """What the operating system knows of it."""
+        status = self.process.poll()
+        return None if status is None else f"its process ended with status {status}"
+
+
+@contextmanager
+def child(kind: str, folder: SocketFolder) -> Iterator[Child]:
+    one, two = new_pair(), new_pair()
+    curve = kind == "curve"
+    keys = Keys(*one, {"b": two[0]}) if curve else None
+    mailbox = Mailbox("a", RUN, keys=keys, shared_bytes=64 << 20 if kind == "shared" else 0)
+    mine = mailbox.listen("tcp://127.0.0.1:*" if curve else folder.address("a"))
+    its = "tcp://127.0.0.1:*" if curve else folder.address("b")
+    words = [kind, its, mine, *((k.decode() for k in (*two, one[0])) if curve else ())]
+    command = [sys.executable, "-m", "tests.channels.child", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        mailbox.meet("b", process.stdout.readline().strip())
+        exchange = Exchange(mailbox)
+        found = Child(
+            process, exchange, exchange.sender("there", "b"), exchange.receiver("back", "b")
+        )
+        exchange._alive = found.dead
+        exchange.wait(found.back, 20)
+        assert found.back.take()[0] == "here"
+        try:
+            yield found
+        finally:
+            exchange.close(drop=True)
+            process.kill()
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketFolder]:
+    with TemporaryDirectory() as place:  # a short path: pytest's are too long for sockets
+        monkeypatch.setattr("tempfile.tempdir", place)
+        folder = SocketFolder()
+        yield folder
+        folder.close()
+        assert not os.listdir(place)
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+def test_processes_exchange_tokens_and_one_that_is_killed_is_missed(
+    kind: str, folder: SocketFolder
+) -> None:
+    before = set(os.listdir("/dev/shm"))
+    with child(kind, folder) as site:
+        held = []
+        for i in range(60):
+            site.exchange.wait(site.there, 10)
+            site.there.send(np.full(BIG if i % 2 else 10, i, np.int32))
+            site.exchange.wait(site.back, 10)
+            held.append(site.back.take()[0])
+        assert [int(v.max()) for v in held] == [2 * i for i in range(60)]
+        shared = site.exchange.mailbox.statistics().shared_tokens
+        assert (shared > 0) == (kind == "shared")
+        site.there.send("die")
+        with pytest.raises(PeerLost, match="site 'b' is lost: its process ended with status -9"):
+            site.exchange.wait(site.back, 10)
+        assert [int(v.min()) for v in held] == [2 * i for i in range(60)], (
+            "views outlive the sender"
+        )
+        assert set(os.listdir("/dev/shm")) == before
+        assert site.exchange.mailbox.statistics().refused == {}
+
+
+def test_processes_part_in_peace(folder: SocketFolder) -> None:
+    with child("shared", folder) as site:
+        for i in range(3):
+            site.there.send(np.full(BIG, i))
+        site.there.close()
+        taken = []
+        for _ in range(3):
+            site.exchange.wait(site.back, 10)
+            taken.append(int(site.back.take()[0][-1]))
+        assert taken == [0, 2, 4]
+        site.exchange.wait(site.back, 10)
+        with pytest.raises(Closed, match="lane 'back' was closed by site 'b'"):
+            site.back.take()
+        site.exchange.flush()
+        assert site.process.wait(10) == 0
+
+
+# the folder
+
+
+def test_the_folder_is_for_this_user_only(folder: SocketFolder) -> None:
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_address_is_short_however_long_the_name(folder: SocketFolder) -> None:
+    one, other = folder.address("collector#1/" * 40), folder.address("learner")
+    assert len(one) == len(other)
+    assert one != other
+
+
+def test_a_folder_too_deep_for_sockets_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    folder = SocketFolder()
+    with pytest.raises(UsageError, match="the path is too long for a socket; set TMPDIR"):
+        folder.address("a")
+    folder.close()
+
+
+def test_the_folder_of_a_killed_run_is_swept_and_that_of_a_living_one_is_not(
+    folder: SocketFolder,
+) -> None:
+    code = (
+        "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from flowrl.channels.folder import SocketFolder\n"
+        "folder = SocketFolder(); (folder.path / 'socket').touch()\n"
+        "print(folder.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    command = [sys.executable, "-c", code, str(folder.path.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    dead = Path(done.stdout.strip())
+    assert dead.name.startswith(PREFIX)
+    assert (dead / "socket").exists()
+    sweep()
+    assert not dead.exists()
+    assert (folder.path / LOCK).exists()

@@ -1,0 +1,331 @@
+"""Sockets that are cut, and mail from who has no business here: nothing lost, nothing doubled, no harm done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+
+from flowrl.channels import Bound, Exchange, Mailbox, Unsendable
+from flowrl.channels.encode import encode
+from flowrl.channels.items import CREDIT, SLAB, TOKEN, WANT
+from flowrl.channels.keys import Keys, new_pair
+from flowrl.channels.message import Heads
+from flowrl.errors import UsageError
+from tests.channels.pairs import RUN, SOCKETS, Pair, pair, until
+from tests.channels.proxy import Proxy
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+def test_nothing_is_lost_doubled_or_reordered_when_the_socket_is_cut(
+    kind: str, tmp_path: Path
+) -> None:
+    proxies: list[Proxy] = []
+
+    def between(address: str) -> str:
+        proxies.append(Proxy(address, tmp_path))
+        return proxies[0].address
+
+    with pair(kind, tmp_path, between) as sites:
+        sender, receiver = sites.lane(Bound(16))
+        taken: list[int] = []
+
+        def take() -> bool:
+            while len(receiver):
+                number, array = receiver.take()[0]
+                assert (array == number % 251).all()
+                taken.append(number)
+            return sender.ready()
+
+        for i in range(300):
+            if i % 60 == 30:
+                proxies[0].cut()
+            if i in (100, 200):
+                proxies[0].appetite = 1
+            if not take():
+                wait_with_nudges(sites, take)
+            sender.send((i, np.full(i * 300 % 50_000, i % 251, np.uint8)))
+        wait_with_nudges(sites, lambda: take() and len(taken) == 300)
+        assert taken == list(range(300))
+        assert proxies[0].cuts > 0
+        assert proxies[0].swallowed > 0
+        assert sender.statistics().resent > 0
+    proxies[0].close()
+
+
+def wait_with_nudges(sites: Pair, condition: Callable[[], bool]) -> None:
+    """Both sites wait at once, each asking for what may be lost, as waits do."""
+    tries = [0]
+    lanes = [*sites.a._senders.values(), *sites.b._receivers.values()]
+
+    def step() -> bool:
+        tries[0] += 1
+        if tries[0] % 100 == 0:
+            for lane in lanes:
+                lane.nudge()
+        return condition()
+
+    sites.until(step)
+
+
+@pytest.mark.parametrize("kind", ["ipc", "curve"])
+def test_a_wait_asks_again_for_what_was_lost(kind: str, tmp_path: Path) -> None:
+    proxies: list[Proxy] = []
+
+    def between(address: str) -> str:
+        proxies.append(Proxy(address, tmp_path))
+        return proxies[0].address
+
+    with pair(kind, tmp_path, between) as sites:
+        sender, receiver = sites.lane()
+        sites.flow(sender, receiver, ["the connection stands"])
+        proxies[0].appetite = 1
+        sender.send("swallowed")
+        sites.a.flush()
+        sites.until(lambda: proxies[0].cuts > 0)
+
+        def both_look() -> bool:
+            sites.a.pump()
+            return receiver.ready()
+
+        sites.b.wait_until(both_look, [receiver], 5)  # nobody else nudges
+        assert receiver.take()[0] == "swallowed"
+        assert sender.statistics().resent == 1
+    proxies[0].close()
+
+
+def test_a_site_that_binds_again_gets_what_it_missed(tmp_path: Path) -> None:
+    with pair("ipc", tmp_path) as sites:
+        sender, receiver = sites.lane()
+        sites.flow(sender, receiver, ["before"])
+        sites.b.close(drop=True)
+        sender.send("while it is away")
+        sites.a.flush()
+        again = Mailbox("b", RUN)
+        again.listen(sites.addresses["b"])
+        again.meet("a", sites.addresses["a"])
+        sites.b = Exchange(again)
+        fresh = sites.b.receiver("x", "a", 1)
+        renewed = sites.a.sender("x", "b", 1)
+        renewed.send("after")
+        sites.until(fresh.ready)
+        assert fresh.take()[0] == "after"
+        assert sites.b.mailbox.statistics().refused == {("another epoch", "a"): 1}
+
+
+# mail that is refused
+
+
+class Stranger:
+    """A socket that sends what it likes."""
+
+    def __init__(self, address: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.PUSH)
+        self.socket.linger = 0
+        self.socket.connect(address)
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.send_multipart(frames)
+
+    def close(self) -> None:
+        self._context.destroy(0)
+
+
+def token(lane: str = "x", epoch: int = 0, number: int = 0, value: object = 1) -> bytes:
+    tree, _ = encode(value)
+    return msgpack.packb([TOKEN, lane, epoch, number, None, tree, 0])
+
+
+ME, YOU = Heads(RUN, "a"), Heads(RUN, "nobody")
+BAD = {
+    "not msgpack": (b"\xc1garbage", "malformed", "?"),
+    "not a list": (msgpack.packb("text"), "malformed", "?"),
+    "too short": (msgpack.packb([RUN, "a"]), "malformed", "?"),
+    "a map": (msgpack.packb([RUN, "a", 0, {}, {1: 2}]), "malformed", "?"),
+    "another run": (Heads(b"old", "a").head([token()], 0), "another run", "?"),
+    "an unknown site": (YOU.head([token()], 0), "unknown site", "?"),
+    "an unknown kind": (ME.head([msgpack.packb([99])], 0), "malformed", "a"),
+    "no item": (ME.head([msgpack.packb(7)], 0), "malformed", "a"),
+    "a credit of words": (ME.head([msgpack.packb([CREDIT, "x", 0, "all"])], 0), "malformed", "a"),
+    "a body that is not there": (ME.head([token()], 50), "payload", "a"),
+    "a value of no kind": (
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [77], 0])], 0),
+        "kind in x",
+        "a",
+    ),
+    "a clock of words": (
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, ["now"], 1, 0])], 0),
+        "clock in x",
+        "a",
+    ),
+    "frames that are not there": (
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [3]])], 0),
+        "payload in x",
+        "a",
+    ),
+    "memory of nobody": (
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [0, 0, 9]])], 0),
+        "slab in x",
+        "a",
+    ),
+    "a credit for what was never sent": (
+        ME.head([msgpack.packb([CREDIT, "back", 0, 5])], 0),
+        "credit",
+        "a",
+    ),
+    "a wish for what was never sent": (
+        ME.head([msgpack.packb([WANT, "back", 0, 5])], 0),
+        "want",
+        "a",
+    ),
+    "a lane of another kind": (ME.head([token("back")], 0), "unknown lane", "a"),
+    "no shared memory": (
+        ME.head([msgpack.packb([SLAB, 0, 1, 0, 4096, 1])], 0),
+        "shared memory",
+        "a",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_mail_is_refused_counted_and_harmless(what: str, tmp_path: Path) -> None:
+    head, reason, peer = BAD[what]
+    with pair("ipc", tmp_path) as sites:
+        sender, receiver = sites.lane()
+        sites.b.sender("back", "a")
+        stranger = Stranger(sites.addresses["b"])
+        stranger.send(head)
+        sites.until(lambda: sites.b.mailbox.statistics().refused)
+        assert sites.b.mailbox.statistics().refused == {(reason, peer): 1}
+        assert sites.flow(sender, receiver, [1, 2, 3]) == [1, 2, 3]
+        stranger.close()
+
+
+def test_foreign_memory_is_not_opened(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+b") as file, pair("shared", tmp_path) as sites:
+        import os
+
+        stranger = Stranger(sites.addresses["b"])
+        item = [SLAB, 0, os.getpid(), file.fileno(), 4096, 1]
+        stranger.send(ME.head([msgpack.packb(item)], 0))
+        sites.until(lambda: sites.b.mailbox.statistics().refused)
+        assert sites.b.mailbox.statistics().refused == {("slab", "a"): 1}
+        stranger.close()
+
+
+def test_a_replayed_message_is_dropped_and_counted(tmp_path: Path) -> None:
+    with pair("ipc", tmp_path) as sites:
+        _, receiver = sites.lane()
+        stranger = Stranger(sites.addresses["b"])
+        message = ME.head([token(number=0), token(number=1)], 0)
+        for _ in range(3):
+            stranger.send(message)
+        sites.until(lambda: receiver.statistics().duplicates == 4)
+        assert len(receiver) == 2
+        stranger.close()
+
+
+def test_more_than_the_lane_holds_is_refused(tmp_path: Path) -> None:
+    with pair("ipc", tmp_path) as sites:
+        _, receiver = sites.lane(Bound(2))
+        stranger = Stranger(sites.addresses["b"])
+        stranger.send(ME.head([token(number=i) for i in range(3)], 0))
+        sites.until(lambda: sites.b.mailbox.statistics().refused)
+        assert sites.b.mailbox.statistics().refused == {("over capacity", "a"): 1}
+        assert len(receiver) == 2
+        stranger.close()
+
+
+def test_a_frame_beyond_the_limit_is_cut_off_and_counted(tmp_path: Path) -> None:
+    with pair("ipc", tmp_path, limit_bytes=1 << 20) as sites:
+        sender, receiver = sites.lane()
+        stranger = Stranger(sites.addresses["b"])
+        stranger.send(ME.head([token()], 0), bytes(2 << 20))
+        sites.until(lambda: sites.b.mailbox.statistics().cuts == 1)
+        assert not receiver.ready()
+        assert sites.flow(sender, receiver, ["fine"]) == ["fine"]
+        stranger.close()
+
+
+def test_a_token_beyond_the_limit_is_an_error_of_its_sender(tmp_path: Path) -> None:
+    with pair("ipc", tmp_path, limit_bytes=1 << 20) as sites:
+        sender, receiver = sites.lane()
+        with pytest.raises(Unsendable, match="lane 'x': cannot send a token of 2097152 bytes"):
+            sender.send(np.zeros(2 << 20, np.uint8))
+        assert sites.flow(sender, receiver, ["fine"]) == ["fine"]
+
+
+# keys
+
+NOBODY = "tcp://127.0.0.1:1"
+
+
+def curve_site(name: str, keys: Keys) -> Exchange:
+    return Exchange(Mailbox(name, RUN, keys=keys))
+
+
+def test_a_site_with_an_unknown_key_is_not_let_in() -> None:
+    one, two, other = new_pair(), new_pair(), new_pair()
+    b = curve_site("b", Keys(*two, {"a": one[0]}))
+    address = b.mailbox.listen("tcp://127.0.0.1:*")
+    forger = curve_site("a", Keys(*other, {"b": two[0]}))
+    forger.mailbox.meet("b", address)
+    b.mailbox.meet("a", NOBODY)
+    receiver = b.receiver("x", "a")
+    forger.sender("x", "b").send("let me in")
+    forger.flush()
+    until(lambda: b.mailbox.statistics().refused.get(("handshake", "?")), b)
+    assert not receiver.ready()
+    for site in (b, forger):
+        site.close(drop=True)
+
+
+def test_a_site_that_has_the_wrong_server_key_gets_nowhere() -> None:
+    one, two, other = new_pair(), new_pair(), new_pair()
+    b = curve_site("b", Keys(*two, {"a": one[0]}))
+    address = b.mailbox.listen("tcp://127.0.0.1:*")
+    a = curve_site("a", Keys(*one, {"b": other[0]}))
+    a.mailbox.meet("b", address)
+    a.sender("x", "b").send("let me in")
+    a.flush()
+    until(lambda: b.mailbox.statistics().refused.get(("handshake", "?")), b)
+    for site in (b, a):
+        site.close(drop=True)
+
+
+def test_a_known_site_cannot_speak_for_another() -> None:
+    one, two, three = new_pair(), new_pair(), new_pair()
+    b = curve_site("b", Keys(*two, {"a": one[0], "c": three[0]}))
+    address = b.mailbox.listen("tcp://127.0.0.1:*")
+    liar = curve_site("a", Keys(*three, {"b": two[0]}))  # it is c, and says that it is a
+    liar.mailbox.meet("b", address)
+    for name in "ac":
+        b.mailbox.meet(name, NOBODY)
+    receiver = b.receiver("x", "a")
+    liar.sender("x", "b").send("I am a")
+    liar.flush()
+    until(lambda: b.mailbox.statistics().refused, b)
+    assert b.mailbox.statistics().refused == {("another site's key", "?"): 1}
+    assert not receiver.ready()
+    for site in (b, liar):
+        site.close(drop=True)
+
+
+def test_an_address_that_others_reach_needs_keys() -> None:
+    mailbox = Mailbox("a", RUN)
+    with pytest.raises(UsageError, match=r"tcp://0\.0\.0\.0:\*: an address that others can reach"):
+        mailbox.listen("tcp://0.0.0.0:*")
+    mailbox.close()
+
+
+def test_an_address_in_use_is_said() -> None:
+    mailbox = Mailbox("a", RUN)
+    address = mailbox.listen("tcp://127.0.0.1:*")
+    with pytest.raises(UsageError, match="cannot listen: Address already in use"):
+        mailbox.listen(address)
+    mailbox.close()

@@ -1,0 +1,154 @@
+"""Sites in threads: by reference, and awake when something comes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch
+from flowrl.channels import Bound, Exchange, Mailbox, Threads
+from flowrl.channels.inbox import Inbox
+from flowrl.channels.items import size_bytes
+from flowrl.state import State
+
+
+def two(threads: Threads) -> tuple[Exchange, Exchange]:
+    a, b = Mailbox("a", threads=threads), Mailbox("b", threads=threads)
+    a.meet("b", b.address)
+    b.meet("a", a.address)
+    return Exchange(a), Exchange(b)
+
+
+def test_a_token_between_threads_is_the_same_object() -> None:
+    a, b = two({})
+    sender, receiver = a.sender("x", "b"), b.receiver("x", "a")
+    batch = Batch({"x": np.arange(3)})
+    sender.send(batch)
+    b.drain()
+    assert receiver.take()[0] is batch
+    a.close()
+    b.close()
+
+
+def test_threads_wake_each_other_at_once() -> None:
+    a, b = two({})
+    there, arrives = a.sender("there", "b"), b.receiver("there", "a")
+    back, returns = b.sender("back", "a"), a.receiver("back", "b")
+
+    def echo() -> None:
+        for _ in range(200):
+            b.wait(arrives, 10)
+            back.send(arrives.take()[0])
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    began = time.perf_counter()
+    for i in range(200):
+        there.send(i)
+        a.wait(returns, 10)
+        assert returns.take()[0] == i
+    assert time.perf_counter() - began < 5, "each wait is a wake-up, not a look every so often"
+    thread.join(10)
+    a.close()
+    b.close()
+
+
+def test_many_threads_fill_one_inbox_and_nothing_is_lost() -> None:
+    threads: Threads = {}
+    hub = Exchange(Mailbox("hub", threads=threads))
+    names = [f"site{i}" for i in range(8)]
+    mailboxes = [Mailbox(name, threads=threads) for name in names]
+    receivers = []
+    for name, mailbox in zip(names, mailboxes, strict=True):
+        hub.mailbox.meet(name, mailbox.address)
+        mailbox.meet("hub", hub.mailbox.address)
+        receivers.append(hub.receiver(name, name, bound=Bound(4)))
+
+    def fill(mailbox: Mailbox) -> None:
+        exchange = Exchange(mailbox)
+        sender = exchange.sender(mailbox.name, "hub", bound=Bound(4))
+        for i in range(100):
+            exchange.wait(sender, 20)
+            sender.send((mailbox.name, i))
+        exchange.wait_until(lambda: sender.settled, [sender], 20)
+
+    workers = [threading.Thread(target=fill, args=(mailbox,)) for mailbox in mailboxes]
+    for worker in workers:
+        worker.start()
+    for i in range(100):
+        for name, receiver in zip(names, receivers, strict=True):
+            hub.wait(receiver, 20)
+            assert receiver.take()[0] == (name, i)
+    hub.flush()
+    for worker in workers:
+        worker.join(10)
+        assert not worker.is_alive()
+    for mailbox in (hub.mailbox, *mailboxes):
+        mailbox.close()
+
+
+def test_a_site_may_have_threads_and_processes_for_peers(tmp_path: object) -> None:
+    threads: Threads = {}
+    a, b = two(threads)
+    c = Mailbox("c", b"")
+    there = c.listen(f"ipc://{tmp_path}/c")
+    c.meet("b", b.mailbox.listen(f"ipc://{tmp_path}/b"))
+    b.mailbox.meet("c", there)
+    far = Exchange(c)
+    from_a, from_c = b.receiver("a-b", "a"), b.receiver("c-b", "c")
+    waker = threading.Thread(target=lambda: a.sender("a-b", "b").send("by reference"))
+    waker.start()
+    b.wait(from_a, 10)
+    far.sender("c-b", "b").send("by socket")
+    far.flush()
+    b.wait(from_c, 10)
+    assert (from_a.take()[0], from_c.take()[0]) == ("by reference", "by socket")
+    waker.join()
+    for exchange in (a, b, far):
+        exchange.close(drop=True)
+
+
+def test_an_inbox_that_is_closed_wakes_nobody() -> None:
+    inbox = Inbox()
+    assert inbox.falls_asleep()
+    inbox.close()
+    inbox.put("late", [1])  # its pipe may be another's by now
+
+
+def test_an_inbox_does_not_sleep_on_mail() -> None:
+    inbox = Inbox()
+    inbox.put("early", [1])
+    assert not inbox.falls_asleep()
+    assert inbox.take() == [("early", [1])]
+    assert inbox.falls_asleep()
+    inbox.close()
+
+
+def test_a_site_among_threads_loads_no_sockets() -> None:
+    code = (
+        "import sys; from flowrl.channels import Mailbox, Exchange\n"
+        "Exchange(Mailbox('a')).close(); assert 'zmq' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        (None, 8),
+        ("abc", 3),
+        (b"abcd", 4),
+        (np.zeros(10), 80),
+        (Batch({"x": np.zeros((10, 2)), "y": np.zeros(10, np.int8)}), 170),
+        (State({"w": np.zeros(5, np.float32)}), 20),
+        ([np.zeros(2), {"k": "word"}, (b"x",)], 21),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_size_of_a_value_is_about_what_it_holds(value: object, size: int) -> None:
+    assert size_bytes(value) == size
