@@ -58,6 +58,7 @@ class Walk:
         self.wired = make(checked, seed, home)
         self.site = self.wired.site
         self._sources: dict[str, Source] = {}
+        self._slot = 0  # whose turn it is in the round
         for runner in self.wired.all():
             runner.on_record = self.recorded
 
@@ -138,20 +139,18 @@ class Walk:
         """All firings of one round, or those up to where it is left."""
         until = self.before_round()
         self.site.at = (self.site.rounds,)
-        self._fire_all(steps, until)
+        for step in steps:
+            self._slot = step.slot
+            self._fire(step, _times(step, until))
         for versions in self.wired.versions.values():
             versions.end_round()
         self.site.rounds += 1
 
-    def _fire_all(self, steps: list[Step], until: Until | None = None) -> None:
-        for step in steps:
-            times = step.times
-            if until is not None and step.slot >= until.slot:
-                times = until.firings if step.slot == until.slot else 0
-            fire = step.fire
-            for _ in repeat(None, times):
-                fire()
-                self.after_firing()
+    def _fire(self, step: Step, times: int) -> None:
+        fire = step.fire
+        for _ in repeat(None, times):
+            fire()
+            self.after_firing()
 
     # a part as steps
 
@@ -230,7 +229,8 @@ class Walk:
         for number, every, steps in paced:
             if fired % every == 0:
                 site.at = (*at, slot, 0, fired - 1, 1 + number)
-                self._fire_all(steps)
+                for step in steps:
+                    self._fire(step, step.times)
         site.at = at
 
     def _telling(self, runner: Runner, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
@@ -252,6 +252,13 @@ class Walk:
             self.after_iteration(learner)
 
         return fire_iteration
+
+
+def _times(step: Step, until: Until | None) -> int:
+    """How often a step's instance fires in a round that may be left before its end."""
+    if until is None or step.slot < until.slot:
+        return step.times
+    return until.firings if step.slot == until.slot else 0
 
 
 def _if_ready(runner: Runner, fire: Fire) -> Fire:

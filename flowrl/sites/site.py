@@ -15,9 +15,10 @@ from flowrl.engine.runner import Runner
 from flowrl.engine.walk import Until, Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
+from flowrl.sites.cuts import Stop, firings_before
 from flowrl.sites.home import WAIT_S, Elsewhere, SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
-from flowrl.sites.words import DOWN, UP, Told, as_data
+from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data
 from flowrl.state import State
 
 TELL_EVERY_S = 0.05  # how often a site tells how far it is
@@ -38,8 +39,9 @@ class SiteWalk(Walk):
         self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
         self._down = exchange.receiver(f"{DOWN}:{name}", COORDINATOR, bound=CONTROL)
         self._granted = 0  # rounds that may begin
-        self._stop: tuple[int, int, int] | None = None  # (round, slot, firings of its node in all)
+        self._stop: Stop | None = None
         self._leave = False  # at once, whatever is going on
+        self._walking = False
         self._told: list[Told] = []
         self._did: list[list[Any]] = []  # of each round that was not told yet: what collectors did
         self._told_s = 0.0
@@ -60,7 +62,9 @@ class SiteWalk(Walk):
             if word == "grant":
                 self._granted, self._final = values
             elif word == "stop":
-                self._stop = tuple(values)
+                self._stop = Stop(*values)
+                if self._walking and self._is_past(self._stop):
+                    raise Stopped  # what it may be waiting for will not come any more
             elif word == "states":
                 happened = [*self.happened.lines(), *map(str, self.close())]
                 self.say("states", self.states_at(self._stop), happened)
@@ -68,6 +72,16 @@ class SiteWalk(Walk):
                 self._leave = True
         if self._leave:
             raise Stopped
+
+    def _is_past(self, stop: Stop) -> bool:
+        """Whether what goes on now comes after the cut."""
+        here = (self.site.rounds, self._slot)
+        if here != stop[:2]:
+            return here > stop[:2]
+        name = self.program.round.order[stop.slot]
+        if name in self._sources:
+            return self._sources[name].fired > stop.fired
+        return all(runner.fired >= stop.fired for runner in self.wired.runners.get(name, ()))
 
     def say(self, *words: Any) -> None:
         """Tell the coordinator something."""
@@ -131,42 +145,43 @@ class SiteWalk(Walk):
         self.say("progress", self.site.rounds, did, [as_data(t) for t in told], busy)
         self._told_s = time.perf_counter()
 
-    def states_at(self, stop: tuple[int, int, int] | None) -> dict[str, State]:
-        """The learners' states at the cut."""
+    def states_at(self, stop: Stop | None) -> dict[str, State]:
+        """The learners' states at the cut: remembered ones, if they have gone on since."""
         found: dict[str, State] = {}
         for learner in self._learners:
-            wanted = learner.fired if stop is None else self._fired_at(learner, stop)
-            states = (
-                states_of(learner) if learner.fired == wanted else self._recalled(learner, wanted)
-            )
-            found |= states
+            fired = learner.fired if stop is None else self._fired_at(learner, stop)
+            found |= self._recalled(learner, fired) or states_of(learner)
         return found
 
-    def _fired_at(self, learner: Runner, stop: tuple[int, int, int]) -> int:
+    def _fired_at(self, learner: Runner, stop: Stop) -> int:
         rounds, slot, fired = stop
         own = self.program.round.order.index(learner.spec.name)
         if own == slot:
             return fired
         return firings_before(self.checked, rounds + (own < slot), own)
 
-    def _recalled(self, learner: Runner, fired: int) -> dict[str, State]:
+    def _recalled(self, learner: Runner, fired: int) -> dict[str, State] | None:
         for key, _, states in self._history:
             if key == learner.key and next(iter(states.values())).version == fired:
                 return states
-        raise AssertionError(
-            f"{learner.key}: version {fired} was not kept (it is at {learner.fired})"
-        )
+        if learner.fired != fired:
+            raise AssertionError(
+                f"{learner.key}: version {fired} was not kept; it is at {learner.fired}"
+            )
+        return None
 
     # the life of a site
 
     def live(self) -> None:
         """Walk until told to stop, and say what there is at the cut."""
         self.say("ready")
+        self._walking = True
         try:
             self.walk()
         except Stopped:
             if self._leave:
                 return
+        self._walking = False
         self.tell()
         self.say("stopped")
         self._wait_to_leave()
@@ -180,18 +195,6 @@ class SiteWalk(Walk):
             self.exchange.wait_until(lambda: self._leave, (), WAIT_S)
         except Stopped:
             return
-
-
-def firings_before(checked: Checked, rounds: int, slot: int) -> int:
-    """How often a node of the main program has fired before an absolute round; the warm-up counts."""
-    program = checked.program
-    name = program.round.order[slot]
-    fired = 0
-    for warm in program.warmup:
-        here = min(warm.rounds, rounds)
-        fired += here * warm.part.firings.get(name, 0)
-        rounds -= here
-    return fired + rounds * program.round.firings[name]
 
 
 def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, seed: int) -> None:
@@ -224,7 +227,7 @@ def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, se
 
 def _fail(exchange: Exchange, name: str, words: list[Any]) -> None:
     """Say what went wrong, on a lane of its own: the other may be full, or not be there yet."""
-    sender = exchange.sender(f"failed:{name}", COORDINATOR, bound=CONTROL)
+    sender = exchange.sender(f"{FAILED}:{name}", COORDINATOR, bound=CONTROL)
     try:
         sender.send(words)
         exchange.flush()

@@ -11,7 +11,11 @@ from flowrl.engine.runner import Position
 from flowrl.engine.teller import Teller
 from flowrl.state import Count
 
-UP, DOWN = "up", "down"  # lanes: what sites tell, what they are told
+UP, DOWN, FAILED = (
+    "up",
+    "down",
+    "failed",
+)  # lanes: what sites tell, what they are told, why they end
 
 
 @dataclass(frozen=True, slots=True)

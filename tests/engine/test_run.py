@@ -247,9 +247,9 @@ def test_a_seed_that_a_graph_could_not_hold_is_refused() -> None:
             Run(checked(), seed=seed)
 
 
-def test_other_placements_are_refused() -> None:
-    with pytest.raises(UsageError, match="--placement threads: this version runs graphs in one"):
-        Run(checked(), placement="threads")
+def test_a_placement_on_hosts_is_refused() -> None:
+    with pytest.raises(UsageError, match="is put at 'gpu-1:.*', and this version has no hosts"):
+        Run(checked(), placement="l=gpu-1")
 
 
 def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -1,0 +1,218 @@
+"""Starting sites, talking with them, and ending them, whatever state they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from flowrl.channels import Exchange, Mailbox, Threads
+from flowrl.channels.folder import SocketFolder
+from flowrl.checks.check import Checked
+from flowrl.errors import FlowError, NodeError
+from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.site import CONTROL, run_site
+from flowrl.sites.words import DOWN, FAILED, UP
+from flowrl.tools.expand import expand
+
+PUMP_S = 0.02
+FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
+LEAVE_S = 3.0
+
+
+class SiteLost(FlowError):
+    """A site ended without a word, or lost another."""
+
+
+class RemoteTraceback(Exception):
+    """Where an error was raised on another site."""
+
+
+class Sites:
+    """The sites of a run, as the coordinator sees them."""
+
+    def __init__(self, checked: Checked, layout: Layout, seed: int) -> None:
+        self.checked, self.layout, self.seed = checked, layout, seed
+        self.names = [name for name in layout.kinds if layout.living(name)]
+        self._run = os.urandom(16)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._folder = SocketFolder() if "process" in layout.kinds.values() else None
+        names = (COORDINATOR, *self.names) if self._folder else ()
+        self._addresses = {n: self._folder.address(n) for n in names if self._folder}
+        threads: Threads = {}
+        self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
+        self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
+        self._closed = False
+
+    def _kind(self, kind: str) -> list[str]:
+        return [name for name in self.names if self.layout.kinds[name] == kind]
+
+    def _box(self, name: str, threads: Threads) -> Mailbox:
+        box = Mailbox(name, self._run, threads)
+        if name in self._addresses:
+            box.listen(self._addresses[name])
+        return box
+
+    # starting
+
+    def start(self) -> None:
+        """Start all; they are at work when they say so."""
+        for name, box in self._boxes.items():
+            for peer in self.names if name == COORDINATOR else self._peers(name):
+                box.meet(peer, self._address(peer))
+        exchange = self._exchange
+        self._up = {n: exchange.receiver(f"{UP}:{n}", n, bound=CONTROL) for n in self.names}
+        self._last = {n: exchange.receiver(f"{FAILED}:{n}", n, bound=CONTROL) for n in self.names}
+        self._down = {n: exchange.sender(f"{DOWN}:{n}", n, bound=CONTROL) for n in self.names}
+        for name in self._kind("process"):
+            self._start_process(name)
+        for name in self._kind("thread"):
+            self._start_thread(name)
+
+    def _address(self, name: str) -> str:
+        return self._boxes[name].address if name in self._boxes else self._addresses[name]
+
+    def _peers(self, name: str) -> list[str]:
+        """The coordinator, and the sites that a site shares an edge with."""
+        homes: dict[str, set[str]] = {}
+        for (node, _), site in self.layout.where.items():
+            homes.setdefault(node, set()).add(site)
+        found = {COORDINATOR}
+        for edge in self.checked.graph.edges:
+            for source in edge.sources:
+                starts, ends = homes[source.node], homes[edge.to.node]
+                if name in starts:
+                    found |= ends
+                if name in ends:
+                    found |= starts
+        return sorted(found - {name})
+
+    def _start_thread(self, name: str) -> None:
+        work = (self.checked, self.layout, name, Exchange(self._boxes[name]), self.seed)
+        thread = threading.Thread(target=run_site, args=work, name=name, daemon=True)
+        self._threads[name] = thread
+        thread.start()
+
+    def _start_process(self, name: str) -> None:
+        told = {
+            "name": name,
+            "run": self._run.hex(),
+            "parent": os.getpid(),
+            "addresses": self._addresses,
+            "peers": self._peers(name),
+            "kinds": dict(self.layout.kinds),
+            "where": [[node, r, site] for (node, r), site in self.layout.where.items()],
+            "graph": expand(self.checked.graph),
+            "title": self.checked.graph.name,
+            "seed": self.seed,
+        }
+        command = [sys.executable, "-m", "flowrl.sites.child"]
+        # what a node prints must not get into the one line that `run --json` prints
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
+        self._processes[name] = process
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(told).encode())
+        process.stdin.close()
+
+    # talking
+
+    def say(self, *words: Any) -> None:
+        """Tell all sites something."""
+        for name in self.names:
+            self._down[name].send(list(words))
+        self._exchange.flush()
+
+    def heard(self) -> list[tuple[str, list[Any]]]:
+        """What sites have said meanwhile; raises what ended one of them."""
+        self._exchange.pump(PUMP_S)
+        said = []
+        for name in self.names:
+            while len(self._up[name]):
+                said.append((name, self._up[name].take()[0]))
+        if any(map(len, self._last.values())) or any(map(self.dead, self.names)):
+            raise self._first_cause()
+        return said
+
+    def dead(self, name: str) -> str | None:
+        """Why a site is dead, or None."""
+        process, thread = self._processes.get(name), self._threads.get(name)
+        if process is not None and process.poll() is not None:
+            return _why_ended(process.returncode)
+        if thread is not None and not thread.is_alive():
+            return "its thread has ended"
+        return None
+
+    def _first_cause(self) -> FlowError:
+        """What a node raised comes before a killed process, and that before what either did to others."""
+        failures: list[FlowError] = []
+        deadline = time.monotonic() + FIRST_CAUSE_S
+        while time.monotonic() < deadline and not any(isinstance(f, NodeError) for f in failures):
+            self._exchange.pump(PUMP_S)
+            for name, lane in self._last.items():
+                while len(lane):
+                    failures.append(_failure(name, lane.take()[0]))
+        for failure in failures:
+            if isinstance(failure, NodeError):
+                return failure
+        dead = {name: why for name in self.names if (why := self.dead(name)) is not None}
+        killed = [name for name in dead if name in self._processes]
+        if killed or not failures:
+            name = min(killed or dead)
+            return SiteLost(f"site '{name}' has ended: {dead[name]}")
+        return failures[0]
+
+    # ending
+
+    def close(self) -> None:
+        """End all, in bounded time."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + LEAVE_S
+        for name in self._threads.keys() | self._processes.keys():
+            if self.dead(name) is None and self._down[name].ready():
+                self._down[name].send(["leave"])
+        self._exchange.flush()
+        for process in self._processes.values():
+            _end(process, deadline)
+        for thread in self._threads.values():
+            thread.join(max(deadline - time.monotonic(), 0.1))
+        self._exchange.close()
+        if self._folder is not None:
+            self._folder.close()
+
+
+def _failure(name: str, words: list[Any]) -> FlowError:
+    """What a site said when it failed."""
+    kind, *told = words
+    if kind != "node":
+        return SiteLost(f"site '{name}': {told[0]}")
+    node, doing, raised, message, text = told
+    cause = type(raised, (Exception,), {})(message)
+    cause.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
+    return NodeError(node, doing, cause)
+
+
+def _why_ended(code: int) -> str:
+    if code < 0:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process ended with status {code}"
+
+
+def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
+    """Wait a little, then be less polite."""
+    for ask in (None, process.terminate, process.kill):
+        if ask is not None:
+            ask()
+        try:
+            process.wait(max(deadline - time.monotonic(), 0.2))
+            return
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
