@@ -31,7 +31,7 @@ class Receiver:
         self._end: str | None = None  # the sender's last word
         self._next = 0  # the number of the token to come
         self._taken = self._credited = 0
-        self._uncredited_bytes = 0
+        self._uncredited_bytes = self._largest = 0
         self._asked = -1  # the gap that was asked for
         self._clock = START
         self._bytes = self._duplicates = 0
@@ -57,10 +57,17 @@ class Receiver:
         self._uncredited_bytes += nbytes
         if self._end is not None:
             self._take_end()
-        bound, uncredited = self.bound, self._taken - self._credited
-        if 2 * uncredited >= bound.tokens or 2 * self._uncredited_bytes >= bound.bytes:
+        if self._blocks():
             self.give_credit()
         return token
+
+    def _blocks(self) -> bool:
+        """Whether the sender may be blocked, or soon, for the credit that is not given."""
+        bound = self.bound
+        return (
+            2 * (self._taken - self._credited) >= bound.tokens
+            or 2 * (self._uncredited_bytes + self._largest) >= bound.bytes
+        )
 
     def _nothing(self) -> Exception:
         if self.closed:
@@ -115,6 +122,8 @@ class Receiver:
             self._clock = clock
         self._next += 1
         self._queued_bytes += nbytes
+        if nbytes > self._largest:
+            self._largest = nbytes
         self._queue.append(((value, self._clock), nbytes))
 
     def ended(self, reason: str) -> None:
