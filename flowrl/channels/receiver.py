@@ -25,6 +25,7 @@ class Receiver:
         self.lane, self.peer, self.epoch, self.bound = lane, peer, epoch, bound
         self.waited_s = 0.0
         self.closed = False
+        self._why = ""  # it was closed
         self._post = post
         self._queue: deque[tuple[Token, int]] = deque()
         self._queued_bytes = 0
@@ -81,13 +82,14 @@ class Receiver:
         """Take no more; the sender is told."""
         if not self.closed:
             self.closed = True
+            self._why = reason
             self._queue.clear()
             self._queued_bytes = 0
-            self.refuse_more(reason)
+            self.refuse_more()
 
-    def refuse_more(self, reason: str = "") -> None:
+    def refuse_more(self) -> None:
         """Tell the sender that this end is closed."""
-        self._post.say(BREAK, self.lane, self.epoch, self._next, reason)
+        self._post.say(BREAK, self.lane, self.epoch, self._next, self._why)
         self._post.flush()
 
     def give_credit(self) -> None:
