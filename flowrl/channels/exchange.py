@@ -25,6 +25,7 @@ Alive = Callable[[str], str | None]  # a site's name: why it is dead, or None
 BOUND = Bound()
 LOOK_S = 0.2  # how often a wait looks whether its peers are alive
 NUDGE_S = 0.5  # a wait without progress asks again for what may be lost
+CREDIT_S = 1e-3  # credits that nobody is blocked for wait for a message to go with, but not longer
 DRAIN_POLLS = 64  # so that a fast sender does not hold up the site
 LAST_WORDS_S = 0.05  # a dead site's mail may still be on its way
 
@@ -112,15 +113,19 @@ class Exchange:
 
     def flush(self) -> None:
         """Send what was gathered, and credits: before a wait, and before a long piece of work."""
-        self.mailbox.flush()
+        self.mailbox.settle()
 
     # mail
 
     def pump(self, timeout_s: float = 0.0) -> bool:
         """Take in some of what has come, and wait for something if nothing is here; whether anything came."""
+        mailbox = self.mailbox
         if timeout_s > 0:
-            self.flush()
-        mail = self.mailbox.poll(timeout_s)
+            mailbox.flush()
+        mail = mailbox.poll(min(timeout_s, CREDIT_S))
+        if not mail and timeout_s > 0:
+            mailbox.settle()
+            mail = mailbox.poll(max(timeout_s - CREDIT_S, 0.0))
         self._take_in(mail)
         return bool(mail)
 
@@ -163,7 +168,7 @@ class Exchange:
 def _token(receiver: Receiver, number: int, item: Item) -> None:
     if not _wanted(receiver, number):
         return
-    clock, tree, payload = item[4:]
+    clock, tree, payload, nbytes = item[4:]
     try:
         if isinstance(payload, Lazy):
             payload = payload()
@@ -171,7 +176,7 @@ def _token(receiver: Receiver, number: int, item: Item) -> None:
         value = decode(tree, payload)
     except Refused as error:
         raise Refused(f"{error.reason} in {receiver.lane}") from None
-    receiver.accept(value, clock, payload.nbytes)
+    receiver.accept(value, clock, nbytes)
 
 
 def _given(receiver: Receiver, number: int, item: Item) -> None:

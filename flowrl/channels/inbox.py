@@ -93,13 +93,16 @@ class ThreadPost:
         self._inbox.put(self._me, list(item))
 
     def owe(self, credit: Callable[[], None]) -> None:
-        """Call `credit` at the next flush."""
+        """Call `credit` when credits are settled."""
         self._owed.append(credit)
 
     def discard(self, parcel: Given) -> None:
         """Nothing to give back."""
 
     def flush(self) -> None:
+        """Nothing was gathered."""
+
+    def settle(self) -> None:
         """Give the credits that are owed."""
         if self._owed:
             owed, self._owed = self._owed, []

@@ -18,7 +18,7 @@ from flowrl.state import State
 Item = list[Any]
 
 (
-    TOKEN,  # lane, epoch, number, clock, tree, where: a value, encoded
+    TOKEN,  # lane, epoch, number, clock, tree, where, bytes: a value, encoded
     GIVEN,  # lane, epoch, number, clock, value, bytes: a value, by reference (never on a socket)
     END,  # lane, epoch, number, reason: in a token's place, there are no more
     CREDIT,  # lane, epoch, number: so many tokens were taken
@@ -30,6 +30,7 @@ Item = list[Any]
     FORGET,  # number: this shared memory is not used any more
 ) = range(10)
 
+TOKEN_PARTS = 8
 _LANE = (str, int, int)
 SHAPES: dict[int, tuple[type, ...]] = {
     END: (*_LANE, str),
@@ -48,9 +49,9 @@ def check_item(item: Any) -> Item:
     if type(item) is not list or not item or type(item[0]) is not int:
         raise Refused("malformed")
     if item[0] == TOKEN:
-        if len(item) != 7 or type(item[1]) is not str:
+        if len(item) != TOKEN_PARTS or type(item[1]) is not str:
             raise Refused("malformed")
-        if type(item[2]) is not int or type(item[3]) is not int:
+        if not type(item[2]) is type(item[3]) is type(item[7]) is int or item[7] < 0:
             raise Refused("malformed")
         return item
     shape = SHAPES.get(item[0])

@@ -98,6 +98,11 @@ class Mailbox:
         for post in self.posts.values():
             post.flush()
 
+    def settle(self) -> None:
+        """Send what was gathered, and all credits."""
+        for post in self.posts.values():
+            post.settle()
+
     def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Item]]:
         """Some of what has come, as pairs of site and item; waits for something if nothing is here."""
         timeout_ms = 0

@@ -48,6 +48,10 @@ class Heads:
         self.pack: Callable[[Any], bytes] = self._packer.pack
         self._prefix = self.pack(run) + self.pack(me)
 
+    def start(self, parts: int, *first: Any) -> bytes:
+        """How an item of so many parts begins, with the first of them."""
+        return b"".join((self._packer.pack_array_header(parts), *map(self.pack, first)))
+
     def head(self, items: Sequence[bytes], body_bytes: int) -> bytes:
         """The head of a message of these packed items."""
         count = self._packer.pack_array_header(len(items) + 3)

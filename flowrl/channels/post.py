@@ -44,7 +44,7 @@ class Post(Protocol[P]):
         """Post a small item, like `put`."""
 
     def owe(self, credit: Callable[[], None]) -> None:
-        """Call `credit`, which says something, when next something is sent there, or at `flush`."""
+        """Call `credit`, which says something, when next something is sent there, or at `settle`."""
 
     def discard(self, parcel: P) -> None:
         """The other site will never take this in."""
@@ -54,6 +54,9 @@ class Post(Protocol[P]):
 
     def flush(self) -> None:
         """Send what was gathered."""
+
+    def settle(self) -> None:
+        """Give the credits that are owed, and send what was gathered."""
 
     def close(self, drop: bool = False) -> None:
         """Send the rest, or drop it; let go of what it holds."""

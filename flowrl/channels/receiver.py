@@ -25,13 +25,14 @@ class Receiver:
         self.lane, self.peer, self.epoch, self.bound = lane, peer, epoch, bound
         self.waited_s = 0.0
         self.closed = False
+        self._why = ""  # it was closed
         self._post = post
         self._queue: deque[tuple[Token, int]] = deque()
         self._queued_bytes = 0
         self._end: str | None = None  # the sender's last word
         self._next = 0  # the number of the token to come
         self._taken = self._credited = 0
-        self._uncredited_bytes = 0
+        self._uncredited_bytes = self._largest = 0
         self._asked = -1  # the gap that was asked for
         self._clock = START
         self._bytes = self._duplicates = 0
@@ -57,10 +58,17 @@ class Receiver:
         self._uncredited_bytes += nbytes
         if self._end is not None:
             self._take_end()
-        bound, uncredited = self.bound, self._taken - self._credited
-        if 2 * uncredited >= bound.tokens or 2 * self._uncredited_bytes >= bound.bytes:
+        if self._blocks():
             self.give_credit()
         return token
+
+    def _blocks(self) -> bool:
+        """Whether the sender may be blocked, or soon, for the credit that is not given."""
+        bound = self.bound
+        return (
+            2 * (self._taken - self._credited) >= bound.tokens
+            or 2 * (self._uncredited_bytes + self._largest) >= bound.bytes
+        )
 
     def _nothing(self) -> Exception:
         if self.closed:
@@ -74,13 +82,14 @@ class Receiver:
         """Take no more; the sender is told."""
         if not self.closed:
             self.closed = True
+            self._why = reason
             self._queue.clear()
             self._queued_bytes = 0
-            self.refuse_more(reason)
+            self.refuse_more()
 
-    def refuse_more(self, reason: str = "") -> None:
+    def refuse_more(self) -> None:
         """Tell the sender that this end is closed."""
-        self._post.say(BREAK, self.lane, self.epoch, self._next, reason)
+        self._post.say(BREAK, self.lane, self.epoch, self._next, self._why)
         self._post.flush()
 
     def give_credit(self) -> None:
@@ -115,6 +124,8 @@ class Receiver:
             self._clock = clock
         self._next += 1
         self._queued_bytes += nbytes
+        if nbytes > self._largest:
+            self._largest = nbytes
         self._queue.append(((value, self._clock), nbytes))
 
     def ended(self, reason: str) -> None:

@@ -102,7 +102,7 @@ class Sender:
         self._kept.clear()
         self._kept_bytes = 0
         self._taken = self._next
-        if not isinstance(self.over, Closed):
+        if self.over is None:
             why = f": {reason}" if reason else ""
             self.over = Broken(f"lane '{self.lane}': site '{self.peer}' takes no more{why}")
 

@@ -16,7 +16,7 @@ import zmq
 from flowrl.channels.arena import Arena, Slot
 from flowrl.channels.encode import ALIGN, clock_tree, encode
 from flowrl.channels.errors import Unsendable
-from flowrl.channels.items import FORGET, SLAB, TOKEN
+from flowrl.channels.items import FORGET, SLAB, TOKEN, TOKEN_PARTS
 from flowrl.channels.message import Heads
 from flowrl.channels.statistics import PostStatistics
 from flowrl.state import Clock
@@ -36,9 +36,9 @@ class Packed:
 
     __slots__ = ("body", "frames", "item", "nbytes", "slot")
 
-    def __init__(self, item: bytes, nbytes: int) -> None:
-        self.item, self.nbytes = item, nbytes
-        self.body = b""
+    def __init__(self) -> None:
+        self.item = self.body = b""
+        self.nbytes = 0
         self.frames: list[memoryview] = []
         self.slot: Slot | None = None
 
@@ -53,6 +53,7 @@ class SocketPost:
         self._socket, self._heads, self._limit_bytes = socket, heads, limit_bytes
         self.arena = Arena(shared_bytes, self._announce, self._forget) if shared_bytes else None
         self._pack = heads.pack
+        self._starts: dict[tuple[str, int], bytes] = {}
         self._items: list[bytes] = []
         self._body: list[bytes] = []
         self._frames: list[memoryview] = []
@@ -68,7 +69,7 @@ class SocketPost:
         if nbytes > self._limit_bytes:
             what = f"lane '{lane}': cannot send a token of {nbytes} bytes; a message holds at most"
             raise Unsendable(f"{what} {self._limit_bytes}: send it in parts, or raise the limit")
-        packed = Packed(b"", nbytes)
+        packed = Packed()
         where: int | list[int]
         if nbytes <= BODY_BYTES:
             packed.body = payload.joined() if nbytes else b""
@@ -80,16 +81,29 @@ class SocketPost:
         else:
             packed.frames = payload.frames()
             where = [len(packed.frames)]
-        then = None if clock is None else clock_tree(clock)
-        packed.item = self._pack_item([TOKEN, lane, epoch, number, then, tree, where])
-        packed.nbytes += len(packed.item)
+        try:
+            self._pack_item(packed, lane, epoch, number, clock, tree, where, nbytes)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise Unsendable(f"lane '{lane}': {error}") from error
         return packed
 
-    def _pack_item(self, item: list[Any]) -> bytes:
-        try:
-            return self._pack(item)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise Unsendable(f"lane '{item[1]}': {error}") from error
+    def _pack_item(
+        self, packed: Packed, lane: str, epoch: int, number: int, clock: Clock | None, tree: Any,
+        where: Any, nbytes: int
+    ) -> None:  # fmt: skip
+        """The token's item, in parts, as its tree counts in the token's bytes."""
+        pack = self._pack
+        tree = pack(tree)
+        packed.nbytes = nbytes + len(tree)
+        then = NO_CLOCK if clock is None else pack(clock_tree(clock))
+        start = self._starts.get((lane, epoch)) or self._start(lane, epoch)
+        rest = pack(where), pack(packed.nbytes)
+        packed.item = b"".join((start, pack(number), then, tree, *rest))
+
+    def _start(self, lane: str, epoch: int) -> bytes:
+        """How the items of a lane begin."""
+        start = self._starts[lane, epoch] = self._heads.start(TOKEN_PARTS, TOKEN, lane, epoch)
+        return start
 
     def _slot(self, nbytes: int) -> Slot | None:
         if self.arena is None or nbytes < SHARED_BYTES:
@@ -103,7 +117,9 @@ class SocketPost:
 
     def end(self, *item: Any) -> Packed:
         """Make the end of a lane ready."""
-        return Packed(self._pack(list(item)), 0)
+        packed = Packed()
+        packed.item = self._pack(item)
+        return packed
 
     def put(self, parcel: Packed) -> None:
         """Post a token, now or with those that follow."""
@@ -142,10 +158,10 @@ class SocketPost:
 
     def flush(self) -> None:
         """Send what was gathered."""
-        if self._owed:
-            self._settle()
         if not self._items:
             return
+        if self._owed:
+            self._say_owed()
         body = b"".join(self._body)
         frames: list[bytes | memoryview] = [body, *self._frames] if body else [*self._frames]
         head = self._heads.head(self._items, len(body))
@@ -163,7 +179,13 @@ class SocketPost:
         self._gathered = 0
         self._sent_s = _now()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Give the credits that are owed, and send what was gathered."""
+        if self._owed:
+            self._say_owed()
+        self.flush()
+
+    def _say_owed(self) -> None:
         owed, self._owed = self._owed, []
         self._sent_s = _now()  # so that what they say is gathered
         for credit in owed:
@@ -203,5 +225,6 @@ class SocketPost:
 
 
 _PADDING = bytes(ALIGN)
+NO_CLOCK = b"\xc0"  # msgpack's nil
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)  # the enumeration's arithmetic is slow
 _now = time.perf_counter

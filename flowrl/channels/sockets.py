@@ -23,7 +23,8 @@ from flowrl.channels.socketpost import SocketPost
 from flowrl.errors import UsageError
 
 LIMIT_BYTES = 1 << 30  # of a frame, and of a token
-NOBLOCK = int(zmq.NOBLOCK)  # the enumeration's arithmetic is slow
+BATCH = 64  # messages that one look takes in at most
+NOBLOCK, READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # the enumeration's arithmetic is slow
 LINGER_MS = 1000  # for what was sent when the site ends
 RECONNECT_MS, RECONNECT_MAX_MS = 10, 1000
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # on the network, where a host may vanish without a word
@@ -132,21 +133,28 @@ class Sockets:
             register(self._gate.socket, zmq.POLLIN)
 
     def receive(self, ready: Iterable[tuple[Any, int]]) -> list[Mail]:
-        """What has come: a message of each inbound socket that a poller found ready."""
+        """What has come to the sockets that a poller found ready."""
         mail: list[Mail] = []
         for socket, _ in ready:
             if socket in self._inbound:
-                try:
-                    head = socket.recv(NOBLOCK, copy=False)
-                except zmq.Again:  # what made it ready was cut off half-way
-                    continue
-                rest = socket.recv_multipart(NOBLOCK, copy=False) if head.more else []
-                self._open(head, rest, mail)
+                self._receive(socket, mail)
             elif self._gate and socket is self._gate.socket:
                 self._gate.answer()
             elif socket in self._monitors:
                 self.look()
         return mail
+
+    def _receive(self, socket: zmq.Socket[bytes], mail: list[Mail]) -> None:
+        for _ in range(BATCH):
+            try:
+                head = socket.recv(NOBLOCK, copy=False)
+            except zmq.Again:  # what made it ready was cut off half-way
+                return
+            rest = socket.recv_multipart(NOBLOCK, copy=False) if head.more else []
+            self._open(head, rest, mail)
+            events: Any = socket.get(zmq.EVENTS)  # asked, as failing would cost more
+            if not events & READABLE:
+                return
 
     def _open(self, head: zmq.Frame, rest: list[zmq.Frame], mail: list[Mail]) -> None:
         """Add a message's items to the mail."""

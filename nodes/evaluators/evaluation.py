@@ -38,18 +38,28 @@ def quotas(episodes: int, envs: int) -> Array:
 
 
 def play(
-    envs: BaseEnvManager, mode: ActMode, episodes: int, steps: list[dict[str, Array]] | None = None
+    envs: BaseEnvManager,
+    mode: ActMode,
+    episodes: int,
+    steps: list[dict[str, Array]] | None = None,
+    most_steps: int = 100_000,
 ) -> list[Episode]:
     """Play every env's quota of episodes; `steps`, if given, collects the columns of each step.
 
     Which episodes count is settled before any is played. To take the first that end, wherever they
     end, would prefer short ones. An env that has played its quota is not stepped any more.
+    An episode of more than `most_steps` may have no end, and nothing else would ever end the wait.
     """
     obs = envs.reset()
     left = quotas(episodes, len(obs))
     ids = np.flatnonzero(left)
     obs, played = obs[ids], []
+    taken, begun = 0, np.zeros_like(left)  # steps, and how many there were when an episode began
+    due = most_steps  # before so many nothing can be too long
     while len(ids):
+        if taken == due:
+            due = _next_due(ids, begun, taken, most_steps)
+        taken += 1
         action = mode.forward(obs)["action"]
         stepped = envs.advance(action, None if len(ids) == len(left) else ids)
         if steps is not None:
@@ -57,10 +67,23 @@ def play(
         obs = stepped.obs
         if stepped.episodes:
             played += stepped.episodes
-            left[[episode.env_id for episode in stepped.episodes]] -= 1
+            ended = [episode.env_id for episode in stepped.episodes]
+            left[ended] -= 1
+            begun[ended] = taken
             still = left[ids] > 0
             ids, obs = ids[still], obs[still]
     return sorted(played, key=lambda episode: episode.env_id)
+
+
+def _next_due(ids: Array, begun: Array, taken: int, most_steps: int) -> int:
+    """When the oldest of the episodes under way would be too long; it may be already."""
+    oldest = ids[begun[ids].argmin()]
+    if (due := int(begun[oldest]) + most_steps) == taken:
+        raise ValueError(
+            f"env {oldest}: an episode goes on after {most_steps:,} steps; give the env "
+            "`max_episode_steps`, or the evaluator more `most_steps`"
+        )
+    return due
 
 
 def in_order(steps: Sequence[dict[str, Array]]) -> dict[str, Array]:

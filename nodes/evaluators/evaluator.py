@@ -40,6 +40,9 @@ class Evaluator(Node):
         envs: int | None = param(
             None, f"envs side by side; default: one an episode, at most {MOST_ENVS}", ge=1
         )
+        most_steps: int = param(
+            100_000, "steps of an episode; a longer one is an error, it may have no end", ge=1
+        )
         stop_value: float | None = param(None, "mean return at which the run has reached its goal")
 
     @classmethod
@@ -101,8 +104,9 @@ class Evaluator(Node):
         return found
 
     def _play(self, seeds: str, steps: list[dict[str, Array]] | None) -> Evaluation:
+        c = self.config
         self._envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
-        return Evaluation(play(self._envs, self._mode, self.config.episodes, steps))
+        return Evaluation(play(self._envs, self._mode, c.episodes, steps, c.most_steps))
 
     def _keep_best(self, weights: State, metrics: dict[str, float]) -> None:
         mean = metrics["return_mean"]

@@ -279,7 +279,9 @@ def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
     value = Batch({"x": np.arange(5.0), "y": np.zeros((5, 2), np.int8)})
     tree, payload = encode(value)
     body = payload.joined()
-    head = bytearray(heads.head([heads.pack([0, "lane", 0, 0, None, tree, len(body)])], len(body)))
+    head = bytearray(
+        heads.head([heads.pack([0, "lane", 0, 0, None, tree, len(body), 0])], len(body))
+    )
     head[at % len(head)] = byte
     with suppress(Refused):
         _, body_bytes, items = heads.read(bytes(head))

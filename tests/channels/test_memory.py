@@ -114,6 +114,7 @@ def test_a_token_that_comes_twice_does_not_free_its_slot(
     sharing: Pair, lane: tuple[Sender, Receiver]
 ) -> None:
     sender, receiver = lane
+    sharing.until(lambda: sender.settled)
     sender.send(np.zeros(BIG))
     sender.send_again(0)
     sharing.until(lambda: receiver.statistics().duplicates == 1)

@@ -138,7 +138,7 @@ class Stranger:
 
 def token(lane: str = "x", epoch: int = 0, number: int = 0, value: object = 1) -> bytes:
     tree, _ = encode(value)
-    return msgpack.packb([TOKEN, lane, epoch, number, None, tree, 0])
+    return msgpack.packb([TOKEN, lane, epoch, number, None, tree, 0, 0])
 
 
 ME, YOU = Heads(RUN, "a"), Heads(RUN, "nobody")
@@ -154,22 +154,22 @@ BAD = {
     "a credit of words": (ME.head([msgpack.packb([CREDIT, "x", 0, "all"])], 0), "malformed", "a"),
     "a body that is not there": (ME.head([token()], 50), "payload", "a"),
     "a value of no kind": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [77], 0])], 0),
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [77], 0, 0])], 0),
         "kind in x",
         "a",
     ),
     "a clock of words": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, ["now"], 1, 0])], 0),
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, ["now"], 1, 0, 0])], 0),
         "clock in x",
         "a",
     ),
     "frames that are not there": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [3]])], 0),
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [3], 0])], 0),
         "payload in x",
         "a",
     ),
     "memory of nobody": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [0, 0, 9]])], 0),
+        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [0, 0, 9], 0])], 0),
         "slab in x",
         "a",
     ),

@@ -68,6 +68,23 @@ def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) 
     assert [episode.total for episode in played] == alone
 
 
+def test_an_episode_without_an_end_is_an_error() -> None:
+    node = evaluator(env("Pushing"), episodes=3, most_steps=50)
+    node._mode.forward = lambda obs: {"action": np.zeros((len(obs), 2), np.float32)}
+    with pytest.raises(ValueError, match="env 0: an episode goes on after 50 steps; give the env "):
+        node.eval(weights(0))
+
+
+def test_episodes_may_be_as_long_as_is_allowed_however_many_they_are() -> None:
+    def played(most_steps: int) -> int:
+        node = evaluator(env("Stubborn"), episodes=30, envs=3, most_steps=most_steps)
+        return max(episode.length for episode in node.eval(weights(0)).episodes)
+
+    assert played(40) == 40
+    with pytest.raises(ValueError, match=r"env \d: an episode goes on after 39 steps"):
+        played(39)
+
+
 def test_the_mean_of_many_episodes_is_that_of_the_env() -> None:
     # half return 1, half return 40: were those taken that end first, it would be near 1
     node = evaluator(env("Stubborn"), episodes=400, envs=40)
