@@ -32,7 +32,7 @@ SIZES = (0, 1 << 10, 1 << 16, 1 << 20, 16 << 20)
 FLOWRL = ("thread", "ipc", "shared", "curve")
 OTHERS = ("raw-ipc", "raw-tcp", "queue", "pipe")
 FLOOD_S, ECHO_S, REPEATS = 0.6, 0.3, 3
-BOUND = Bound(tokens=256, bytes=128 << 20)
+BOUND = Bound(tokens=256, bytes=64 << 20)
 WAIT_S = 60.0
 SPAWN = multiprocessing.get_context("spawn")
 
