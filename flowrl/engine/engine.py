@@ -10,11 +10,12 @@ import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
-from flowrl.context import Record, Verdict
+from flowrl.context import Record
+from flowrl.engine.guard import Failed, Happened, Sink
 from flowrl.engine.runner import Runner
 from flowrl.engine.teller import Teller
 from flowrl.engine.versions import Versions
@@ -24,13 +25,6 @@ from flowrl.ports import StateOut
 from flowrl.state import Count, State
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
-
-
-class Sink(Protocol):
-    """Who is told what nodes record, in the order of the program."""
-
-    def record(self, teller: Teller, record: Record) -> None:
-        """One record of one firing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +60,11 @@ class Engine(Walk):
     def __init__(
         self, checked: Checked, sink: Sink, seed: int | None = None, limits: Limits | None = None
     ) -> None:
-        self.sink = sink
+        self.sink, self.happened = sink, Happened()
         self.limits = limits or checked.graph.limits
         self.seed = checked.graph.seed if seed is None else seed
         super().__init__(checked, self.seed)
         self._asked: tuple[Reason, str] | None = None  # a cut that somebody outside asks for
-        self._verdict: str | None = None
         self._deadline_s = float("inf")
         self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
         self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
@@ -128,11 +121,13 @@ class Engine(Walk):
         raise _Cut("done", "no node fires in rounds")
 
     def after_firing(self) -> None:
-        if self._verdict is not None:
-            raise _Cut("verdict", self._verdict)
+        if self._verdict is not None and self.has_verdict:
+            raise _Cut("verdict", self._verdict.reason)
 
     def after_iteration(self, learner: Runner) -> None:
         self.after_firing()
+        if learner is not self._learners[0]:
+            return
         if learner.fired == self.limits.train_iters:
             raise _Cut("train_iters", f"{learner.fired} train iterations were asked for")
         self._cut_if_asked()
@@ -155,10 +150,9 @@ class Engine(Walk):
 
     # what nodes tell
 
-    def recorded(self, runner: Runner, record: Record) -> None:
-        if isinstance(record, Verdict) and self._verdict is None:
-            self._verdict = record.reason
-        self.sink.record(teller_of(runner), record)
+    def recorded(self, runner: Runner, record: Record | Failed) -> None:
+        super().recorded(runner, record)
+        self.happened.pass_on(self.sink, teller_of(runner), record)
 
 
 def teller_of(runner: Runner) -> Teller:

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
+from flowrl.context import Record
 from flowrl.engine.runner import Runner
+from flowrl.engine.streams import Awaited, Queue
+from flowrl.engine.teller import Teller
 from flowrl.errors import NodeError
 
 RETRIES = 3  # times that a firing is tried again with a fresh node
-
-
 MOST_FAILURES = 20  # that a summary tells; the nodes' logs tell all
+
+Then = Literal["tried again", "passed over", "given up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A record of a firing that failed, and what was done then; a line of the node's log, too."""
+
+    text: str
+    then: Then
+
+
+class Sink(Protocol):
+    """Who is told what nodes record, in the order of the program."""
+
+    def record(self, teller: Teller, record: Record) -> None:
+        """One record of one firing."""
 
 
 @dataclass(slots=True)
@@ -22,6 +41,20 @@ class Happened:
     ignored: int = 0
     dropped: int = 0
     failures: list[str] = field(default_factory=list)
+
+    def pass_on(self, sink: Sink, teller: Teller, record: Record | Failed) -> None:
+        """Count a failure, and tell it as a line of a log; tell other records as they are."""
+        if isinstance(record, Failed):
+            self._add(record)
+            sink.record(teller, record.text)
+        else:
+            sink.record(teller, record)
+
+    def _add(self, failed: Failed) -> None:
+        self.restarts += failed.then == "tried again"
+        self.ignored += failed.then == "passed over"
+        if len(self.failures) < MOST_FAILURES:
+            self.failures.append(failed.text)
 
     def lines(self) -> list[str]:
         """The same in words."""
@@ -36,13 +69,13 @@ class Happened:
 class Guard:
     """Fires a node; where that fails, a fresh one tries again, or the firing is passed over."""
 
-    def __init__(self, runner: Runner, happened: Happened, renew: Callable[[Runner], None]) -> None:
-        self.runner, self.happened, self._renew = runner, happened, renew
+    def __init__(self, runner: Runner, renew: Callable[[Runner], None]) -> None:
+        self.runner, self._renew = runner, renew
         self._fire = runner.fire
 
     def fire(self) -> None:
         """One firing, whatever it takes."""
-        queues = [queue for queues, _ in self.runner.waits_for for queue in queues]
+        queues = self._filled()
         tokens = [list(queue) for queue in queues]
         for attempt in range(RETRIES + 1):
             try:
@@ -50,28 +83,36 @@ class Guard:
             except NodeError as error:
                 if error.node != self.runner.key:
                     raise
-                self._forget(error)
-                if self.runner.spec.on_failure == "ignore":
-                    return self._pass_over()
-                if attempt == RETRIES:
+                then = self._then(attempt)
+                self._forget(Failed(str(error), then))
+                if then == "given up":
                     raise
+                if then == "passed over":
+                    self.runner.fired += 1
+                    return None
             for queue, before in zip(queues, tokens, strict=True):
                 queue.clear()
                 queue.extend(before)
-            self.happened.restarts += 1
             self._renew(self.runner)
         raise AssertionError("a firing ends in the loop")
 
-    def _forget(self, error: NodeError) -> None:
+    def _filled(self) -> list[Queue]:
+        """The input queues, with what this firing takes in them, to be put back."""
+        for queues, rate in self.runner.waits_for:
+            for queue in queues:
+                if isinstance(queue, Awaited):
+                    queue.fill(rate)
+        return [queue for queues, _ in self.runner.waits_for for queue in queues]
+
+    def _then(self, attempt: int) -> Then:
+        if self.runner.spec.on_failure == "ignore":
+            return "passed over"
+        return "tried again" if attempt < RETRIES else "given up"
+
+    def _forget(self, failed: Failed) -> None:
         """What the failed firing counted and recorded does not count; that it failed is told."""
         ctx = self.runner.ctx
         ctx.take_count()
         ctx.records.clear()
         ctx.dirty = False
-        if len(self.happened.failures) < MOST_FAILURES:
-            self.happened.failures.append(str(error))
-        self.runner.on_record(self.runner, str(error))
-
-    def _pass_over(self) -> None:
-        self.happened.ignored += 1
-        self.runner.fired += 1
+        self.runner.on_record(self.runner, failed)

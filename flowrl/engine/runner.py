@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrl.context import Context, Record
+from flowrl.context import Context
 from flowrl.engine.outputs import Outputs
 from flowrl.engine.streams import Push, Queue, Take, nothing, nowhere
 from flowrl.errors import NodeError
@@ -17,6 +17,7 @@ from flowrl.state import START, Count
 
 Position = tuple[int, ...]
 
+ONE_ITERATION = Count(train_iters=1)
 RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.exit() has failed too
 
 
@@ -47,7 +48,8 @@ class Runner:
         self.waits_for: list[
             tuple[list[Queue], int]
         ] = []  # queues, and what a firing takes of each
-        self.on_record: Callable[[Runner, Record], None] = lambda runner, record: None
+        self.on_record: Callable[[Runner, Any], None] = lambda runner, record: None
+        self.on_count: Callable[[Runner, Count], None] = lambda runner, count: None
         self.fire: Callable[[], None] = self._fire
         self._outputs = Outputs(spec.cls, context)
         self._last_clock = START
@@ -137,6 +139,7 @@ class Runner:
             raise self._failed(error) from error
         if self.learns:
             ctx.clock = ctx.clock.add(self.key, train_iters=1)
+            self.on_count(self, ONE_ITERATION)
         if ctx.dirty:
             self._settle()
         clock = ctx.clock
@@ -175,6 +178,7 @@ class Runner:
             ctx.clock = ctx.clock.add(self.key, did.env_steps, did.episodes)
             old = self.did
             self.did = Count(old.env_steps + did.env_steps, old.episodes + did.episodes)
+            self.on_count(self, did)
         records, ctx.records = ctx.records, []
         ctx.dirty = False
         for record in records:

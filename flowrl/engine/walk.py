@@ -14,11 +14,12 @@ from itertools import repeat
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.checks.program import Part, WarmUp
-from flowrl.context import Record
-from flowrl.engine.guard import Guard, Happened
+from flowrl.context import Record, Verdict
+from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.runner import RAISED, Position, Runner
 from flowrl.engine.wiring import Home, make
 from flowrl.errors import NodeError
+from flowrl.state import START
 
 Fire = Callable[[], None]
 
@@ -28,23 +29,29 @@ class Step:
     """One instance's firings in a part."""
 
     slot: int  # its node's place in the part's order
+    replica: int
     fire: Fire
     times: int
+    who: Runner | Source
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Where a round is left: after so many firings of the node in this slot."""
+    """Where a round is left: after so many firings of an instance."""
 
     slot: int
+    replica: int
     firings: int
 
 
 @dataclass(slots=True)
 class Source:
-    """A node whose versions pace others, and how often it has fired."""
+    """A node that fires elsewhere and paces what fires here: how often it has fired."""
 
     fired: int = 0
+
+
+PacedSteps = tuple[int, int, list[Step]]  # a paced part's number, its pace, its steps here
 
 
 class Walk:
@@ -53,12 +60,13 @@ class Walk:
     def __init__(self, checked: Checked, seed: int, home: Home | None = None) -> None:
         self.checked = checked.demand()
         self.graph, self.program = checked.graph, checked.program
-        self.happened = Happened()
         self.rounds = 0  # whole rounds so far, without those of the warm-up
         self.wired = make(checked, seed, home)
         self.site = self.wired.site
         self._sources: dict[str, Source] = {}
-        self._slot = 0  # whose turn it is in the round
+        self._step: Step | None = None  # whose turn it is
+        self._verdict: Verdict | None = None  # the first
+        self._verdict_depth = 0  # a verdict includes what its firing paces
         for runner in self.wired.all():
             runner.on_record = self.recorded
 
@@ -75,10 +83,12 @@ class Walk:
         """One instance has fired."""
 
     def after_iteration(self, learner: Runner) -> None:
-        """The first learner has fired, and what its version paces."""
+        """A learner has fired, and what its version paces (of several replicas: the first)."""
 
-    def recorded(self, runner: Runner, record: Record) -> None:
-        """A node told something in a firing."""
+    def recorded(self, runner: Runner, record: Record | Failed) -> None:
+        """A node told something in a firing, or failed in it."""
+        if isinstance(record, Verdict) and self._verdict is None:
+            self._verdict, self._verdict_depth = record, len(self.site.at)
 
     def no_rounds(self) -> None:
         """The warm-up was all there is to do."""
@@ -88,6 +98,16 @@ class Walk:
     def position(self, runner: Runner) -> Position:
         """Where in the program a runner's firing is: positions compare as the program orders them."""
         return (*self.site.at, runner.slot, runner.ctx.replica, runner.fired)
+
+    def here(self) -> Position:
+        """The position of the firing that goes on, or comes next."""
+        step = self._step
+        return (*self.site.at, step.slot, step.replica, step.who.fired) if step else self.site.at
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether a verdict was given, and all that its firing paces has fired."""
+        return self._verdict is not None and len(self.site.at) <= self._verdict_depth
 
     def close(self) -> list[NodeError]:
         """Close all nodes; what they raised."""
@@ -140,14 +160,15 @@ class Walk:
         until = self.before_round()
         self.site.at = (self.site.rounds,)
         for step in steps:
-            self._slot = step.slot
             self._fire(step, _times(step, until))
+        self._step = None
         for versions in self.wired.versions.values():
             versions.end_round()
         self.site.rounds += 1
 
     def _fire(self, step: Step, times: int) -> None:
         fire = step.fire
+        self._step = step
         for _ in repeat(None, times):
             fire()
             self.after_firing()
@@ -158,16 +179,16 @@ class Walk:
         hungry = starving(part)
         steps = []
         for slot, name in enumerate(part.order):
-            runners = self.wired.runners.get(name, [])
-            for runner in runners:
+            times = part.firings[name]
+            paced = [] if self.wired.home.has(name, 0) else self._paced(name)
+            if paced:
+                source = self._sources.setdefault(name, Source())
+                fired = self.wired.home.attempts(name) if name in hungry else None
+                steps.append(Step(slot, 0, self._shadow(source, slot, paced, fired), times, source))
+            for runner in self.wired.runners.get(name, ()):
                 runner.slot = slot
                 fire = self._fire_of(runner, slot, name in hungry)
-                steps.append(Step(slot, fire, part.firings[name]))
-            if not self.wired.home.has(name, 0):
-                paced = self._paced(name)
-                if paced:
-                    fire = self._shadow(name, slot, paced)
-                    steps.append(Step(slot, fire, part.firings[name]))
+                steps.append(Step(slot, runner.ctx.replica, fire, times, runner))
         return steps
 
     def _fire_of(self, runner: Runner, slot: int, starves: bool) -> Fire:
@@ -175,7 +196,7 @@ class Walk:
         fire = runner.fire
         name = runner.spec.name
         if runner.spec.on_failure != "stop":
-            fire = Guard(runner, self.happened, self.wired.renew).fire
+            fire = Guard(runner, self.wired.renew).fire
         if runner.ctx.replica == 0:
             paced = self._paced(name)
             told = [t for v in self.wired.versions.values() if v.runner is runner for t in v.paced]
@@ -183,16 +204,16 @@ class Walk:
                 fire = self._telling(runner, fire, told)
             if paced:
                 fire = self._with_paced(runner, fire, slot, paced)
-            if name == self.first_learner:
+            if runner.learns:
                 fire = self._with_iteration(runner, fire)
-        return _if_ready(runner, fire) if starves else fire
+        return self._if_ready(runner, fire) if starves else fire
 
     @property
     def first_learner(self) -> str | None:
         """The learner whose firings are the run's train iterations."""
         return next(iter(self.graph.role("learner")), None)
 
-    def _paced(self, name: str) -> list[tuple[int, int, list[Step]]]:
+    def _paced(self, name: str) -> list[PacedSteps]:
         """What a node's versions pace here: its number, its pace, its steps."""
         found = []
         for number, paced in enumerate(self.program.paced):
@@ -202,9 +223,7 @@ class Walk:
                     found.append((number, paced.every, steps))
         return found
 
-    def _with_paced(
-        self, runner: Runner, fire: Fire, slot: int, paced: list[tuple[int, int, list[Step]]]
-    ) -> Fire:
+    def _with_paced(self, runner: Runner, fire: Fire, slot: int, paced: list[PacedSteps]) -> Fire:
         """A paced part fires right after the version that it sees."""
 
         def fire_with_paced() -> None:
@@ -213,34 +232,41 @@ class Walk:
 
         return fire_with_paced
 
-    def _shadow(self, name: str, slot: int, paced: list[tuple[int, int, list[Step]]]) -> Fire:
-        """In the place of a node that fires elsewhere: what its versions pace here."""
-        source = self._sources.setdefault(name, Source())
+    def _shadow(
+        self, source: Source, slot: int, paced: list[PacedSteps], fired: Callable[[], bool] | None
+    ) -> Fire:
+        """In the place of a node that fires elsewhere (each time, unless it starves): what it paces here."""
 
         def fire_paced() -> None:
-            source.fired += 1
-            self._fire_paced(source.fired, slot, paced)
+            if fired is None or fired():
+                source.fired += 1
+                self._fire_paced(source.fired, slot, paced)
 
         return fire_paced
 
-    def _fire_paced(self, fired: int, slot: int, paced: list[tuple[int, int, list[Step]]]) -> None:
+    def _fire_paced(self, fired: int, slot: int, paced: list[PacedSteps]) -> None:
         site = self.site
-        at = site.at
+        at, pacing = site.at, self._step
         for number, every, steps in paced:
             if fired % every == 0:
                 site.at = (*at, slot, 0, fired - 1, 1 + number)
                 for step in steps:
                     self._fire(step, step.times)
-        site.at = at
+        site.at, self._step = at, pacing
 
     def _telling(self, runner: Runner, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
         """Sites elsewhere are sent the versions that pace what lives there."""
 
+        site = self.site
+
         def fire_and_tell() -> None:
             fire()
+            at = site.at
+            site.at = (*at, runner.slot, 0, runner.fired - 1, 0)  # this belongs to the firing
             for every, tell in told:
                 if runner.fired % every == 0:
                     tell()
+            site.at = at
 
         return fire_and_tell
 
@@ -253,17 +279,26 @@ class Walk:
 
         return fire_iteration
 
+    def _if_ready(self, runner: Runner, fire: Fire) -> Fire:
+        """Where tokens may be missing; those who count its firings elsewhere are told each time."""
+        replica0 = runner.ctx.replica == 0
+        tells = self.wired.home.told_attempts(runner.spec.name) if replica0 else []
+
+        def fire_if_ready() -> None:
+            ready = runner.ready()
+            if ready:
+                fire()
+            for tell in tells:
+                tell((ready, START))
+
+        return fire_if_ready
+
 
 def _times(step: Step, until: Until | None) -> int:
     """How often a step's instance fires in a round that may be left before its end."""
-    if until is None or step.slot < until.slot:
+    if until is None:
         return step.times
-    return until.firings if step.slot == until.slot else 0
-
-
-def _if_ready(runner: Runner, fire: Fire) -> Fire:
-    def fire_if_ready() -> None:
-        if runner.ready():
-            fire()
-
-    return fire_if_ready
+    who, last = (step.slot, step.replica), (until.slot, until.replica)
+    if who == last:
+        return until.firings
+    return step.times if who < last else 0

@@ -57,6 +57,14 @@ class Home:
         """Ways to the instances elsewhere that see a state of a node that lives here."""
         return []
 
+    def attempts(self, node: str) -> Callable[[], bool]:
+        """Whether a node that lives elsewhere, and may find too few tokens, fires when its turn comes."""
+        raise AssertionError("everything lives here")
+
+    def told_attempts(self, node: str) -> list[Push]:
+        """Ways to those elsewhere who want to know that of a node here."""
+        return []
+
 
 @dataclass
 class Wired:
@@ -92,7 +100,7 @@ class Wired:
     def dropped(self) -> int:
         """Tokens that were lost on full edges."""
         queues = {id(q): q for lanes in self.lanes.values() for q in lanes.values()}
-        return sum(q.dropped for q in queues.values() if isinstance(q, DropOldest))
+        return sum(getattr(q, "dropped", 0) for q in queues.values())
 
     def renew(self, runner: Runner) -> None:
         """A fresh instance in a failed one's place, with fresh services: links make them one."""

@@ -12,11 +12,14 @@ from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.context import Verdict
-from flowrl.engine.engine import Account, Cut, Reason, Sink, digest_of
+from flowrl.engine.engine import Account, Cut, Reason, digest_of
+from flowrl.engine.guard import Happened, Sink
+from flowrl.engine.runner import Position
 from flowrl.graph import Limits
-from flowrl.sites.cuts import Cuts, Stop, Why
+from flowrl.sites.cuts import Cuts, Why, asked, includes, is_earlier
 from flowrl.sites.launch import SiteLost, Sites
 from flowrl.sites.layout import Layout
+from flowrl.sites.ledger import Ledger
 from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
 
@@ -40,14 +43,14 @@ class Coordinator:
         self._missing = {word: set(names) for word in ("ready", "stopped", "states")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
         self._granted = 0  # rounds that sites may begin
-        self._did: dict[int, dict[str, Count]] = {}  # after so many rounds: what collectors did
+        self._ledger = Ledger()
         self._told: list[Told] = []
         self._accounts: dict[str, Account] = {}
         self._states: dict[str, State] = {}
-        self._happened: list[str] = []
-        self._stop: Stop | None = None
+        self._happened = Happened()
+        self._unclosed: list[str] = []
+        self._stop: Position | None = None
         self._why: Why = ("done", "")
-        self._verdict: Told | None = None  # the one that ends the run
         self._asked: Why | None = None
 
     # what a run asks
@@ -55,16 +58,9 @@ class Coordinator:
     @property
     def done(self) -> Count:
         """What has been done where the run is cut, or so far."""
-        stop = None if self._missing["stopped"] else self._stop
-        rounds = self._final if stop is None else stop.round
-        did = dict(self._did.get(rounds, {}))
-        if stop is not None:
-            order = self.cuts.order
-            for key, count in self._did.get(rounds + 1, {}).items():
-                if order.index(key.partition("#")[0]) < stop.slot:
-                    did[key] = count
-        steps, episodes = (sum(c[i] for c in did.values()) for i in (0, 1))
-        return Count(steps, episodes, self.cuts.iterations(rounds, stop))
+        if self._stop is None or self._missing["stopped"]:
+            return self._ledger.settled
+        return self._ledger.at(self._stop)
 
     def accounts(self) -> list[Account]:
         """Each instance, its firings and its time, in the order of the graph."""
@@ -74,7 +70,12 @@ class Coordinator:
 
     def weights(self) -> dict[str, State]:
         """The learners' states at the cut, by `learner.port`."""
-        return self._states
+        keys = [
+            f"{name}#{replica}." if replica else f"{name}."
+            for name in self.checked.graph.role("learner")
+            for replica in range(self.checked.graph.nodes[name].replicas)
+        ]
+        return {k: s for key in keys for k, s in self._states.items() if k.startswith(key)}
 
     def digest(self) -> str:
         """The SHA-256 over the learners' weights, sorted by name."""
@@ -82,7 +83,7 @@ class Coordinator:
 
     def happened_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return self._happened
+        return [*self._happened.lines(), *self._unclosed]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut soon (from another thread, or a signal)."""
@@ -96,8 +97,8 @@ class Coordinator:
 
     def run(self) -> Cut:
         """Start the sites, and let them work up to the earliest cut."""
-        for stop, why in self.cuts.known():
-            self._cut_at(stop, why)
+        for cut, why in self.cuts.known():
+            self._cut_at(cut, why)
         self.sites.start()
         self._wait("ready", START_S)
         if self._stop is not None:
@@ -112,7 +113,8 @@ class Coordinator:
         self.sites.say("states")
         self._wait("states", STATES_S)
         assert self._stop is not None
-        return Cut(*self._why, self._stop.round - self.cuts.warm_rounds, self.done)
+        rounds = self._stop[0] + (len(self._stop) == 1) - self.cuts.warm_rounds
+        return Cut(*self._why, max(rounds, 0), self.done)
 
     def _wait(self, word: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
@@ -125,11 +127,12 @@ class Coordinator:
     def _grant(self, firing_s: float) -> None:
         """Let sites go on, about as far as they get while this is noticed."""
         lease = max(LEAST_LEASE, int(self._final / max(firing_s, 1e-9) * LEASE_S))
-        if self._counts_steps and self._final >= self.cuts.warm_rounds:
-            lease = 1  # where the cut falls is known only at each round's end
-        if self._final + lease > self._granted:
-            self._granted = self._final + lease
-            self.sites.say("grant", self._granted, self._settled)
+        granted = self._final + lease
+        if self._counts_steps:  # where the cut falls is known only at each round's end
+            granted = max(self._final, self.cuts.warm_rounds) + 1
+        if granted > self._granted:
+            self._granted = granted
+            self.sites.say("grant", granted, self._settled)
 
     # what sites say
 
@@ -137,6 +140,7 @@ class Coordinator:
         hearing: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
             "states": self._on_states,
+            "reached": self._on_reached,
         }
         for name, (word, *values) in self.sites.heard():
             if word in hearing:
@@ -144,29 +148,28 @@ class Coordinator:
             if word in self._missing:
                 self._missing[word].discard(name)
 
-    def _on_states(self, name: str, states: dict[str, State], happened: list[str]) -> None:
+    def _on_states(
+        self, name: str, states: dict[str, State], dropped: int, unclosed: list[str]
+    ) -> None:
         self._states |= states
-        self._happened += happened
+        self._happened.dropped += dropped
+        self._unclosed += unclosed
+
+    def _on_reached(self, name: str, position: list[int], iters: int) -> None:
+        """A learner that fires when it can has fired so often as was asked for."""
+        self._cut_at(tuple(position), asked("train_iters", iters))
 
     def _on_progress(
         self, name: str, rounds: int, did: list[Any], told: list[Any], busy: dict[str, Any]
     ) -> None:
         self._rounds[name] = rounds
-        for at, counts in did:
-            found = {key: Count(*count) for key, count in counts.items()}
-            self._did.setdefault(at, {}).update(found)
+        self._ledger.add(did)
         for key, (fired, busy_s) in busy.items():
             self._accounts[key] = Account(key, fired, busy_s)
         for one in map(as_told, told):
             self._told.append(one)
             if isinstance(one.record, Verdict):
-                self._on_verdict(one, one.record.reason)
-
-    def _on_verdict(self, told: Told, reason: str) -> None:
-        rounds, slot, _, firing = told.position[:4]
-        earlier = self._verdict is None or told.position < self._verdict.position
-        if earlier and self._cut_at(Stop(rounds, slot, firing + 1), ("verdict", reason)):
-            self._verdict = told
+                self._cut_at(one.position, ("verdict", one.record.reason))
 
     @property
     def _final(self) -> int:
@@ -176,7 +179,7 @@ class Coordinator:
     @property
     def _settled(self) -> int:
         """Rounds that no cut goes back to."""
-        return self._final if self._stop is None else min(self._final, self._stop.round)
+        return self._final if self._stop is None else min(self._final, self._stop[0])
 
     def _tell(self, final: int | None) -> None:
         """Tell the run what no site can tell anything before; at the end, all up to the cut."""
@@ -184,16 +187,9 @@ class Coordinator:
         if now:
             self._told = [t for t in self._told if final is not None and t.position[0] >= final]
             for told in sorted(now, key=lambda t: t.position):
-                if self._counts(told):
-                    self.sink.record(told.teller, told.record)
-        for rounds in [r for r in self._did if r < self._settled - 1]:
-            del self._did[rounds]
-
-    def _counts(self, told: Told) -> bool:
-        """Whether a record comes before the cut."""
-        if self._verdict is not None and told.position > self._verdict.position:
-            return False
-        return self._stop is None or self._stop.includes(told.position)
+                if self._stop is None or includes(self._stop, told.position):
+                    self._happened.pass_on(self.sink, told.teller, told.record)
+        self._ledger.settle(self._settled)
 
     # cuts
 
@@ -204,25 +200,19 @@ class Coordinator:
 
     def _look_for_cuts(self, firing_s: float) -> None:
         limits, final = self.limits, self._final
-        if self._counts_steps and final > self.cuts.warm_rounds:
-            done = sum(count.env_steps for count in self._did.get(final, {}).values())
-            if limits.steps is not None and done >= limits.steps:
-                what = f"{limits.steps} env steps were asked for"
-                self._cut_at(self.cuts.end(final - 1), ("steps", what))
+        steps = limits.steps if self._counts_steps and final > self.cuts.warm_rounds else None
+        if steps is not None and self._ledger.settled.env_steps >= steps:  # by this round's end
+            self._cut_at((final - 1,), asked("steps", steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
         if self._asked is not None:
             self._cut_at(self.cuts.soon(self._granted), self._asked)
             self._asked = None
 
-    def _cut_at(self, stop: Stop, why: Why) -> bool:
-        """Cut there, unless an earlier cut is known; whether it will be there."""
-        at_once = (
-            why[0] == "verdict" and stop == self._stop
-        )  # a verdict comes before the next firing
-        if self._stop is not None and self._stop <= stop and not at_once:
-            return False
-        self._stop, self._why = stop, why
+    def _cut_at(self, cut: Position, why: Why) -> None:
+        """Cut there, unless an earlier cut is known."""
+        if self._stop is not None and not is_earlier(cut, why, self._stop, self._why):
+            return
+        self._stop, self._why = cut, why
         if not self._missing["ready"]:
-            self.sites.say("stop", *stop)
-        return True
+            self.sites.say("stop", *cut)

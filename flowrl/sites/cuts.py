@@ -1,32 +1,40 @@
-"""Positions where a run may be cut, worked out from the program and the limits."""
+"""Positions where a run may be cut, worked out from the program and the limits.
+
+A cut is the last position that counts, and all that hangs on it: `(3,)` ends round 3, `(3, 1, 0, 7)` ends with firing 7
+of the instance in slot 1, and with what it paces. Rounds count from the beginning of the warm-up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from math import inf
 
 from flowrl.checks.check import Checked
+from flowrl.checks.losses import starving
+from flowrl.checks.program import Part, Program
 from flowrl.engine.engine import Reason
 from flowrl.engine.runner import Position
-from flowrl.errors import UsageError
 from flowrl.graph import Limits
 
-
-class Stop(NamedTuple):
-    """After so many firings (in all) of the node in a slot, in a round (those of the warm-up count)."""
-
-    round: int
-    slot: int  # one more than the last slot: at the round's end
-    fired: int
-
-    def includes(self, position: Position) -> bool:
-        """Whether a firing comes before the cut."""
-        if position[:2] != self[:2]:
-            return position[:2] < self[:2]
-        return position[3] < self.fired
-
-
 Why = tuple[Reason, str]
+
+RANKS: tuple[Reason, ...] = ("verdict", "train_iters", "steps", "rounds")  # at the same position
+
+
+def includes(cut: Position, position: Position) -> bool:
+    """Whether a position comes before a cut."""
+    return position[: len(cut)] <= cut
+
+
+def is_earlier(cut: Position, why: Why, than: Position, for_it: Why) -> bool:
+    """Whether a cut comes before another, or in its place."""
+    if cut == than:
+        return _rank(why) < _rank(for_it)
+    return (*cut, inf) < (*than, inf)
+
+
+def _rank(why: Why) -> int:
+    return RANKS.index(why[0]) if why[0] in RANKS else len(RANKS)
 
 
 class Cuts:
@@ -35,84 +43,101 @@ class Cuts:
     def __init__(self, checked: Checked, limits: Limits) -> None:
         self.checked, self.limits = checked, limits
         self.program = checked.program
-        self.order = self.program.round.order
         self.warm_rounds = sum(warm.rounds for warm in self.program.warmup)
-        names = checked.graph.role("learner")
-        self.learner = self.order.index(names[0]) if names and names[0] in self.order else None
+        fired = {name for part in _parts(checked.program) for name in part.order}
+        self.learner = next((n for n in checked.graph.role("learner")[:1] if n in fired), None)
+        self.learner_starves = any(self.learner in starving(p) for p in _parts(checked.program))
         self.steps = self._steps()
 
-    def end(self, rounds: int) -> Stop:
-        """The end of a round."""
-        return Stop(rounds, len(self.order), 0)
-
-    def soon(self, rounds: int) -> Stop:
+    def soon(self, rounds: int) -> Position:
         """In a round that no site has begun: where `--train-iters` cuts again, if anything learns."""
-        rounds = max(rounds, self.warm_rounds)
-        if self.learner is None:
-            return self.end(rounds)
-        fired = firings_before(self.checked, rounds + 1, self.learner)
-        return Stop(rounds, self.learner, fired)
+        order = order_in(self.program, rounds)
+        if self.learner is None or self.learner not in order or self.learner_starves:
+            return (rounds,)
+        fired = firings_before(self.program, rounds + 1, self.learner)
+        return (rounds, order.index(self.learner), 0, fired - 1)
 
-    def known(self) -> Iterator[tuple[Stop, Why]]:
+    def known(self) -> Iterator[tuple[Position, Why]]:
         """The cuts that the limits make, as far as they are known before the run."""
         limits, warm = self.limits, self.warm_rounds
-        if limits.train_iters is not None and self.learner is not None:
-            yield self._after(limits.train_iters), _asked("train_iters", limits.train_iters)
+        if limits.train_iters is not None and (cut := self._after(limits.train_iters)):
+            yield cut, asked("train_iters", limits.train_iters)
         if limits.rounds is not None:
-            yield self.end(warm + limits.rounds - 1), _asked("rounds", limits.rounds)
+            yield (warm + limits.rounds - 1,), asked("rounds", limits.rounds)
         if limits.steps is not None and self.steps is not None:
             before, each = self.steps
             rounds = max(-(-(limits.steps - before) // each), 1)
-            yield self.end(warm + rounds - 1), _asked("steps", limits.steps)
-        if not self.order:
-            yield self.end(warm), ("done", "no node fires in rounds")
+            yield (warm + rounds - 1,), asked("steps", limits.steps)
+        if not self.program.round.order:
+            yield (warm - 1,), ("done", "no node fires in rounds")
 
-    def _after(self, iters: int) -> Stop:
-        assert self.learner is not None
-        before = firings_before(self.checked, self.warm_rounds, self.learner)
-        if iters <= before:
-            what = f"{iters} train iterations end in the warm-up"
-            raise UsageError(f"{what}, where only the placement 'serial' cuts")
-        each = self.program.round.firings[self.order[self.learner]]
-        return Stop(self.warm_rounds + (iters - before - 1) // each, self.learner, iters)
+    def _after(self, iters: int) -> Position | None:
+        """Right after so many firings of the first learner, if it is known to fire so often."""
+        if self.learner is None or self.learner_starves:
+            return None
+        begun, fired = 0, 0
+        lengths = [warm.rounds for warm in self.program.warmup]
+        for part, rounds in zip(_parts(self.program), [*lengths, None], strict=True):
+            each = part.firings.get(self.learner, 0)
+            if each and (rounds is None or iters <= fired + each * rounds):
+                at = begun + (iters - fired - 1) // each
+                return (at, part.order.index(self.learner), 0, iters - 1)
+            begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
+        return None
 
     def _steps(self) -> tuple[int, int] | None:
-        """Env steps of the warm-up and of a round, where every collector's number is fixed."""
-        nodes, found = self.checked.graph.nodes, []
-        for part in (*(w.part for w in self.program.warmup), self.program.round):
+        """Env steps of the warm-up and of a round, where every collector's number is known."""
+        found = []
+        for part in _parts(self.program):
             steps = 0
-            for name in (n for n in part.order if nodes[n].cls.role == "collector"):
-                one = self.checked.facts[name].env_steps
+            for name in self.checked.graph.role("collector"):
+                one = self._steps_of(name)
                 if one is None:
                     return None
-                steps += one * part.firings[name] * nodes[name].replicas
+                steps += one * part.firings.get(name, 0)
             found.append(steps)
         warm = sum(w.rounds * s for w, s in zip(self.program.warmup, found[:-1], strict=True))
         return (warm, found[-1]) if found[-1] else None
 
-    def iterations(self, rounds: int, stop: Stop | None) -> int:
-        """Firings of the first learner at a cut, or after so many rounds."""
-        if self.learner is None:
-            return 0
-        if stop is None:
-            return firings_before(self.checked, rounds, self.learner)
-        if stop.slot == self.learner:
-            return stop.fired
-        return firings_before(self.checked, stop.round + (self.learner < stop.slot), self.learner)
+    def _steps_of(self, name: str) -> int | None:
+        """Env steps of one firing of a collector's replicas, if all its firings are alike."""
+        spec, steps = self.checked.graph.nodes[name], self.checked.facts[name].env_steps
+        in_rounds = name in self.program.round.order and name not in starving(self.program.round)
+        if steps is None or not in_rounds or spec.on_failure == "ignore":
+            return None
+        return steps * spec.replicas
 
 
-def firings_before(checked: Checked, rounds: int, slot: int) -> int:
-    """How often a node of the main program has fired before a round; those of the warm-up count."""
-    program = checked.program
-    name = program.round.order[slot]
+def _parts(program: Program) -> list[Part]:
+    """What rounds consist of: those of each phase of the warm-up, and those after."""
+    return [*(warm.part for warm in program.warmup), program.round]
+
+
+def part_in(program: Program, rounds: int) -> Part:
+    """What a round consists of."""
+    for warm in program.warmup:
+        if rounds < warm.rounds:
+            return warm.part
+        rounds -= warm.rounds
+    return program.round
+
+
+def order_in(program: Program, rounds: int) -> list[str]:
+    """The order in which nodes fire in a round."""
+    return part_in(program, rounds).order
+
+
+def firings_before(program: Program, rounds: int, name: str) -> int:
+    """How often a node has fired before a round."""
     fired = 0
     for warm in program.warmup:
         here = min(warm.rounds, rounds)
         fired += here * warm.part.firings.get(name, 0)
         rounds -= here
-    return fired + rounds * program.round.firings[name]
+    return fired + rounds * program.round.firings.get(name, 0)
 
 
-def _asked(reason: Reason, amount: int) -> Why:
+def asked(reason: Reason, amount: int) -> Why:
+    """Why a limit cuts."""
     what = {"train_iters": "train iterations", "steps": "env steps"}.get(reason, reason)
     return reason, f"{amount} {what} were asked for"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from flowrl.channels import Bound, ChannelError, Exchange, Receiver, Sender
 from flowrl.checks.check import Checked
-from flowrl.engine.runner import Site
-from flowrl.engine.streams import Push, Queue, Take, Token
+from flowrl.engine.runner import Position, Site
+from flowrl.engine.streams import Awaited, Push, Queue, Take, Token, nothing
 from flowrl.engine.versions import Versions
 from flowrl.engine.wiring import Home, Lane
 from flowrl.graph import Edge, PortRef
@@ -28,14 +28,32 @@ class Elsewhere(BaseException):
         super().__init__(str(error))
 
 
-class Arriving(deque[Token]):
+class Waiting:
+    """How a site waits: not at all for what comes after the cut, which may never come."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.check: Callable[[], None] = lambda: None  # raises where the site has gone far enough
+
+    def on(self, lane: Sender | Receiver) -> None:
+        """Until a lane is ready."""
+        if not lane.ready():
+            self.check()
+            self.exchange.wait(lane, WAIT_S)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Until some lane has brought this about."""
+        if not condition():
+            self.check()
+            self.exchange.wait_until(condition, (), WAIT_S)
+
+
+class Arriving(Awaited):
     """A queue that another site fills. What lies in it is here; the rest is waited for."""
 
-    def __init__(
-        self, exchange: Exchange, receiver: Receiver, tokens: Iterable[Token] = ()
-    ) -> None:
+    def __init__(self, waiting: Waiting, receiver: Receiver, tokens: Iterable[Token] = ()) -> None:
         super().__init__(tokens)
-        self._exchange, self._receiver = exchange, receiver
+        self._waiting, self._receiver = waiting, receiver
 
     def popleft(self) -> Token:
         """The next token, whenever it comes."""
@@ -45,36 +63,33 @@ class Arriving(deque[Token]):
         """The next token from the lane."""
         receiver = self._receiver
         try:
-            if not receiver.ready():
-                self._exchange.wait(receiver, WAIT_S)
+            self._waiting.on(receiver)
             return receiver.take()
         except ChannelError as error:
             raise Elsewhere(error) from error
 
     def fill(self, tokens: int) -> None:
-        """Have so many here: a firing that fails is tried again with the same ones."""
         while super().__len__() < tokens:
             super().append(self.fetched())
 
     def __len__(self) -> int:
         """Tokens that could be taken now."""
-        self._exchange.drain()
+        self._waiting.exchange.drain()
         return super().__len__() + len(self._receiver)
 
 
 class Leaving(deque[Token]):
     """A queue that another site empties."""
 
-    def __init__(self, exchange: Exchange, sender: Sender) -> None:
+    def __init__(self, waiting: Waiting, sender: Sender) -> None:
         super().__init__()
-        self._exchange, self._sender = exchange, sender
+        self._waiting, self._sender = waiting, sender
 
     def append(self, token: Token) -> None:
         """Send a token, as soon as there is room."""
         sender = self._sender
         try:
-            if not sender.ready():
-                self._exchange.wait(sender, WAIT_S)
+            self._waiting.on(sender)
             sender.send(*token)
         except ChannelError as error:
             raise Elsewhere(error) from error
@@ -83,30 +98,37 @@ class Leaving(deque[Token]):
 class LeavingOrLost(Leaving):
     """The same on an edge that drops: the newest token goes where there is no room for it."""
 
-    def __init__(self, exchange: Exchange, sender: Sender) -> None:
-        super().__init__(exchange, sender)
+    def __init__(self, waiting: Waiting, sender: Sender) -> None:
+        super().__init__(waiting, sender)
         self.dropped = 0
 
     def append(self, token: Token) -> None:
         """Send a token, or lose it."""
-        self._exchange.drain()
+        self._waiting.exchange.drain()
         if self._sender.ready():
             super().append(token)
         else:
             self.dropped += 1
 
 
-class FirstCome(deque[Token]):
+class FirstCome(Awaited):
     """Several queues as one: whatever is here first is taken first."""
 
-    def __init__(self, exchange: Exchange, queues: list[Queue]) -> None:
+    def __init__(self, waiting: Waiting, queues: list[Queue]) -> None:
         super().__init__()
-        self._exchange, self._queues = exchange, queues
+        self._waiting, self._queues = waiting, queues
 
     def popleft(self) -> Token:
         """A token of any of them."""
-        self._exchange.wait_until(lambda: len(self) > 0, (), WAIT_S)
+        return super().popleft() if super().__len__() else self._first()
+
+    def _first(self) -> Token:
+        self._waiting.until(lambda: any(map(len, self._queues)))
         return next(queue for queue in self._queues if len(queue)).popleft()
+
+    def fill(self, tokens: int) -> None:
+        while super().__len__() < tokens:
+            super().append(self._first())
 
     def append(self, token: Token) -> None:
         """A token from this site goes into the first, which is its own."""
@@ -114,7 +136,7 @@ class FirstCome(deque[Token]):
 
     def __len__(self) -> int:
         """Tokens that could be taken now."""
-        return sum(map(len, self._queues))
+        return super().__len__() + sum(map(len, self._queues))
 
 
 class Ends:
@@ -135,6 +157,22 @@ class Ends:
                 self._ends.append(self._ends[-1] if state is None else state)
             self._rounds += 1
         return self._ends[0], self._ends[0].clock
+
+
+class Pacing:
+    """The versions that pace: all firings that one of them paces see the same."""
+
+    def __init__(self, site: Site, arriving: Arriving) -> None:
+        self._site, self._arriving = site, arriving
+        self._at: Position = ()
+        self._token: Token = nothing()
+
+    def take(self) -> Token:
+        """The version that this part of the program is paced by."""
+        if self._at != self._site.at:
+            state = self._arriving.popleft()[0]
+            self._at, self._token = self._site.at, (state, state.clock)
+        return self._token
 
 
 class Newest:
@@ -158,7 +196,7 @@ class SiteHome(Home):
     def __init__(self, checked: Checked, layout: Layout, name: str, exchange: Exchange) -> None:
         super().__init__()
         self._checked, self._layout, self.name = checked, layout, name
-        self._exchange = exchange
+        self._exchange, self.waiting = exchange, Waiting(exchange)
         lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
@@ -169,17 +207,17 @@ class SiteHome(Home):
     def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
-        return Arriving(self._exchange, receiver, tokens)
+        return Arriving(self.waiting, receiver, tokens)
 
     def giving(self, edge: Edge, lane: Lane) -> Queue:
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
         if edge.when_full == "drop_oldest":
-            return LeavingOrLost(self._exchange, sender)
-        return Leaving(self._exchange, sender)
+            return LeavingOrLost(self.waiting, sender)
+        return Leaving(self.waiting, sender)
 
     def joined(self, queues: list[Queue]) -> Queue:
-        return FirstCome(self._exchange, queues)
+        return FirstCome(self.waiting, queues)
 
     def view(self, edge: Edge, replica: int) -> Take:
         """The same view whenever a phase connects the instance anew."""
@@ -191,9 +229,9 @@ class SiteHome(Home):
         """An end of each round, or the versions that pace, or the newest."""
         peer = self._layout.where[edge.source.node, 0]
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=_STATES)
-        arriving = Arriving(self._exchange, receiver)
+        arriving = Arriving(self.waiting, receiver)
         if edge.every is not None:
-            return lambda: _as_token(arriving.popleft()[0])
+            return Pacing(self.site, arriving).take
         if edge.latest:
             return Newest(arriving).take
         return Ends(self.site, arriving, edge.lag).take
@@ -222,10 +260,27 @@ class SiteHome(Home):
         leaving = self._state_lane(edge, replica)
         return lambda: leaving.append((versions.newest(), START))
 
+    def attempts(self, node: str) -> Callable[[], bool]:
+        """What a node that may find too few tokens does elsewhere, turn by turn."""
+        peer = self._layout.where[node, 0]
+        receiver = self._exchange.receiver(_attempts_name(node, self.name), peer, bound=_STATES)
+        arriving = Arriving(self.waiting, receiver)
+        return lambda: bool(arriving.popleft()[0])
+
+    def told_attempts(self, node: str) -> list[Push]:
+        """Every site where something is paced by a node here is told of its turns."""
+        paced = {e.to.node for e in self._checked.graph.edges if e.every and e.source.node == node}
+        sites = {site for (name, _), site in self._layout.where.items() if name in paced}
+        return [self._attempts_lane(node, site).append for site in sorted(sites - {self.name})]
+
+    def _attempts_lane(self, node: str, site: str) -> Leaving:
+        sender = self._exchange.sender(_attempts_name(node, site), site, bound=_STATES)
+        return Leaving(self.waiting, sender)
+
     def _state_lane(self, edge: Edge, replica: int) -> Leaving:
         peer = self._layout.where[edge.to.node, replica]
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=_STATES)
-        return Leaving(self._exchange, sender)
+        return Leaving(self.waiting, sender)
 
     def _elsewhere(self, edge: Edge) -> list[int]:
         replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
@@ -248,5 +303,5 @@ def _state_name(edge: Edge, replica: int) -> str:
     return f"{edge.to}#{replica}"
 
 
-def _as_token(state: State) -> Token:
-    return state, state.clock
+def _attempts_name(node: str, site: str) -> str:
+    return f"{node}?{site}"

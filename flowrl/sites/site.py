@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections import deque
 from typing import Any
 
 from flowrl.channels import Bound, ChannelError, Exchange
 from flowrl.checks.check import Checked
+from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
-from flowrl.engine.engine import states_of, teller_of
-from flowrl.engine.runner import Runner
+from flowrl.engine.engine import teller_of
+from flowrl.engine.guard import Failed
+from flowrl.engine.runner import Position, Runner
 from flowrl.engine.walk import Until, Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
-from flowrl.sites.cuts import Stop, firings_before
+from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
 from flowrl.sites.home import WAIT_S, Elsewhere, SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.recall import Recall
 from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data
-from flowrl.state import State
+from flowrl.state import Count, State
 
 TELL_EVERY_S = 0.05  # how often a site tells how far it is
 CONTROL = Bound(tokens=1 << 16)
@@ -39,19 +41,24 @@ class SiteWalk(Walk):
         self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
         self._down = exchange.receiver(f"{DOWN}:{name}", COORDINATOR, bound=CONTROL)
         self._granted = 0  # rounds that may begin
-        self._stop: Stop | None = None
+        self._stop: Position | None = None
         self._leave = False  # at once, whatever is going on
         self._walking = False
         self._told: list[Told] = []
-        self._did: list[list[Any]] = []  # of each round that was not told yet: what collectors did
+        self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
         self._told_s = 0.0
         exchange.serve(self._hear)
-        super().__init__(checked, seed, SiteHome(checked, layout, name, exchange))
-        roles = {r.key: r for r in self.wired.all()}
-        self._collectors = [r for r in roles.values() if r.role == "collector"]
-        self._learners = [r for r in roles.values() if r.role == "learner"]
-        self._history: deque[tuple[str, int, dict[str, State]]] = deque(maxlen=4096)
-        self._final = 0  # rounds that nobody will go back to
+        home = SiteHome(checked, layout, name, exchange)
+        home.waiting.check = self._check
+        super().__init__(checked, seed, home)
+        self._recalls = [
+            Recall(checked, self.wired, r) for r in self.wired.all() if r.role == "learner"
+        ]
+        self._starves = Cuts(checked, checked.graph.limits).learner_starves
+        self._paced_learners = [r for r in self._recalls if not r.fires_in_rounds]
+        for runner in self.wired.all():
+            if runner.role == "collector" or runner.key == self.first_learner:
+                runner.on_count = self._counted
 
     # what the coordinator says
 
@@ -60,28 +67,25 @@ class SiteWalk(Walk):
         while len(self._down):
             word, *values = self._down.take()[0]
             if word == "grant":
-                self._granted, self._final = values
+                self._granted, settled = values
+                for recall in self._recalls:
+                    recall.settle(settled)
             elif word == "stop":
-                self._stop = Stop(*values)
-                if self._walking and self._is_past(self._stop):
-                    raise Stopped  # what it may be waiting for will not come any more
+                self._stop = tuple(values)
+                self._check()
             elif word == "states":
-                happened = [*self.happened.lines(), *map(str, self.close())]
-                self.say("states", self.states_at(self._stop), happened)
+                assert self._stop is not None
+                states = self.states_at(self._stop)
+                self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
             elif word == "leave":
                 self._leave = True
         if self._leave:
             raise Stopped
 
-    def _is_past(self, stop: Stop) -> bool:
-        """Whether what goes on now comes after the cut."""
-        here = (self.site.rounds, self._slot)
-        if here != stop[:2]:
-            return here > stop[:2]
-        name = self.program.round.order[stop.slot]
-        if name in self._sources:
-            return self._sources[name].fired > stop.fired
-        return all(runner.fired >= stop.fired for runner in self.wired.runners.get(name, ()))
+    def _check(self) -> None:
+        """Past the cut, what a site would wait for may never come."""
+        if self._walking and self._stop is not None and not includes(self._stop, self.here()):
+            raise Stopped
 
     def say(self, *words: Any) -> None:
         """Tell the coordinator something."""
@@ -97,40 +101,56 @@ class SiteWalk(Walk):
         if not self._may_begin():
             self.tell()
             self.exchange.wait_until(self._may_begin, (), WAIT_S)
-        if self._stop is None or rounds < self._stop[0]:
+        stop = self._stop
+        if stop is None or rounds < stop[0]:
             return None
-        if rounds > self._stop[0]:
+        if rounds > stop[0]:
             raise Stopped
-        _, slot, fired = self._stop
-        if slot == len(self.program.round.order):
-            return None  # at the round's end
-        return Until(slot, fired - firings_before(self.checked, rounds, slot))
+        return self._until(stop) if len(stop) > 1 else None
+
+    def _until(self, stop: Position) -> Until | None:
+        """Where in this round the cut is; what starves fires in its own time, and is not held."""
+        rounds, slot, replica, firing = stop[:4]
+        part = part_in(self.program, rounds)
+        name = part.order[slot]
+        before = 0 if name in starving(part) else firings_before(self.program, rounds, name)
+        return Until(slot, replica, firing + 1 - before)
 
     def _may_begin(self) -> bool:
-        return self.site.rounds < self._granted or self._stop is not None
+        rounds, stop = self.site.rounds, self._stop
+        return rounds < self._granted or (stop is not None and rounds > stop[0])
 
     def after_round(self, warm_up: bool) -> None:
-        self._did.append([self.site.rounds, {r.key: list(r.did[:2]) for r in self._collectors}])
-        if len(self.graph.role("learner")) > 1:
-            self._remember(self._learners)
+        for recall in self._recalls:
+            recall.after_round()
         if time.perf_counter() - self._told_s > TELL_EVERY_S:
             self.tell()
         if self._stop is not None and self.site.rounds > self._stop[0]:
             raise Stopped
 
+    def after_firing(self) -> None:
+        for recall in self._paced_learners:
+            recall.after_firing()
+        if self._verdict is not None and self.has_verdict:
+            raise Stopped  # the run is cut here, or earlier
+
     def after_iteration(self, learner: Runner) -> None:
-        """A version that paced others may be where the run is cut: it is remembered until that is settled."""
-        paces = [p.every for p in self.program.paced if p.source.node == learner.spec.name]
-        if any(learner.fired % every == 0 for every in paces):
-            self._remember([learner])
+        for recall in self._recalls:
+            if recall.learner is learner:
+                recall.after_iteration()
+        self.after_firing()
+        first = self._starves and learner.key == self.first_learner
+        if first and learner.fired == self.graph.limits.train_iters:
+            at = (*self.site.at, learner.slot, 0, learner.fired - 1)
+            self.tell()
+            self.say("reached", list(at), learner.fired)
+            raise Stopped
 
-    def _remember(self, learners: list[Runner]) -> None:
-        for learner in learners:
-            self._history.append((learner.key, self.site.rounds, states_of(learner)))
-        while self._history and self._history[0][1] < self._final - 1:
-            self._history.popleft()
+    def _counted(self, runner: Runner, count: Count) -> None:
+        self._did.append([self.position(runner), count])
 
-    def recorded(self, runner: Runner, record: Record) -> None:
+    def recorded(self, runner: Runner, record: Record | Failed) -> None:
+        super().recorded(runner, record)
         self._told.append(Told(self.position(runner), teller_of(runner), record))
         if isinstance(record, Verdict):
             self.tell()
@@ -138,37 +158,16 @@ class SiteWalk(Walk):
     # reports
 
     def tell(self) -> None:
-        """How far it is, what collectors did, what nodes recorded, where time went."""
+        """How far it is, what was done, what nodes recorded, where time went."""
         told, self._told = self._told, []
         did, self._did = self._did, []
         busy = {r.key: [r.fired, r.busy_s] for r in self.wired.all()}
         self.say("progress", self.site.rounds, did, [as_data(t) for t in told], busy)
         self._told_s = time.perf_counter()
 
-    def states_at(self, stop: Stop | None) -> dict[str, State]:
-        """The learners' states at the cut: remembered ones, if they have gone on since."""
-        found: dict[str, State] = {}
-        for learner in self._learners:
-            fired = learner.fired if stop is None else self._fired_at(learner, stop)
-            found |= self._recalled(learner, fired) or states_of(learner)
-        return found
-
-    def _fired_at(self, learner: Runner, stop: Stop) -> int:
-        rounds, slot, fired = stop
-        own = self.program.round.order.index(learner.spec.name)
-        if own == slot:
-            return fired
-        return firings_before(self.checked, rounds + (own < slot), own)
-
-    def _recalled(self, learner: Runner, fired: int) -> dict[str, State] | None:
-        for key, _, states in self._history:
-            if key == learner.key and next(iter(states.values())).version == fired:
-                return states
-        if learner.fired != fired:
-            raise AssertionError(
-                f"{learner.key}: version {fired} was not kept; it is at {learner.fired}"
-            )
-        return None
+    def states_at(self, cut: Position) -> dict[str, State]:
+        """The learners' states at the cut."""
+        return {key: s for recall in self._recalls for key, s in recall.at(cut).items()}
 
     # the life of a site
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.context import Keep, Metrics, Record, Verdict
+from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position
 from flowrl.engine.teller import Teller
 from flowrl.state import Count
@@ -24,7 +25,7 @@ class Told:
 
     position: Position
     teller: Teller
-    record: Record
+    record: Record | Failed
 
 
 def as_data(told: Told) -> list[Any]:
@@ -37,6 +38,8 @@ def as_data(told: Told) -> list[Any]:
         what = ["keep", record.name, record.state, dict(record.info)]
     elif isinstance(record, Verdict):
         what = ["verdict", record.reason]
+    elif isinstance(record, Failed):
+        what = ["failed", record.text, record.then]
     else:
         what = ["line", record]
     return [list(told.position), who, what]
@@ -45,5 +48,11 @@ def as_data(told: Told) -> list[Any]:
 def as_told(data: list[Any]) -> Told:
     """Plain data as a record."""
     position, (key, role, fired, total), (kind, *what) = data
-    records: Mapping[str, Any] = {"metrics": Metrics, "keep": Keep, "verdict": Verdict, "line": str}
+    records: Mapping[str, Any] = {
+        "metrics": Metrics,
+        "keep": Keep,
+        "verdict": Verdict,
+        "failed": Failed,
+        "line": str,
+    }
     return Told(tuple(position), Teller(key, role, fired, Count(*total)), records[kind](*what))

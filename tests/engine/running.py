@@ -34,12 +34,16 @@ class Trace:
 def tree(nodes: Mapping[str, Any], edges: Sequence[Any], **more: Any) -> dict[str, Any]:
     """A graph whose node types are toys."""
     whole = {
-        name: {"type": f"tests.engine.toy_nodes:{node}"}
+        name: {"type": _type(node)}
         if isinstance(node, str)
-        else {**node, "type": f"tests.engine.toy_nodes:{node['type']}"}
+        else {**node, "type": _type(node["type"])}
         for name, node in nodes.items()
     }
     return {"nodes": whole, "edges": list(edges), **more}
+
+
+def _type(name: str) -> str:
+    return name if ":" in name else f"tests.engine.toy_nodes:{name}"
 
 
 def engine_of(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> tuple[Engine, Trace]:

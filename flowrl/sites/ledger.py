@@ -1,0 +1,37 @@
+"""What collectors and the first learner did, firing by firing, until no cut can fall before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flowrl.engine.runner import Position
+from flowrl.sites.cuts import includes
+from flowrl.state import Count
+
+
+class Ledger:
+    """Counts by position, summed up as far as they are settled."""
+
+    def __init__(self) -> None:
+        self.settled = Count()
+        self._open: list[tuple[Position, Count]] = []
+
+    def add(self, entries: Iterable[Any]) -> None:
+        """What a site told: pairs of a position and a count."""
+        self._open += [(tuple(position), Count(*count)) for position, count in entries]
+
+    def settle(self, rounds: int) -> None:
+        """Sum up what was done in the rounds before this one."""
+        done = [count for position, count in self._open if position[0] < rounds]
+        if done:
+            self.settled = _sum([self.settled, *done])
+            self._open = [entry for entry in self._open if entry[0][0] >= rounds]
+
+    def at(self, cut: Position) -> Count:
+        """All that had been done at a cut."""
+        return _sum([self.settled, *(c for position, c in self._open if includes(cut, position))])
+
+
+def _sum(counts: Iterable[Count]) -> Count:
+    return Count(*map(sum, zip(*counts, strict=True)))

@@ -1,0 +1,97 @@
+"""Learners' states that a cut may ask for, after the learner has gone on: kept until they are settled."""
+
+from __future__ import annotations
+
+from flowrl.checks.check import Checked
+from flowrl.checks.program import Program
+from flowrl.engine.runner import Position, Runner
+from flowrl.engine.versions import Versions
+from flowrl.engine.wiring import Wired
+from flowrl.graph import PortRef
+from flowrl.ports import StateOut
+from flowrl.sites.cuts import includes
+from flowrl.state import State
+
+States = dict[str, State]  # by `learner.port`
+
+
+class Recall:
+    """The states of one learner.
+
+    A limit is known before the run, and its learner stops there. What is not known is where a verdict falls: after a
+    version that paced an evaluator, between any two slots of a round in which others fire, or after any firing of a
+    learner that is paced itself.
+    """
+
+    def __init__(self, checked: Checked, wired: Wired, learner: Runner) -> None:
+        self.learner = learner
+        self._wired = wired
+        program, name = checked.program, learner.spec.name
+        self.fires_in_rounds = name in program.round.order
+        self._paces = [p.every for p in program.paced if p.source.node == name]
+        nodes = checked.graph.nodes
+        self._others = any(
+            len(wired.runners.get(n, ())) < nodes[n].replicas for n in program.round.order
+        )
+        self._depth = 1 + 4 * _level(checked.program, name)  # of positions around it
+        self._kept: list[tuple[Position, int, States]] = [((), 0, self.states())]
+
+    def states(self) -> States:
+        """The newest version; copied once for all who see it."""
+        name, key = self.learner.spec.name, self.learner.key
+        ports = self.learner.spec.cls.ports.items()
+        outs = [port for port, kind in ports if isinstance(kind, StateOut)]
+        return {f"{key}.{port}": self._versions(PortRef(name, port)).newest() for port in outs}
+
+    def _versions(self, source: PortRef) -> Versions:
+        versions = self._wired.versions.get(source)
+        if versions is not None and versions.runner is self.learner:
+            return versions
+        return Versions(self.learner, source.port)
+
+    # keeping: after which firing, which version, the states
+
+    def after_firing(self) -> None:
+        """Something has fired: this learner, if it is paced itself."""
+        self._keep()
+
+    def after_iteration(self) -> None:
+        """A version that paced others may be where the run is cut."""
+        if any(self.learner.fired % every == 0 for every in self._paces):
+            self._keep()
+
+    def after_round(self) -> None:
+        """Others fire in the round, and any of them may give a verdict."""
+        if self._others:
+            self._keep()
+
+    def _keep(self) -> None:
+        if self._kept[-1][1] != self.learner.fired:
+            self._kept.append(self._now())
+
+    def _now(self) -> tuple[Position, int, States]:
+        """The newest version, and the firing that made it, which was in this round."""
+        learner = self.learner
+        around = self._wired.site.at[: self._depth]
+        at = (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
+        return at, learner.fired, self.states()
+
+    def settle(self, rounds: int) -> None:
+        """No cut falls before this round: forget the older states but the last of them."""
+        settled = [n for n, (at, *_) in enumerate(self._kept) if not at or at[0] < rounds]
+        del self._kept[: settled[-1]]
+
+    # recalling
+
+    def at(self, cut: Position) -> States:
+        """The states at a cut."""
+        self._keep()
+        return next(states for at, _, states in reversed(self._kept) if includes(cut, at))
+
+
+def _level(program: Program, name: str) -> int:
+    """How many nodes pace one another, and the last of them this one."""
+    for paced in program.paced:
+        if name in paced.part.firings:
+            return 1 + _level(program, paced.source.node)
+    return 0

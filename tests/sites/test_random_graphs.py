@@ -1,0 +1,48 @@
+"""Random graphs: the same bits, files and counts in every placement."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+
+from flowrl.checks.check import check
+from flowrl.source.loading import load_tree
+from tests.sites.comparing import same_everywhere
+from tests.sites.random_graphs import MOST_FIRINGS, limits, placements, random_graphs
+
+checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+def some(examples: int) -> settings:
+    """So many examples, however long they take."""
+    return settings(max_examples=examples, deadline=None, suppress_health_check=checks)
+
+
+def compare(data: st.DataObject) -> None:
+    """One random graph, serially and in threads."""
+    graph = data.draw(random_graphs())
+    found = check(load_tree(graph))
+    assume(found.ok)
+    parts = [found.program.round, *(w.part for w in found.program.warmup)]
+    assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
+    limit, placement = data.draw(limits), data.draw(placements(graph))
+    with tempfile.TemporaryDirectory() as folder:
+        facts = same_everywhere(graph, Path(folder), placement, **limit)
+    event(f"status {facts['status']}")
+
+
+@some(60)
+@given(st.data())
+def test_a_random_graph_does_the_same_in_threads(data: st.DataObject) -> None:
+    compare(data)
+
+
+@pytest.mark.slow
+@some(600)
+@given(st.data())
+def test_many_random_graphs_do_the_same_in_threads(data: st.DataObject) -> None:
+    compare(data)
