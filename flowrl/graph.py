@@ -65,8 +65,22 @@ class NodeSpec:
         return port.rate
 
     def mark(self, key: str = "") -> Mark:
-        """Where a parameter was written, or else the node."""
-        return self.written.fields[key].at if key in self.written.fields else self.written.at
+        """Where a parameter (`env.id`: of a part) was written, or else the node."""
+        for fields in (self.written.fields, self.shared):
+            if found := _along(fields, key):
+                return found.at
+        return self.written.at
+
+
+def _along(fields: Mapping[str, Item], key: str) -> Item | None:
+    """As far as the words of `env.id` lead."""
+    found = None
+    for word in key.split("."):
+        if word not in fields:
+            break
+        found = fields[word]
+        fields = found.fields
+    return found
 
 
 @dataclass(frozen=True, slots=True)
