@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowrl.checks.check import Checked
-from flowrl.context import Keep, Metrics, Record
+from flowrl.context import Keep, Metrics, Record, key_of
 from flowrl.draw.dot import to_dot
 from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
@@ -25,6 +25,8 @@ from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
+from flowrl.source.params import written_params
+from flowrl.source.yamltext import flow_text
 from flowrl.state import Count
 from flowrl.tools.expand import expand
 from flowrl.tools.report import bottleneck_sentence
@@ -160,6 +162,10 @@ class Run:
         where = self.graph.files[-1].parent if self.graph.files else Path()
         told = {**environment(where), "seed": self.seed, "placement": self.placement}
         folder.json("environment.json", told)
+        for spec in self.graph.nodes.values():
+            for replica in range(spec.replicas):
+                params = flow_text(written_params(spec.config))
+                folder.log(key_of(spec.name, replica), f"{spec.type} {params}")
         folder.open_board()
 
     def _execute(self) -> Cut:

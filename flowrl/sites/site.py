@@ -22,6 +22,7 @@ from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data
 from flowrl.state import State
 
 TELL_EVERY_S = 0.05  # how often a site tells how far it is
+FLUSH_S = 0.0005  # shorter firings are gathered
 CONTROL = Bound(tokens=1 << 16)
 
 
@@ -46,7 +47,9 @@ class SiteWalk(Walk):
         self._did: list[list[Any]] = []  # of each round that was not told yet: what collectors did
         self._told_s = 0.0
         exchange.serve(self._hear)
-        super().__init__(checked, seed, SiteHome(checked, layout, name, exchange))
+        self._flushed_s = 0.0
+        self._home = SiteHome(checked, layout, name, exchange)
+        super().__init__(checked, seed, self._home)
         roles = {r.key: r for r in self.wired.all()}
         self._collectors = [r for r in roles.values() if r.role == "collector"]
         self._learners = [r for r in roles.values() if r.role == "learner"]
@@ -108,6 +111,12 @@ class SiteWalk(Walk):
 
     def _may_begin(self) -> bool:
         return self.site.rounds < self._granted or self._stop is not None
+
+    def after_firing(self) -> None:
+        """What was given should not wait for the next firing, if that is a long one."""
+        if self.site.last_s - self._flushed_s > FLUSH_S:
+            self._flushed_s = self.site.last_s
+            self.exchange.flush()
 
     def after_round(self, warm_up: bool) -> None:
         self._did.append([self.site.rounds, {r.key: list(r.did[:2]) for r in self._collectors}])
@@ -177,6 +186,8 @@ class SiteWalk(Walk):
         self.say("ready")
         self._walking = True
         try:
+            self.exchange.wait_until(self._may_begin, (), WAIT_S)  # granted once all are ready
+            self._home.begin()
             self.walk()
         except Stopped:
             if self._leave:

@@ -111,8 +111,10 @@ def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
 def test_each_node_has_a_log_of_its_own(tmp_path: Path) -> None:
     run(tmp_path / "r", train_iters=2)
     logs = tmp_path / "r" / "logs"
-    assert (logs / "c#1.log").read_text() == "[0] usual saw 0\n[1] usual saw 1\n"
-    assert (logs / "e.log").read_text() == "[0] saw 2\n"
+    what = "tests.engine.toy_nodes:Source {give: 1, steps: 10, mode: usual}\n"
+    assert (logs / "c#1.log").read_text() == f"{what}[0] usual saw 0\n[1] usual saw 1\n"
+    assert (logs / "e.log").read_text().splitlines()[1:] == ["[0] saw 2"]
+    assert {path.stem for path in logs.iterdir()} == {"c", "c#1", "e", "l"}
 
 
 def events(folder: Path) -> list[Any]:
@@ -199,7 +201,7 @@ def test_a_verdict_solves_the_run(tmp_path: Path) -> None:
     result = run(tmp_path / "r", graph)
     assert (result.status, result.why) == ("solved", "version 4 is good")
     log = (tmp_path / "r" / "logs" / "e.log").read_text()
-    assert log == "[0] saw 2\n[1] saw 4\n[1] version 4 is good\n"
+    assert log.splitlines()[1:] == ["[0] saw 2", "[1] saw 4", "[1] version 4 is good"]
 
 
 def test_a_run_does_not_change_the_graph_it_was_given(tmp_path: Path) -> None:
