@@ -47,7 +47,11 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
     [
         ("{id: 'corridor:Coridor'}", "2:7", "'corridor' has no 'Coridor'; mend the path"),
         ("{id: 'no_such:Env'}", "2:7", "cannot import 'no_such': No module named 'no_such'; mend "),
-        ("{id: 'json:JSONDecoder', kwargs: null}", "2:7", "'json:JSONDecoder' has no 'observation_space'; an "),
+        (
+            "{id: 'json:JSONDecoder', kwargs: null}",
+            "2:7",
+            "'json:JSONDecoder' has no 'observation_space'; an ",
+        ),
         ("{id: 'corridor:Corridor', kwargs: {size: 3}}", "2:1", "the env cannot be made: TypeE"),
     ],
 )
