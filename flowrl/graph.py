@@ -169,10 +169,6 @@ class Graph:
         """The edges that end in a node."""
         return [e for e in self.edges if e.to.node == node]
 
-    def edge_into(self, node: str, port: str) -> Edge | None:
-        """What feeds one input."""
-        return next((e for e in self.edges if e.to == PortRef(node, port)), None)
-
     def role(self, role: str) -> list[str]:
         """The names of the nodes of a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)

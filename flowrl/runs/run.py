@@ -80,6 +80,7 @@ class Run:
         self.fires_from_s: float | None = None  # when its nodes were made
         self.eval_return: float | None = None
         self.best_return: float | None = None
+        self._judge = next(iter(self.graph.role("evaluator")), "")  # whose word the summary tells
         self.ended: RunResult | None = None
         self._interrupts = 0
 
@@ -119,11 +120,13 @@ class Run:
     def record(self, teller: Teller, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        self.folder.record(teller, record)
-        if isinstance(record, Metrics) and teller.role == "evaluator":
+        if teller.role == "evaluator" and teller.key != self._judge:
+            record = _of_another_judge(record, teller.key)
+        elif isinstance(record, Metrics) and teller.role == "evaluator":
             self.eval_return = record.values.get("return_mean", self.eval_return)
         elif isinstance(record, Keep) and record.name == "best":
             self.best_return = record.info.get("eval_return", self.best_return)
+        self.folder.record(teller, record)
         self.folder.timings(self.wall_s, self.busy_s())
         self.watcher.event(self, teller, record)
 
@@ -227,6 +230,13 @@ class Run:
             raise KeyboardInterrupt
         self.engine.stop("interrupt", name)
         self.watcher.stopping(self)
+
+
+def _of_another_judge(record: Record, key: str) -> Record:
+    """What several evaluators think best is not compared: each keeps a checkpoint of its own."""
+    if not isinstance(record, Keep):
+        return record
+    return replace(record, name=f"{record.name}-{key.replace('/', '__')}")
 
 
 def _finite(value: float | None) -> float | None:

@@ -102,6 +102,14 @@ def test_a_return_that_is_no_number_is_no_return(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["eval_return"] is None
 
 
+def test_of_several_evaluators_the_first_by_name_is_in_the_summary(tmp_path: Path) -> None:
+    edges = [*EDGES, {"l.weights -> another": {"every": 3}}]
+    result = run(tmp_path / "r", checked({**NODES, "another": "Judge"}, edges), train_iters=4)
+    assert (result.eval_return, result.best_return) == (3.0, 3.0)  # that of e would be 4
+    kept = sorted(path.name for path in (tmp_path / "r" / "checkpoints").iterdir())
+    assert kept == ["best-e.safetensors", "best.safetensors", "last.safetensors"]
+
+
 def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
     graph = checked({"c": "Source", "m": "Misnames"}, ["c -> m"])
     with pytest.raises(NodeError, match=r"node 'm', .* a metric cannot be named 'env_steps'"):
@@ -250,7 +258,7 @@ def test_a_seed_that_a_graph_could_not_hold_is_refused() -> None:
 
 
 def test_a_placement_on_hosts_is_refused() -> None:
-    with pytest.raises(UsageError, match="is put at 'gpu-1:.*', and this version has no hosts"):
+    with pytest.raises(UsageError, match=r"is put at 'gpu-1:.*', and this version has no hosts"):
         Run(checked(), placement="l=gpu-1")
 
 
