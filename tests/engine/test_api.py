@@ -117,6 +117,26 @@ def test_time_in_seconds_or_words_ends_a_run(time: float | str, tmp_path: Path) 
     assert result.wall_s < 30
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ({"steps": 0}, "run: steps is 0; expected a whole number of 1 or more"),
+        ({"steps": -5}, "run: steps is -5; expected a whole number"),
+        ({"train_iters": 0}, "run: train_iters is 0; expected a whole number"),
+        ({"train_iters": 2.5}, "run: train_iters is 2.5; expected a whole number"),
+        ({"time": 0}, "run: time is 0; expected seconds, or a time such as 30s or 10m"),
+        ({"time": "soon"}, "run: time is 'soon'; expected seconds"),
+        ({"time": float("nan")}, "run: time is nan; expected seconds"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_and_not_taken_for_no_limit(
+    limit: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        flowrl.load(GRAPH, {"limits.rounds": 3}).run(**limit, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
 def test_the_seed_of_a_call_comes_before_that_of_the_graph(tmp_path: Path) -> None:
     graph = flowrl.load(GRAPH, {"seed": 5})
     runs = [
