@@ -21,7 +21,7 @@ LR = {"lr": 1e-3}
 
 
 def dqn(**params: Any) -> Any:
-    return Dqn(obs=OBS, action=DISCRETE, **params).learn_mode(0)
+    return Dqn(obs=OBS, action=DISCRETE, target_every_iters=4, **params).learn_mode(0)
 
 
 def ppo(**params: Any) -> Any:
