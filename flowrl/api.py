@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
+from flowrl.errors import UsageError
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run, Watcher
 from flowrl.source.loading import load as load_file
@@ -57,9 +59,8 @@ class FlowGraph:
     ) -> RunResult:
         """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails."""
         checked = self._checked(set or {}).demand()
-        limits = checked.graph.limits.over(
-            steps=steps, train_iters=train_iters, time_s=None if time is None else seconds(time)
-        )
+        given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
+        limits = checked.graph.limits.over(**given, time_s=_seconds(time))
         return Run(
             checked, seed=seed, limits=limits, out=out, placement=placement, watcher=watcher
         ).run()
@@ -69,6 +70,19 @@ class FlowGraph:
         if isinstance(self.source, Mapping):
             return check_graph(load_tree(self.source, sets=sets))
         return check_graph(load_file(self.source, sets))
+
+
+def _count(name: str, value: int | None) -> int | None:
+    if value is None or (isinstance(value, Integral) and value >= 1):
+        return value
+    raise UsageError(f"run: {name} is {value!r}; expected a whole number of 1 or more")
+
+
+def _seconds(time: str | float | None) -> float | None:
+    found = None if time is None else seconds(time)
+    if time is not None and found is None:
+        raise UsageError(f"run: time is {time!r}; expected seconds, or a time such as 30s or 10m")
+    return found
 
 
 def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> FlowGraph:

@@ -67,8 +67,8 @@ class Context:
 
     @property
     def key(self) -> str:
-        """The instance's name: `collector`, or `collector#2` for a replica."""
-        return f"{self.name}#{self.replica}" if self.replica else self.name
+        """The instance's name."""
+        return key_of(self.name, self.replica)
 
     def seed_for(self, purpose: str) -> int:
         """A 63-bit seed of this node's own for one purpose, from the run's seed, name and replica.
@@ -126,3 +126,8 @@ class Context:
     def now_s(self) -> float:
         """Seconds on a monotonic clock: for reports only, nothing computed may depend on it."""
         return time.perf_counter()
+
+
+def key_of(node: str, replica: int) -> str:
+    """An instance's name: `collector`, or `collector#2` for a replica."""
+    return f"{node}#{replica}" if replica else node

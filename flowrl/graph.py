@@ -65,8 +65,22 @@ class NodeSpec:
         return port.rate
 
     def mark(self, key: str = "") -> Mark:
-        """Where a parameter was written, or else the node."""
-        return self.written.fields[key].at if key in self.written.fields else self.written.at
+        """Where a parameter (`env.id`: of a part) was written, or else the node."""
+        for fields in (self.written.fields, self.shared):
+            if found := _along(fields, key):
+                return found.at
+        return self.written.at
+
+
+def _along(fields: Mapping[str, Item], key: str) -> Item | None:
+    """As far as the words of `env.id` lead."""
+    found = None
+    for word in key.split("."):
+        if word not in fields:
+            break
+        found = fields[word]
+        fields = found.fields
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +168,6 @@ class Graph:
     def into(self, node: str) -> list[Edge]:
         """The edges that end in a node."""
         return [e for e in self.edges if e.to.node == node]
-
-    def edge_into(self, node: str, port: str) -> Edge | None:
-        """What feeds one input."""
-        return next((e for e in self.edges if e.to == PortRef(node, port)), None)
 
     def role(self, role: str) -> list[str]:
         """The names of the nodes of a role, sorted."""

@@ -58,7 +58,7 @@ def check(loaded: Loaded) -> Checked:
     described = describer.all()
     problems.extend(column_problems(graph, described))
     if not broken:  # a part that is missing would make everything in a phase look wrong
-        steps = {n: f.env_steps for n, f in described.facts.items() if f.env_steps is not None}
+        steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
         problems.extend(warmup_column_problems(graph, program, describer))
         problems.extend(first_rows(graph, program, described))

@@ -97,7 +97,9 @@ def _rounds(
     """The phase's length in rounds: env steps are rounded up."""
     if phase.rounds is not None:
         return phase.rounds
-    steps = sum(steps_of.get(n, 0) * part.firings[n] * graph.nodes[n].replicas for n in part.order)
+    if not steps_of.keys() >= set(part.order):
+        return None  # what is wrong with a node of the phase is told there
+    steps = sum(steps_of[n] * part.firings[n] * graph.nodes[n].replicas for n in part.order)
     if steps:
         return -(-(phase.steps or 0) // steps)
     what = "warmup: no node of this phase makes a known number of env steps"

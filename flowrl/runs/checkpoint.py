@@ -10,6 +10,8 @@ from typing import Any
 from flowrl.errors import RunError
 from flowrl.state import State
 
+META = "flowrl"
+
 
 def checkpoint_bytes(states: Mapping[str, State], info: Mapping[str, Any]) -> bytes:
     """The content of a checkpoint's file."""
@@ -18,13 +20,14 @@ def checkpoint_bytes(states: Mapping[str, State], info: Mapping[str, Any]) -> by
     arrays = {f"{k}/{n}": a.copy() for k, state in states.items() for n, a in state.arrays.items()}
     first = next(iter(states.values()))
     meta = {
-        "command": json.dumps({key: dict(s.command) for key, s in states.items()}),
-        "version": str(first.version),
-        "env_steps": str(first.clock.total.env_steps),
-        "train_iters": str(first.clock.total.train_iters),
-        "info": json.dumps(info),
+        "command": {key: dict(s.command) for key, s in states.items()},
+        "version": first.version,
+        "env_steps": first.clock.total.env_steps,
+        "train_iters": first.clock.total.train_iters,
+        "info": dict(info),
     }
-    return bytes(save(arrays, meta))
+    # one key: safetensors writes several in any order, and equal checkpoints should be equal files
+    return bytes(save(arrays, {META: json.dumps(meta)}))
 
 
 def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
@@ -33,16 +36,12 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
 
     try:
         with safe_open(path, "numpy") as file:
-            meta, names = file.metadata(), sorted(file.keys())
+            meta, names = json.loads(file.metadata()[META]), sorted(file.keys())
             key = names[0].rpartition("/")[0] if names else ""
             own = [n for n in names if n.rpartition("/")[0] == key]
             arrays = {n.rpartition("/")[2]: file.get_tensor(n) for n in own}
-        command = json.loads(meta["command"])
-        info = {
-            **json.loads(meta["info"]),
-            **{k: int(meta[k]) for k in ("env_steps", "train_iters")},
-        }
-        return State(arrays, command.get(key, {}), int(meta["version"])), info
+        info = {**meta["info"], **{k: int(meta[k]) for k in ("env_steps", "train_iters")}}
+        return State(arrays, meta["command"].get(key, {}), int(meta["version"])), info
     except FileNotFoundError:
         raise RunError(
             f"{path}: there is no such checkpoint; the run has not kept one yet"

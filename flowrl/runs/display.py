@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flowrl.context import Metrics, Record
 from flowrl.engine.teller import Teller
 from flowrl.runs.run import Run, Watcher
+from flowrl.tools.report import return_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -106,8 +107,8 @@ class LiveDisplay(Watcher):
         if left_s is not None:
             times.append(f"{clock_text(left_s)} left at most")
         if run.eval_return is not None:
-            best = "" if run.best_return is None else f" (best {run.best_return:.1f})"
-            times.insert(0, f"return {run.eval_return:.1f}{best}")
+            best = "" if run.best_return is None else f" (best {return_text(run.best_return)})"
+            times.insert(0, f"return {return_text(run.eval_return)}{best}")
         rate = f"{self.rate(run, done.env_steps):,.0f}/s"
         steps = [f"{done.env_steps:,} env steps", rate, f"{done.train_iters:,} train iters"]
         return f"{' · '.join(steps)}\n{' · '.join(times)}"
@@ -131,7 +132,7 @@ def evaluation_line(run: Run, teller: Teller, record: Metrics) -> str:
     """An evaluation in a line."""
     total = teller.total
     mean = record.values.get("return_mean")
-    shown = "" if mean is None else f"  return {mean:.1f}"
+    shown = "" if mean is None else f"  return {return_text(mean)}"
     steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
     return f"{run.wall_s:7.1f} s  {steps}{shown}"
 

@@ -96,6 +96,10 @@ class RunFolder:
         """A whole file."""
         self._whole(name, text.encode())
 
+    def log(self, key: str, text: str) -> None:
+        """A line of a node's log."""
+        self.line(f"logs/{_file_name(key)}.log", text)
+
     def json(self, name: str, value: Any) -> None:
         """A whole JSON file."""
         self.text(name, json.dumps(value, indent=2) + "\n")
@@ -117,7 +121,7 @@ class RunFolder:
             self.checkpoint(record.name, {teller.key: record.state}, dict(record.info))
         else:
             text = record.reason if isinstance(record, Verdict) else record
-            self.line(f"logs/{_file_name(teller.key)}.log", f"[{teller.fired}] {text}")
+            self.log(teller.key, f"[{teller.fired}] {text}")
 
     def _metrics(self, teller: Teller, values: Mapping[str, float]) -> None:
         total = teller.total

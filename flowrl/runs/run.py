@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowrl.checks.check import Checked
-from flowrl.context import Keep, Metrics, Record
+from flowrl.context import Keep, Metrics, Record, key_of
 from flowrl.draw.dot import to_dot
 from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
@@ -25,6 +25,8 @@ from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
+from flowrl.source.params import written_params
+from flowrl.source.yamltext import flow_text
 from flowrl.state import Count
 from flowrl.tools.expand import expand
 from flowrl.tools.report import bottleneck_sentence
@@ -78,6 +80,7 @@ class Run:
         self.fires_from_s: float | None = None  # when its nodes were made
         self.eval_return: float | None = None
         self.best_return: float | None = None
+        self._judge = next(iter(self.graph.role("evaluator")), "")  # whose word the summary tells
         self.ended: RunResult | None = None
         self._interrupts = 0
 
@@ -117,11 +120,13 @@ class Run:
     def record(self, teller: Teller, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        self.folder.record(teller, record)
-        if isinstance(record, Metrics) and teller.role == "evaluator":
+        if teller.role == "evaluator" and teller.key != self._judge:
+            record = _of_another_judge(record, teller.key)
+        elif isinstance(record, Metrics) and teller.role == "evaluator":
             self.eval_return = record.values.get("return_mean", self.eval_return)
         elif isinstance(record, Keep) and record.name == "best":
             self.best_return = record.info.get("eval_return", self.best_return)
+        self.folder.record(teller, record)
         self.folder.timings(self.wall_s, self.busy_s())
         self.watcher.event(self, teller, record)
 
@@ -160,6 +165,10 @@ class Run:
         where = self.graph.files[-1].parent if self.graph.files else Path()
         told = {**environment(where), "seed": self.seed, "placement": self.placement}
         folder.json("environment.json", told)
+        for spec in self.graph.nodes.values():
+            for replica in range(spec.replicas):
+                params = flow_text(written_params(spec.config))
+                folder.log(key_of(spec.name, replica), f"{spec.type} {params}")
         folder.open_board()
 
     def _execute(self) -> Cut:
@@ -221,6 +230,13 @@ class Run:
             raise KeyboardInterrupt
         self.engine.stop("interrupt", name)
         self.watcher.stopping(self)
+
+
+def _of_another_judge(record: Record, key: str) -> Record:
+    """What several evaluators think best is not compared: each keeps a checkpoint of its own."""
+    if not isinstance(record, Keep):
+        return record
+    return replace(record, name=f"{record.name}-{key.replace('/', '__')}")
 
 
 def _finite(value: float | None) -> float | None:

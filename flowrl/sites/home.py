@@ -198,8 +198,14 @@ class SiteHome(Home):
         self._checked, self._layout, self.name = checked, layout, name
         self._exchange, self.waiting = exchange, Waiting(exchange)
         lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
+        self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
+
+    def begin(self) -> None:
+        """All lanes are open on all sites: send what is there before round 0."""
+        for send in self._beginnings:
+            send()
 
     def has(self, node: str, replica: int) -> bool:
         return self._layout.where[node, replica] == self.name
@@ -249,7 +255,7 @@ class SiteHome(Home):
             leaving.append((None if state is last[0] else state, START))
             last[0] = state
 
-        push((versions.newest(), START))
+        self._beginnings.append(lambda: push((versions.newest(), START)))
         return push
 
     def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:

@@ -24,6 +24,7 @@ from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data
 from flowrl.state import Count, State
 
 TELL_EVERY_S = 0.05  # how often a site tells how far it is
+FLUSH_S = 0.0005  # shorter firings are gathered
 CONTROL = Bound(tokens=1 << 16)
 
 
@@ -48,9 +49,10 @@ class SiteWalk(Walk):
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
         self._told_s = 0.0
         exchange.serve(self._hear)
-        home = SiteHome(checked, layout, name, exchange)
-        home.waiting.check = self._check
-        super().__init__(checked, seed, home)
+        self._flushed_s = 0.0
+        self._home = SiteHome(checked, layout, name, exchange)
+        self._home.waiting.check = self._check
+        super().__init__(checked, seed, self._home)
         self._recalls = [
             Recall(checked, self.wired, r) for r in self.wired.all() if r.role == "learner"
         ]
@@ -131,14 +133,22 @@ class SiteWalk(Walk):
     def after_firing(self) -> None:
         for recall in self._paced_learners:
             recall.after_firing()
+        self._end_at_verdict()
+        # what was given should not wait for the next firing, if that is a long one
+        if self.site.last_s - self._flushed_s > FLUSH_S:
+            self._flushed_s = self.site.last_s
+            self.exchange.flush()
+
+    def _end_at_verdict(self) -> None:
+        """The run is cut here, or earlier."""
         if self._verdict is not None and self.has_verdict:
-            raise Stopped  # the run is cut here, or earlier
+            raise Stopped
 
     def after_iteration(self, learner: Runner) -> None:
         for recall in self._recalls:
             if recall.learner is learner:
                 recall.after_iteration()
-        self.after_firing()
+        self._end_at_verdict()
         first = self._starves and learner.key == self.first_learner
         if first and learner.fired == self.graph.limits.train_iters:
             at = (*self.site.at, learner.slot, 0, learner.fired - 1)
@@ -176,6 +186,8 @@ class SiteWalk(Walk):
         self.say("ready")
         self._walking = True
         try:
+            self.exchange.wait_until(self._may_begin, (), WAIT_S)  # granted once all are ready
+            self._home.begin()
             self.walk()
         except Stopped:
             if self._leave:

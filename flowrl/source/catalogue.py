@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 from flowrl.config import Part
 from flowrl.errors import UsageError, nearest
@@ -25,6 +25,7 @@ from flowrl.ports import Link, Service
 GROUP = "flowrl.catalogue"
 BUILT_IN = "flowrl.nodes.catalogue:CATALOGUE"  # kind -> name -> "package.module:Class"
 
+T = TypeVar("T")
 Table = Mapping[str, Mapping[str, str]]
 
 
@@ -138,9 +139,14 @@ def _where(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
+def is_type(found: Any, *bases: type[T]) -> TypeGuard[type[T]]:
+    """Whether it is a class with one of these bases. To Python 3.10 `list[int]` is a class, too."""
+    return isinstance(found, type) and not set(bases).isdisjoint(found.__mro__)
+
+
 def _node_type(name: str, found: Any) -> type[Node]:
     found = getattr(found, "node", found)  # of a decorated function
-    if not (isinstance(found, type) and issubclass(found, Node)):
+    if not is_type(found, Node):
         hint = "subclass flowrl.Node, or decorate a function with @flowrl.as_node"
         raise UnknownType(f"'{name}' is not a node type", hint)
     driven = [n for n, p in found.ports.items() if not isinstance(p, Link | Service)]
@@ -150,7 +156,7 @@ def _node_type(name: str, found: Any) -> type[Node]:
 
 
 def _part_type(kind: str, name: str, found: Any) -> type[Part]:
-    if not (isinstance(found, type) and issubclass(found, Part)):
+    if not is_type(found, Part):
         raise UnknownType(f"'{name}' is not a {kind} type", f"subclass the library's {kind} class")
     if found.kind != kind:
         raise UnknownType(f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here")

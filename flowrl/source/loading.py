@@ -36,8 +36,13 @@ class Loaded:
 
 def load(source: str | Path, sets: Mapping[str, str] | None = None) -> Loaded:
     """Read a graph by its file or bundled name; `sets` are values as `--set` takes them."""
-    name = Path(source).name.removesuffix(".yaml").removesuffix(".yml")
-    return _load(read_tree(locate_graph(str(source))), name, sets or {})
+    return _load(read_tree(locate_graph(str(source))), _name(Path(source)), sets or {})
+
+
+def _name(path: Path) -> str:
+    """A graph is called after its file; `graph.yaml`, of a project or a run, after its folder."""
+    name = path.name.removesuffix(".yaml").removesuffix(".yml")
+    return (path.resolve().parent.name if name == "graph" else name) or name
 
 
 def load_text(text: str, name: str) -> Loaded:

@@ -63,7 +63,7 @@ def _root() -> Schema:
         "about": {"type": ["string", "null"], "description": "what the graph is, in a line"},
         "extends": {"type": "string", "description": "the graph that this one changes"},
         "seed": {**_whole_number(0, 2**63 - 1), "default": 0},
-        "torch_threads": {**_whole_number(1, 4096), "default": 1},
+        "torch_threads": {**_whole_number(1, 1024), "default": 1},
         "modules": _modules(),
         "limits": _limits(),
         "params": {"type": ["object", "null"], "description": "values for ${name}"},

@@ -174,8 +174,8 @@ def run_text(result: RunResult) -> str:
         f"{done}, {result.episodes:,} episodes {pace}",
     ]
     if result.eval_return is not None:
-        best = "" if result.best_return is None else f" (best {result.best_return:.1f})"
-        lines.append(f"evaluation return {result.eval_return:.1f}{best}")
+        best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"
+        lines.append(f"evaluation return {return_text(result.eval_return)}{best}")
     if result.bottleneck:
         lines.append(result.bottleneck)
     lines += [f"note: {line}" for line in result.happened]
@@ -185,3 +185,8 @@ def run_text(result: RunResult) -> str:
         lines.append(f"digest {result.digest}")
     lines.append(f"run folder {result.run_dir}")
     return "\n".join(lines)
+
+
+def return_text(value: float) -> str:
+    """A return as lines show it: what is small has three digits too."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"

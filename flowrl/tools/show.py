@@ -14,7 +14,7 @@ from flowrl.errors import UsageError, nearest
 from flowrl.node import Node
 from flowrl.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.source.bundled import bundled_graphs, find_bundled
-from flowrl.source.catalogue import Catalogue, UnknownType
+from flowrl.source.catalogue import Catalogue, UnknownType, is_type
 from flowrl.source.params import extra, written_value
 from flowrl.source.tree import read_tree
 from flowrl.source.yamltext import flow_text
@@ -75,7 +75,7 @@ def about(cls: type[Any]) -> str:
     types = [
         v
         for v in vars(module).values()
-        if isinstance(v, type) and issubclass(v, Node | Part) and v.__module__ == cls.__module__
+        if is_type(v, Node, Part) and v.__module__ == cls.__module__
     ]
     text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
     return _first_line(text or "")

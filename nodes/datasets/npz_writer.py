@@ -20,7 +20,11 @@ class NpzWriter(Node):
     data = In("samples")
 
     class Config(BaseConfig):
-        path: str = param(..., "the NPZ file; its folder is made where there is none", min_length=1)
+        path: str = param(
+            ...,
+            "the NPZ file (relative: to where the run is started)",
+            min_length=1,
+        )
         rows: int = param(10_000, "how many of the newest rows it holds", ge=1)
 
     @classmethod

@@ -13,6 +13,8 @@ from flowrl.config import Part, param
 from flowrl.node import Unsound
 from flowrl.nodes.envs.spec import column
 
+INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
+
 
 class Gymnasium(Part):
     """An env with gymnasium's interface."""
@@ -48,6 +50,10 @@ class Gymnasium(Part):
         if entry is None:
             return self._registered(gymnasium)
         env = entry(**self.config.kwargs)
+        missing = [name for name in INTERFACE if not hasattr(env, name)]
+        if missing:
+            what = f"'{self.config.id}' has no '{missing[0]}'"
+            raise Unsound(what, "an env is a subclass of gymnasium.Env", "env.id")
         if self.config.max_episode_steps is None:
             return env
         return gymnasium.wrappers.TimeLimit(env, self.config.max_episode_steps)

@@ -1,4 +1,4 @@
-"""Envs of the old gym package; its interface ends here, nothing behind this file knows it."""
+"""Envs of the old gym package; its interface ends here."""
 
 from __future__ import annotations
 

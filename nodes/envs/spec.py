@@ -29,7 +29,7 @@ def column(space: Any, what: str) -> Column:
         if cls.__name__ in _COLUMNS:
             return _COLUMNS[cls.__name__](space, what)
     name = type(space).__name__
-    raise Unsound(f"{what}s are a {name} space, which is not supported", WRAP)
+    raise Unsound(f"{what}s are a {name} space, which is not supported", WRAP, "env")
 
 
 def _box(space: Any, what: str) -> Column:
@@ -46,13 +46,16 @@ def _discrete(space: Any, what: str) -> Column:
         raise Unsound(
             f"{what}s are discrete and begin at {space.start}",
             "wrap the env so that they begin at 0",
+            "env",
         )
     return Column("int64", n=int(space.n))
 
 
 def _multi_discrete(space: Any, what: str) -> Column:
     if np.any(getattr(space, "start", 0)):
-        raise Unsound(f"{what}s are discrete and begin at {space.start}", "make them begin at 0")
+        raise Unsound(
+            f"{what}s are discrete and begin at {space.start}", "make them begin at 0", "env"
+        )
     high = np.asarray(space.nvec) - 1
     return Column(
         "int64", tuple(space.shape), low=_bound(np.zeros_like(high), what), high=_bound(high, what)

@@ -99,6 +99,8 @@ class MlpInfer:
             self.out[name] = trunk, _last(arrays, name, head)
 
     def __call__(self, obs: Array) -> dict[str, Array]:
+        if not self.out:
+            raise RuntimeError("acts before it has weights; load a learner's first")
         x = self._encode(obs)
         found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
         heads = {name: found[trunk] @ w + b for name, (trunk, (w, b)) in self.out.items()}

@@ -42,7 +42,8 @@ class TorchMlp(nn.Module):
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
         """Observations (B, …) to heads (B, n)."""
-        x = F.one_hot(obs, self.one_hot).float() if self.one_hot else obs.flatten(1).float()
+        flat = F.one_hot(obs, self.one_hot) if self.one_hot else obs.reshape(len(obs), -1)
+        x = flat.float()
         found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
         heads = {name: _last(found[trunk], layers) for name, (trunk, layers) in self.last.items()}
         for name, free in self.free.items():

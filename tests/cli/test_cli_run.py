@@ -18,11 +18,11 @@ def test_a_run_prints_how_it_ended(flowrl: Flowrl) -> None:
     assert (status, err) == (0, "")
     assert lines[0] == "g: seed 0, serial, in r"
     assert [" ".join(line.split()[2:]) for line in lines[1:3]] == [
-        f"{10 * n} env steps {n} train iters return {n}.0" for n in (2, 4)
+        f"{10 * n} env steps {n} train iters return {n}.00" for n in (2, 4)
     ]
     assert lines[3] == "finished: 4 train iterations were asked for"
     assert lines[4].startswith("40 env steps, 4 train iterations, 4 episodes in ")
-    assert lines[5] == "evaluation return 4.0 (best 4.0)"
+    assert lines[5] == "evaluation return 4.00 (best 4.00)"
     assert " is the bottleneck: it fired for " in lines[6]
     assert lines[7].startswith("digest ")
     assert lines[8:] == ["run folder r"]

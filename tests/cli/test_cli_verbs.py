@@ -155,11 +155,13 @@ def test_verbs_that_only_print_work(words: list[str], flowrl: Flowrl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
-    [(["nodes"], 1), (["schema"], 1), (["run", "g.yaml"], 1), (["--help"], 0)],
+    ("words", "statuses"),
+    [  # argparse itself swallows it, but not that of every Python
+        *[(["nodes"], {1}), (["schema"], {1}), (["run", "g.yaml"], {1}), (["--help"], {0, 1})],
+    ],
 )
 def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(
-    words: list[str], status: int, folder: Path
+    words: list[str], statuses: set[int], folder: Path
 ) -> None:
     with process(*words, folder=folder) as running:
         assert running.stdout is not None
@@ -167,4 +169,5 @@ def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(
         running.stdout.close()
         err = running.stderr.read()
         running.wait(timeout=30)
-    assert (running.returncode, err) == (status, "")
+    assert running.returncode in statuses
+    assert err == ""

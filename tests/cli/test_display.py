@@ -53,7 +53,7 @@ def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> 
     assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")  # … and comes back
     assert "t: seed 0, serial, in r\n" in text
     assert re.search(r"[\d,]+ env steps · [\d,]+/s · [\d,]+ train iters\n", text)
-    assert re.search(r"return \d+\.\d \(best \d+\.\d\) · 0:0\d · 0:00 left at most\n", text)
+    assert re.search(r"return \d+\.\d+ \(best \d+\.\d+\) · 0:0\d · 0:00 left at most\n", text)
     assert text.count("  return ") > 2  # a line for each new best
     assert re.search(r"node +firings +ms each +of the time", text)
     assert re.search(r"\n +l +[\d,]+ +0\.\d\d +\d+% +█*", text)
@@ -98,7 +98,7 @@ def test_the_picture_at_every_stage(tmp_path: Path) -> None:
     lines = drawn(display, run).splitlines()
     assert lines[0].startswith("80 env steps · ")
     assert lines[0].endswith(" · 4 train iters")
-    assert lines[1].startswith("return 4.0 (best 4.0) · 0:0")
+    assert lines[1].startswith("return 4.00 (best 4.00) · 0:0")
     assert [line.split()[:2] for line in lines[3:]] == [
         *[["c", "4"], ["c#1", "4"], ["l", "4"], ["e", "2"]]
     ]
@@ -137,4 +137,4 @@ def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
     run: Any = SimpleNamespace(wall_s=1.0)
     for mean in (3.0, 1.0, 3.0, 4.0):
         display.event(run, judge, Metrics({"return_mean": mean}))
-    assert kept == ["3.0", "4.0"]
+    assert kept == ["3.00", "4.00"]

@@ -103,6 +103,11 @@ def test_a_part_of_another_kind_is_told(problems):
             "'toys:NOT_A_NODE' is not a node type; subclass flowrl.Node, or decorate a function "
             "with @flowrl.as_node",
         ),
+        (
+            "flowrl.batch:Array",
+            "'flowrl.batch:Array' is not a node type; subclass flowrl.Node, or "
+            "decorate a function with @flowrl.as_node",
+        ),
         ("toys:Mute", "'toys:Mute' has the port 'data' and never fires; define fire"),
         (
             "no_such_module:Class",

@@ -19,6 +19,14 @@ def edges_of(checked):
     return [f"{e} {e.options()}" if e.options() else str(e) for e in checked.graph.edges]
 
 
+def test_a_graph_is_called_after_its_file_or_else_after_its_folder(write, tmp_path):
+    for name, called in {"pairs.yaml": "pairs", "maze/graph.yaml": "maze"}.items():
+        write(PAIR, name)
+        assert load(name).graph.name == called
+    write(PAIR, "graph.yaml")
+    assert load("graph.yaml").graph.name == tmp_path.name
+
+
 # edges
 
 

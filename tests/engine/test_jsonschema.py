@@ -14,6 +14,7 @@ import yaml
 from flowrl.source.bundled import bundled_graphs, find_bundled
 from flowrl.source.catalogue import Catalogue
 from flowrl.source.keys import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
+from flowrl.source.loading import load_tree
 from flowrl.source.options import OPTIONS
 from flowrl.tools.jsonedges import options_schema
 from flowrl.tools.jsonschema import json_schema
@@ -152,3 +153,16 @@ WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
 def test_what_is_mistyped_is_refused_at_its_place(name: str) -> None:
     change, place = WRONG[name]
     assert place in errors(changed(change))
+
+
+@pytest.mark.parametrize(
+    ("key", "least", "most"), [("torch_threads", 1, 1024), ("seed", 0, 2**63 - 1)]
+)
+def test_numbers_of_the_graph_have_the_range_that_the_loader_takes(
+    key: str, least: int, most: int
+) -> None:
+    for value, sound in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
+        tree = changed(lambda tree, value=value: tree.update({key: value}))
+        assert (errors(tree) == []) is sound
+        told = [str(p) for p in load_tree(tree).problems if str(p).find(f"{key} is") >= 0]
+        assert (told == []) is sound

@@ -102,6 +102,14 @@ def test_a_return_that_is_no_number_is_no_return(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["eval_return"] is None
 
 
+def test_of_several_evaluators_the_first_by_name_is_in_the_summary(tmp_path: Path) -> None:
+    edges = [*EDGES, {"l.weights -> another": {"every": 3}}]
+    result = run(tmp_path / "r", checked({**NODES, "another": "Judge"}, edges), train_iters=4)
+    assert (result.eval_return, result.best_return) == (3.0, 3.0)  # that of e would be 4
+    kept = sorted(path.name for path in (tmp_path / "r" / "checkpoints").iterdir())
+    assert kept == ["best-e.safetensors", "best.safetensors", "last.safetensors"]
+
+
 def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
     graph = checked({"c": "Source", "m": "Misnames"}, ["c -> m"])
     with pytest.raises(NodeError, match=r"node 'm', .* a metric cannot be named 'env_steps'"):
@@ -111,8 +119,10 @@ def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
 def test_each_node_has_a_log_of_its_own(tmp_path: Path) -> None:
     run(tmp_path / "r", train_iters=2)
     logs = tmp_path / "r" / "logs"
-    assert (logs / "c#1.log").read_text() == "[0] usual saw 0\n[1] usual saw 1\n"
-    assert (logs / "e.log").read_text() == "[0] saw 2\n"
+    what = "tests.engine.toy_nodes:Source {give: 1, steps: 10, mode: usual}\n"
+    assert (logs / "c#1.log").read_text() == f"{what}[0] usual saw 0\n[1] usual saw 1\n"
+    assert (logs / "e.log").read_text().splitlines()[1:] == ["[0] saw 2"]
+    assert {path.stem for path in logs.iterdir()} == {"c", "c#1", "e", "l"}
 
 
 def events(folder: Path) -> list[Any]:
@@ -199,7 +209,7 @@ def test_a_verdict_solves_the_run(tmp_path: Path) -> None:
     result = run(tmp_path / "r", graph)
     assert (result.status, result.why) == ("solved", "version 4 is good")
     log = (tmp_path / "r" / "logs" / "e.log").read_text()
-    assert log == "[0] saw 2\n[1] saw 4\n[1] version 4 is good\n"
+    assert log.splitlines()[1:] == ["[0] saw 2", "[1] saw 4", "[1] version 4 is good"]
 
 
 def test_a_run_does_not_change_the_graph_it_was_given(tmp_path: Path) -> None:
@@ -248,7 +258,7 @@ def test_a_seed_that_a_graph_could_not_hold_is_refused() -> None:
 
 
 def test_a_placement_on_hosts_is_refused() -> None:
-    with pytest.raises(UsageError, match="is put at 'gpu-1:.*', and this version has no hosts"):
+    with pytest.raises(UsageError, match=r"is put at 'gpu-1:.*', and this version has no hosts"):
         Run(checked(), placement="l=gpu-1")
 
 

@@ -70,8 +70,9 @@ def test_a_shared_section_reaches_every_node(with_sets):
 
 def test_an_option_of_an_edge(with_sets):
     graph = with_sets(collector__weights__lag="0", buffer__data__capacity="5")
-    assert graph.edge_into("collector", "weights").lag == 0
-    assert graph.edge_into("buffer", "data").capacity == 5
+    into = {str(edge.to): edge for edge in graph.edges}
+    assert into["collector.weights"].lag == 0
+    assert into["buffer.data"].capacity == 5
 
 
 def test_a_parameter_comes_before_a_port_of_its_name(with_sets):

@@ -40,3 +40,27 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
     assert end.status == "solved"
     assert end.eval_return is not None
     assert end.eval_return > 0.9
+
+
+@pytest.mark.parametrize(
+    ("section", "place", "said"),
+    [
+        ("{id: 'corridor:Coridor'}", "2:7", "'corridor' has no 'Coridor'; mend the path"),
+        ("{id: 'no_such:Env'}", "2:7", "cannot import 'no_such': No module named 'no_such'; mend "),
+        (
+            "{id: 'json:JSONDecoder', kwargs: null}",
+            "2:7",
+            "'json:JSONDecoder' has no 'observation_space'; an ",
+        ),
+        ("{id: 'corridor:Corridor', kwargs: {size: 3}}", "2:1", "the env cannot be made: TypeE"),
+    ],
+)
+def test_an_env_that_cannot_be_is_told_where_it_is_written_and_nothing_else(
+    section: str, place: str, said: str, tmp_path: Path, corridor: Any
+) -> None:
+    graph = tmp_path / "mine.yaml"
+    graph.write_text(f"extends: {GRAPH}\nenv: {section}\n")
+    problems = [str(problem) for problem in load(graph).check().problems]
+    assert [p.partition(said)[0] for p in problems] == [
+        f"{graph}:{place}: nodes.{node}: " for node in ("envs", "evaluator")
+    ]

@@ -53,6 +53,7 @@ def test_numpy_acts_as_torch_computes(activation: str, init: str, shared: bool) 
         (Column("float32", (2, 3)), np.arange(12, dtype=np.float32).reshape(2, 2, 3)),
         (Column("uint8", (2, 2)), np.arange(12, dtype=np.uint8).reshape(3, 2, 2)),
         (Column("float64", (2,)), np.ones((3, 2))),
+        (Column("float32"), np.arange(3, dtype=np.float32)),
     ],
 )
 def test_observations_of_any_kind_are_numbers_to_dense_layers(column: Column, obs) -> None:
@@ -112,6 +113,12 @@ def test_orthogonal_layers_keep_lengths_and_the_heads_scale_is_its_gain() -> Non
     first, head = module.trunk.get_submodule("0").weight, module.logits.out.weight
     torch.testing.assert_close(first @ first.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(2), atol=1e-8, rtol=0)
+
+
+def test_what_has_no_weights_yet_says_so() -> None:
+    infer = Mlp(hidden=[4]).infer(OBS, {"q": Linear(2)}, ("q",))
+    with pytest.raises(RuntimeError, match="acts before it has weights; load a learner's first"):
+        infer(observations())
 
 
 def test_a_users_module_is_built_trained_and_acts() -> None:

@@ -113,3 +113,55 @@ class Pushing(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         assert self.action_space.contains(action)
         return np.append(action, 1.0).astype(np.float64), float(action.sum()), False, False, {}
+
+
+class Turns(gymnasium.Env):
+    """Two states in turns, 0 first; leaving 0 is worth 1, leaving 1 is worth 2, whatever is done.
+
+    An episode ends when 0 would come again, in the way that it is told to.
+    """
+
+    def __init__(self, ends: str) -> None:
+        self.observation_space = Discrete(2)
+        self.action_space = Discrete(2)
+        self.ends = ends
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict]:
+        self.state = 0
+        return self.state, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict]:
+        reward, over = (1.0, False) if self.state == 0 else (2.0, True)
+        self.state = 1 - self.state
+        return self.state, reward, over and self.ends == "final", over and self.ends == "cut", {}
+
+
+class Aiming(gymnasium.Env):
+    """One step an episode: observes a number, and is worth most where the action is half of it."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1, 1, (1,), np.float32)
+        self.action_space = Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.goal = np.random.default_rng(seed).uniform(-1, 1, 1).astype(np.float32)
+        return self.goal, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return self.goal, -float(abs(action[0] - self.goal[0] / 2)), True, False, {}
+
+
+class Obeying(gymnasium.Env):
+    """Observes the last action; takes actions of the space that it is given, and no others."""
+
+    def __init__(self, space: Any, **kwargs: Any) -> None:
+        self.action_space = getattr(gymnasium.spaces, space)(**kwargs)
+        shape = np.shape(self.action_space.sample())
+        self.observation_space = Box(-100, 100, shape or (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        return np.reshape(action, self.observation_space.shape), 0.0, False, False, {}

@@ -1,0 +1,121 @@
+"""Columns and batches: immutable tables whose schema is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch, Column, row_bytes
+
+
+def batch(rows: int = 4, first: int = 0) -> Batch:
+    n = np.arange(first, first + rows)
+    return Batch({"obs": np.stack([n, -n], 1).astype(np.float32), "n": n})
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return list(one) == list(other) and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def test_an_array_that_was_given_away_cannot_be_written_to() -> None:
+    mine = np.zeros(3)
+    found = Batch({"x": mine})
+    for array in (mine, found["x"], found.columns["x"]):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+@pytest.mark.parametrize("index", [slice(1, 3), np.array([2, 0]), np.array([True, False] * 2)])
+def test_what_is_taken_cannot_be_written_to_either(index: object) -> None:
+    taken = batch().take(index)
+    with pytest.raises(ValueError, match="read-only"):
+        taken["obs"][0, 0] = 9
+    assert np.array_equal(taken["obs"][:, 0], taken["n"])
+
+
+def test_a_slice_is_a_view_and_a_gather_is_a_copy() -> None:
+    whole = batch()
+    assert np.shares_memory(whole.take(slice(1, 3))["obs"], whole["obs"])
+    assert not np.shares_memory(whole.take(np.array([1, 2]))["obs"], whole["obs"])
+
+
+def test_columns_of_different_lengths_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="column 'b' has 2 rows; the others have 3"):
+        Batch({"a": np.zeros(3), "b": np.zeros(2)})
+
+
+def test_a_missing_column_is_told_with_those_that_are_there() -> None:
+    with pytest.raises(KeyError, match="no column 'reward'; there are obs, n"):
+        batch()["reward"]
+    with pytest.raises(KeyError, match="no column 'x'"):
+        batch().only(["obs", "x"])
+
+
+def test_a_batch_without_columns_has_no_rows() -> None:
+    assert (len(Batch({})), Batch({}).schema, Batch({}).nbytes) == (0, {}, 0)
+
+
+def test_a_batch_tells_its_rows_and_columns() -> None:
+    assert repr(batch(3)) == "Batch(3 rows; obs: float32[2], n: int64)"
+    assert ("n" in batch(), "m" in batch(), list(batch())) == (True, False, ["obs", "n"])
+
+
+def test_bytes_are_those_of_the_schema_times_the_rows() -> None:
+    found = batch(5)
+    assert found.nbytes == 5 * row_bytes(found.schema) == 5 * (2 * 4 + 8)
+
+
+def test_replacing_a_column_leaves_the_others_and_the_old_batch() -> None:
+    old = batch()
+    new = old.replace(n=np.zeros(4), more=np.ones(4))
+    assert list(new) == ["obs", "n", "more"]
+    assert new["obs"] is old["obs"]
+    assert old["n"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="column 'n' has 3 rows; the others have 4"):
+        old.replace(n=np.zeros(3))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5))
+def test_what_is_cut_and_joined_is_what_it_was(lengths: list[int]) -> None:
+    whole = batch(sum(lengths))
+    ends = np.cumsum(lengths)
+    parts = [whole.take(slice(end - n, end)) for end, n in zip(ends, lengths, strict=True)]
+    assert same(Batch.concat(parts), whole)
+    assert Batch.concat(parts).schema == whole.schema
+
+
+def test_batches_are_joined_by_the_names_of_their_columns() -> None:
+    turned = Batch({"n": np.array([7]), "obs": np.array([[7, -7]], np.float32)})
+    joined = Batch.concat([batch(2), turned])
+    assert joined["n"].tolist() == [0, 1, 7]
+    assert joined["obs"][:, 1].tolist() == [0, -1, -7]
+    with pytest.raises(ValueError, match=r"columns differ: \['n', 'obs'\] and \['n'\]"):
+        Batch.concat([batch(), batch().only(["n"])])
+
+
+def test_one_batch_joined_is_itself() -> None:
+    one = batch()
+    assert Batch.concat([one]) is one
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "size"),
+    [
+        (Column("float32"), "float32", 4),
+        (Column("uint8", (84, 84)), "uint8[84,84]", 84 * 84),
+        (Column("float64", (0,)), "float64[0]", 0),
+        (Column("bool"), "bool", 1),
+    ],
+)
+def test_a_column_says_what_a_row_is(column: Column, text: str, size: int) -> None:
+    assert (str(column), column.row_bytes) == (text, size)
+    made = column.empty(3, 2)
+    assert (made.shape, str(made.dtype)) == ((3, 2, *column.shape), column.dtype)
+
+
+def test_bounds_are_no_part_of_what_a_column_is() -> None:
+    assert Column("int64", n=2) == Column("int64", n=5, low=0.0, high=4.0)
+    assert Column("int64") != Column("int32")
+    assert Column("int64") != Column("int64", (1,))

@@ -1,0 +1,157 @@
+"""Clocks, and what a node knows and tells: seeds, counts, records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowrl.context import POSITION, Context, Keep, Metrics, Verdict, key_of
+from flowrl.state import START, Clock, Count, State
+
+counts = st.builds(Count, *[st.integers(0, 9)] * 3)
+clocks = st.builds(Clock, st.dictionaries(st.sampled_from("abcd"), counts, max_size=4))
+
+
+def equal(*found: Clock) -> bool:
+    return all(dict(clock.counts) == dict(found[0].counts) for clock in found)
+
+
+# clocks
+
+
+@given(clocks, clocks, clocks)
+def test_merging_clocks_does_not_depend_on_the_order(a: Clock, b: Clock, c: Clock) -> None:
+    assert equal(a.merge(b), b.merge(a))
+    assert equal(a.merge(b).merge(c), a.merge(b.merge(c)))
+
+
+@given(clocks, clocks)
+def test_what_was_merged_once_adds_nothing_the_second_time(a: Clock, b: Clock) -> None:
+    merged = a.merge(b)
+    assert equal(merged, merged.merge(a), merged.merge(b), b.merge(merged))
+    assert equal(a, a.merge(a), a.merge(START), START.merge(a))
+
+
+@given(clocks, clocks)
+def test_a_merged_clock_is_no_earlier_than_either_and_no_later_than_it_must(
+    a: Clock, b: Clock
+) -> None:
+    merged = a.merge(b).counts
+    assert set(merged) == set(a.counts) | set(b.counts)
+    for node, count in merged.items():
+        given = [clock.counts.get(node, Count()) for clock in (a, b)]
+        assert count == Count(*map(max, *given))
+
+
+@given(clocks)
+def test_the_total_is_the_sum_over_nodes(clock: Clock) -> None:
+    columns = zip(*clock.counts.values(), strict=True) if clock.counts else [(0,)] * 3
+    assert tuple(clock.total) == tuple(sum(column) for column in columns)
+
+
+def test_nothing_has_a_total() -> None:
+    assert START.total == Count(0, 0, 0)
+
+
+def test_a_diamond_counts_a_collector_once_and_two_collectors_twice() -> None:
+    seen = START.add("c", env_steps=10)
+    left, right = seen.add("left"), seen.add("right", train_iters=1)
+    assert left.merge(right).total == Count(10, 0, 1)
+    assert seen.merge(START.add("c#1", env_steps=10)).total == Count(20, 0, 0)
+
+
+@given(clocks)
+def test_adding_changes_one_node_and_not_the_clock_itself(clock: Clock) -> None:
+    before = dict(clock.counts)
+    after = clock.add("a", env_steps=2, episodes=3, train_iters=4)
+    old = before.get("a", Count())
+    assert after.counts["a"] == (old[0] + 2, old[1] + 3, old[2] + 4)
+    assert {k: v for k, v in after.counts.items() if k != "a"} == {
+        k: v for k, v in before.items() if k != "a"
+    }
+    assert dict(clock.counts) == before
+
+
+# seeds
+
+
+def test_every_node_replica_purpose_and_run_has_a_seed_of_its_own() -> None:
+    contexts = [
+        Context(name, replica, seed, restarts=restarts)
+        for name in ("c", "c1", "c/1")
+        for replica in (0, 1, 11)
+        for seed in (0, 1, 2**63 - 1)
+        for restarts in (0, 1)
+    ]
+    seeds = [ctx.seed_for(purpose) for ctx in contexts for purpose in ("collect", "learn")]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_seeds_are_the_same_in_every_process_and_version() -> None:
+    """Runs of older versions are repeated by these numbers."""
+    assert Context("learner", seed=3).seed_for("learn") == 6066498396107224397
+    assert Context("c", 1, 3).seed_for("collect") == 6966895956985926781
+
+
+def test_the_streams_of_two_purposes_are_not_alike() -> None:
+    ctx = Context("c", seed=5)
+    a, b, again = (ctx.rng(purpose).random(1000) for purpose in ("a", "b", "a"))
+    assert np.array_equal(a, again)
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.1
+
+
+def test_asking_for_a_seed_uses_nothing_up() -> None:
+    ctx = Context("c")
+    first = ctx.seed_for("x")
+    ctx.rng("x").random(100)
+    assert ctx.seed_for("x") == first
+
+
+# counts and records
+
+
+def test_counts_of_a_firing_add_up_and_are_taken_once() -> None:
+    ctx = Context("c")
+    assert ctx.take_count() is None
+    ctx.count(env_steps=3)
+    ctx.count(env_steps=4, episodes=1)
+    assert ctx.dirty
+    assert ctx.take_count() == Count(7, 1, 0)
+    assert ctx.take_count() is None
+
+
+def test_what_is_told_is_kept_in_order() -> None:
+    ctx, state = Context("c"), State({})
+    ctx.log("a line")
+    ctx.metrics({"x": np.float32(0.5), "flag": True})
+    ctx.keep("best", state, eval_return=1.0)
+    ctx.verdict("enough")
+    line, metrics, keep, verdict = ctx.records
+    assert line == "a line"
+    assert metrics == Metrics({"x": 0.5, "flag": 1.0})
+    assert {type(value) for value in metrics.values.values()} == {float}
+    assert keep == Keep("best", state, {"eval_return": 1.0})
+    assert verdict == Verdict("enough")
+    assert ctx.dirty
+
+
+@pytest.mark.parametrize("name", POSITION)
+def test_a_metric_is_not_named_as_its_position(name: str) -> None:
+    ctx = Context("c")
+    with pytest.raises(ValueError, match=f"a metric cannot be named '{name}'"):
+        ctx.metrics({"loss": 1.0, name: 2.0})
+    assert ctx.records == []
+
+
+def test_where_nothing_is_said_every_output_is_wanted() -> None:
+    assert Context("c").wants("data")
+    some = Context("c", wanted=frozenset({"data"}))
+    assert (some.wants("data"), some.wants("priorities")) == (True, False)
+
+
+def test_the_first_replica_has_the_nodes_own_name() -> None:
+    assert (key_of("c", 0), key_of("c", 2)) == ("c", "c#2")
+    assert Context("c", 2).key == "c#2"

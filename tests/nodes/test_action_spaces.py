@@ -1,0 +1,114 @@
+"""Actions of every kind of space, from a policy through collector and env manager to the env."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.node import Known, Unsound
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.evaluators.evaluation import play
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.random import Random
+from flowrl.state import State
+
+SPACES: dict[str, dict[str, Any]] = {
+    "Discrete": {"n": 4},
+    "MultiDiscrete": {"nvec": [3, 5]},
+    "MultiBinary": {"n": 6},
+    "Box": {"low": -2.0, "high": 3.0, "shape": (2, 2)},
+}
+DTYPES = {
+    "Discrete": "int64",
+    "MultiDiscrete": "int64",
+    "MultiBinary": "int8",
+    "Box": "float32",
+}
+every_space = pytest.mark.parametrize("space", SPACES)
+
+
+def envs_of(space: str, count: int = 3) -> BaseEnvManager:
+    kwargs = {"space": space, **SPACES[space]}
+    part = Gymnasium(id="tests.nodes.toy_envs:Obeying", kwargs=kwargs, max_episode_steps=5)
+    return BaseEnvManager(env=part, count=count, seed=1)
+
+
+def policy_of(cls: Any, envs: BaseEnvManager, **params: Any) -> Any:
+    spec = envs.spec()
+    return cls(obs=spec.obs, action=spec.action, **params)
+
+
+@every_space
+def test_the_action_of_a_row_is_what_the_env_was_given(space: str) -> None:
+    envs = envs_of(space)
+    node = SampleCollector(envs=envs, policy=policy_of(Random, envs), n_sample=60, seed=1)
+    batch = node.fire(None)
+    seen = batch["next_obs"].reshape(batch["action"].shape)
+    np.testing.assert_array_equal(batch["action"].astype(np.float32), seen)
+    assert len(np.unique(batch["action"], axis=0)) > 3
+    assert batch["action"].dtype == DTYPES[space]
+
+
+@every_space
+def test_rows_have_the_columns_that_were_told_before_the_run(space: str) -> None:
+    envs = envs_of(space)
+    known = Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+    node = SampleCollector(envs=envs, policy=policy_of(Random, envs), n_sample=9, seed=1)
+    facts = SampleCollector.describe(node.config, known)
+    assert facts.outs["data"] == dict(node.fire(None).schema)
+
+
+@every_space
+def test_an_evaluation_plays_envs_of_every_space_to_their_limit(space: str) -> None:
+    envs = envs_of(space)
+    played = play(envs, policy_of(Random, envs).eval_mode(0), 7)
+    assert [(episode.env_id, episode.length) for episode in played] == [
+        *[(0, 5)] * 3,
+        *[(1, 5)] * 2,
+        *[(2, 5)] * 2,
+    ]
+
+
+@pytest.mark.parametrize("space", ["Discrete", "Box"])
+def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str) -> None:
+    envs = envs_of(space)
+    policy = policy_of(Ppo, envs)
+    mode = policy.learn_mode(0)
+    node = SampleCollector(envs=envs, policy=policy, n_sample=60, seed=1)
+    batch = node.fire(State(mode.weights(), {"lr": 1e-3}))
+    seen = batch["next_obs"].reshape(batch["action"].shape)
+    np.testing.assert_array_equal(batch["action"].astype(np.float32), seen)
+    before = {name: array.copy() for name, array in mode.weights().items()}
+    learned = mode.forward(batch, {"lr": 1e-3})
+    assert np.isfinite(float(learned.metrics["policy_loss"]))
+    assert any(not np.array_equal(before[name], now) for name, now in mode.weights().items())
+
+
+@pytest.mark.parametrize(
+    ("cls", "space"),
+    [
+        *[(Dqn, "Box"), (Dqn, "MultiDiscrete"), (Dqn, "MultiBinary")],
+        *[(Ppo, "MultiDiscrete"), (Ppo, "MultiBinary")],
+    ],
+)
+def test_a_policy_refuses_a_space_that_it_cannot_act_in_before_the_run(
+    cls: Any, space: str
+) -> None:
+    with pytest.raises(Unsound) as told:
+        policy_of(cls, envs_of(space))
+    assert told.value.key == "policy"
+    assert told.value.hint
+
+
+def test_an_action_of_another_shape_is_refused_by_the_env_and_told() -> None:
+    envs = envs_of("MultiDiscrete")
+    envs.reset()
+    with pytest.raises(ValueError, match="2 actions for 3 envs; give each env one"):
+        envs.advance(np.zeros((2, 2), np.int64))
+    with pytest.raises(Exception, match=r"is not in MultiDiscrete\(\[3 5\]\)"):
+        envs.advance(np.full((3, 2), 4))

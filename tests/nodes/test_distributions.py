@@ -1,0 +1,107 @@
+"""Distributions: numpy to act and torch to learn must mean the same, and what torch's own mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch, Column
+from flowrl.node import Unsound
+from flowrl.nodes.policies.distribution import Categorical, DiagonalGaussian, distribution_of
+
+seeds = st.integers(0, 2**32)
+
+
+def logits_of(seed: int, rows: int, n: int) -> np.ndarray:
+    return (3 * np.random.default_rng(seed).standard_normal((rows, n))).astype(np.float32)
+
+
+def as_torch(out: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in out.items()}
+
+
+@settings(deadline=None)
+@given(seeds, st.integers(1, 20), st.integers(1, 9))
+def test_one_of_n_is_what_torch_says_it_is(seed: int, rows: int, n: int) -> None:
+    mine = distribution_of(Column("int64", n=n))
+    out = {"logits": logits_of(seed, rows, n)}
+    drawn = mine.sample(out, np.random.default_rng(seed))
+    logp, entropy = mine.logp_entropy(as_torch(out), mine.drawn(Batch(drawn)))
+    theirs = torch.distributions.Categorical(logits=torch.from_numpy(out["logits"]))
+    wanted = theirs.log_prob(torch.from_numpy(drawn["action"].copy()))
+    torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(entropy, theirs.entropy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(drawn["logp"], wanted, rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None)
+@given(seeds, st.integers(1, 20), st.lists(st.integers(1, 3), min_size=0, max_size=2))
+def test_independent_normals_are_what_torch_says_they_are(
+    seed: int, rows: int, shape: list[int]
+) -> None:
+    mine = distribution_of(Column("float32", tuple(shape), low=-1.0, high=1.0))
+    n = int(np.prod(shape, dtype=int))
+    out = {"mean": logits_of(seed, rows, n), "log_std": logits_of(seed + 1, rows, n) / 3}
+    drawn = mine.sample(out, np.random.default_rng(seed))
+    logp, entropy = mine.logp_entropy(as_torch(out), mine.drawn(Batch(drawn)))
+    mean, std = torch.from_numpy(out["mean"]), torch.from_numpy(out["log_std"]).exp()
+    theirs = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
+    wanted = theirs.log_prob(torch.from_numpy(drawn["unclipped"].copy()))
+    torch.testing.assert_close(logp, wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(entropy, theirs.entropy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(drawn["logp"], wanted, rtol=1e-3, atol=1e-3)
+    assert drawn["action"].shape == (rows, *shape)
+    flat = drawn["action"].reshape(rows, -1)
+    np.testing.assert_array_equal(flat, np.clip(drawn["unclipped"], -1, 1))
+
+
+def test_the_mode_is_what_is_drawn_most_often() -> None:
+    mine, logits = Categorical(Column("int64", n=4)), np.log([[0.1, 0.5, 0.15, 0.25]])
+    out = {"logits": np.repeat(logits, 2000, 0).astype(np.float32)}
+    drawn = mine.sample(out, np.random.default_rng(0))["action"]
+    assert set(mine.mode(out)["action"]) == {np.bincount(drawn).argmax()} == {1}
+
+
+def test_the_mode_of_normals_is_their_mean_within_the_bounds() -> None:
+    mine = DiagonalGaussian(Column("float32", (3,), low=(-1.0, -1.0, 0.5), high=(1.0, 2.0, 3.0)), 1)
+    out = {"mean": np.array([[0.2, 5.0, 0.0]], np.float32), "log_std": np.zeros((1, 3), np.float32)}
+    np.testing.assert_array_equal(mine.mode(out)["action"], np.array([[0.2, 2.0, 0.5]], np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_actions_have_the_dtype_and_shape_of_their_column(dtype: str) -> None:
+    column = Column(dtype, (2, 2), low=-1.0, high=1.0)
+    mine = distribution_of(column)
+    out = {"mean": np.zeros((5, 4), np.float32), "log_std": np.zeros((5, 4), np.float32)}
+    for columns in (mine.sample(out, np.random.default_rng(0)), mine.mode(out)):
+        assert columns["action"].shape == (5, 2, 2)
+        assert columns["action"].dtype == dtype
+
+
+def test_what_is_drawn_has_the_columns_that_are_promised() -> None:
+    for column in (Column("int64", n=3), Column("float32", (2,))):
+        mine = distribution_of(column)
+        heads = {"logits": 3, "mean": 2, "log_std": 2}
+        out = {name: np.zeros((4, heads[name]), np.float32) for name in mine.heads}
+        drawn = mine.sample(out, np.random.default_rng(0))
+        assert set(drawn) == {*mine.columns, "logp"}
+        for name, told in mine.columns.items():
+            assert (str(drawn[name].dtype), drawn[name].shape[1:]) == (told.dtype, told.shape)
+
+
+def test_the_first_deviation_is_as_told() -> None:
+    column = Column("float32", (2,))
+    one, wide = (distribution_of(column, std).heads["log_std"] for std in (1.0, np.e))
+    assert (one.value, wide.value) == pytest.approx((0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "column", [Column("int64", (2,)), Column("int8", (3,), n=2), Column("int64")]
+)
+def test_what_no_distribution_fits_is_refused_with_a_way_out(column: Column) -> None:
+    with pytest.raises(Unsound, match=r"no distribution for actions .*; wrap the env") as told:
+        distribution_of(column)
+    assert told.value.key == "policy"

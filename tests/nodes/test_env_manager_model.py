@@ -1,0 +1,117 @@
+"""The env manager against envs that are stepped one by one, by all of its three ways to step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from tests.nodes.toy_envs import Counting
+
+
+def manager(count: int, seed: int, **kwargs: Any) -> BaseEnvManager:
+    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=kwargs)
+    return BaseEnvManager(env=part, count=count, seed=seed)
+
+
+class Alone:
+    """One env that begins its next episode by itself, with the seeds that the manager gave."""
+
+    def __init__(self, env_id: int, seeds: list[int]) -> None:
+        self.env, self.env_id, self.seeds = Counting(), env_id, iter(seeds)
+        self.total, self.length = 0.0, 0
+        self.obs = self.env.reset(seed=next(self.seeds))[0]
+
+    def step(self) -> tuple[Any, float, bool, bool, Any, Any]:
+        """As a row of Steps: obs to act on, reward, ends, what was reached, the episode."""
+        reached, reward, final, cut, _ = self.env.step(np.int64(0))
+        self.total, self.length, episode = self.total + reward, self.length + 1, None
+        self.obs = reached
+        if final or cut:
+            episode = (self.env_id, self.total, self.length)
+            self.total, self.length = 0.0, 0
+            self.obs = self.env.reset(seed=next(self.seeds))[0]
+        return self.obs, reward, final, cut, reached, episode
+
+
+subsets = st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**40), subsets)
+def test_any_envs_are_stepped_in_any_order_as_if_they_were_alone(
+    seed: int, turns: list[set[int]]
+) -> None:
+    envs = manager(4, seed)
+    first = envs.reset()
+    given_ = [
+        envs.advance(np.zeros(len(turn), np.int64), None if len(turn) == 4 else sorted(turn))
+        for turn in turns
+    ]
+    alone = [Alone(i, env.seeds) for i, env in enumerate(envs._envs)]
+    np.testing.assert_array_equal(first, [one.obs for one in alone])
+    for turn, steps in zip(turns, given_, strict=True):
+        rows = [alone[i].step() for i in sorted(turn)]
+        for array, wanted in zip(steps[:5], zip(*rows, strict=True), strict=False):
+            np.testing.assert_array_equal(array, wanted)
+        assert steps.episodes == [row[5] for row in rows if row[5]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**40), st.data())
+def test_by_hand_every_env_plays_its_quota_whatever_is_stepped_when(
+    count: int, quota: int, seed: int, data: st.DataObject
+) -> None:
+    envs = manager(count, seed)
+    envs.launch(quota)
+    episodes: list[Any] = []
+    while not envs.done:
+        waiting = envs.ready_obs
+        chosen = data.draw(st.sets(st.sampled_from(sorted(waiting)), min_size=1))
+        steps = envs.step(dict.fromkeys(chosen, 0))
+        assert set(steps) == chosen
+        for i in chosen:
+            assert steps[i].obs[1] == waiting[i][1] + 1  # one step further in the same episode
+            assert steps[i].done is (steps[i].episode is not None)
+        for i in set(waiting) - chosen:
+            np.testing.assert_array_equal(envs.ready_obs[i], waiting[i])
+        episodes += [step.episode for step in steps.values() if step.episode]
+    assert envs.ready_obs == {}
+    played = [sum(episode.env_id == i for episode in episodes) for i in range(count)]
+    assert played == [quota] * count
+    for episode in episodes:
+        assert episode.total == episode.length * (episode.length + 1) / 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 2**40), st.integers(0, 20))
+def test_fixed_seeds_play_the_same_episodes_after_every_reset(
+    count: int, seed: int, steps: int
+) -> None:
+    envs = manager(count, 0)
+    envs.seed(seed, dynamic_seeds=False)
+
+    def play() -> list[Any]:
+        found = [envs.reset()]
+        for _ in range(steps):
+            found += envs.advance(np.zeros(count, np.int64))[:5]
+        return found
+
+    for one, other in zip(play(), play(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**40))
+def test_more_envs_beside_them_do_not_change_the_first(few: int, more: int, seed: int) -> None:
+    a, b = manager(few, seed), manager(few + more, seed)
+    np.testing.assert_array_equal(a.reset(), b.reset()[:few])
+    for _ in range(12):
+        one, other = (envs.advance(np.zeros(envs.spec().count, np.int64)) for envs in (a, b))
+        for x, y in zip(one[:5], other[:5], strict=True):
+            np.testing.assert_array_equal(x, y[:few])
+        assert one.episodes == [episode for episode in other.episodes if episode.env_id < few]

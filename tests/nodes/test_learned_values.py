@@ -1,0 +1,106 @@
+"""Env, collector, buffer and learner by hand, on problems whose values are known in closed form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.evaluators.evaluation import play
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policies.ppo import Ppo
+
+GAMMA = 0.5
+# The states come in turns: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) unless it is the end.
+ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
+ENDING = [1 + 2 * GAMMA, 2.0]
+TABLE: dict[str, Any] = {"hidden": []}  # states are one-hot: without hidden layers it is a table
+
+
+def envs_of(cls: str, count: int = 4, **kwargs: Any) -> BaseEnvManager:
+    part = Gymnasium(id=f"tests.nodes.toy_envs:{cls}", kwargs=kwargs)
+    return BaseEnvManager(env=part, count=count, seed=5)
+
+
+def policy_of(cls: type[Policy], envs: BaseEnvManager, **params: Any) -> Policy:
+    spec = envs.spec()
+    return cls(obs=spec.obs, action=spec.action, gamma=GAMMA, **params)
+
+
+@pytest.mark.parametrize("nstep", [1, 2, 3])
+@pytest.mark.parametrize(("ends", "values"), [("cut", ENDLESS), ("final", ENDING)])
+def test_dqn_finds_the_values_of_a_cut_and_of_a_final_episode(
+    ends: str, values: list[float], nstep: int
+) -> None:
+    envs = envs_of("Turns", ends=ends)
+    params = {"model": Mlp(**TABLE), "dueling": False, "lr": 0.03, "target_every_iters": 20}
+    policy = policy_of(Dqn, envs, nstep=nstep, epsilon_end=1.0, **params)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)
+    buffer = NaiveReplayBuffer(batch_size=32, seed=1)
+    learner = Learner(policy=policy, seed=1)
+    buffer.push(collector.fire(learner.state()))
+    for _ in range(500):
+        learner.train(buffer.sample())
+    q = learner._mode.online(torch.arange(2))["q"].detach().numpy()  # (states, actions)
+    np.testing.assert_allclose(q, np.repeat([values], 2, 0).T, atol=0.08)
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.9])
+@pytest.mark.parametrize(("ends", "values"), [("cut", ENDLESS), ("final", ENDING)])
+def test_ppo_finds_the_values_of_a_cut_and_of_a_final_episode(
+    ends: str, values: list[float], gae_lambda: float
+) -> None:
+    envs = envs_of("Turns", ends=ends)
+    model = Mlp(**TABLE, shared=False)
+    policy = policy_of(Ppo, envs, model=model, gae_lambda=gae_lambda, lr=0.03, max_grad_norm=None)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=2)
+    learner = Learner(policy=policy, seed=2)
+    for _ in range(150):
+        learner.train(collector.fire(learner.state()))
+    found = learner._mode._value(np.arange(2))
+    np.testing.assert_allclose(found, values, atol=0.05)
+
+
+@pytest.mark.parametrize("n_sample", [7, 64])
+def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sample: int) -> None:
+    """Rows of the same steps have the same advantages, wherever tokens are cut, with lambda 0."""
+    envs = envs_of("Turns", count=1, ends="cut")
+    policy = policy_of(Ppo, envs, gae_lambda=0.0, normalise_advantages=False)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=3)
+    learner = Learner(policy=policy, seed=3)
+    batch = collector.fire(learner.state())
+    advantage, goal, v_t = learner._mode._advantages(batch)
+    v = learner._mode._value(np.arange(2))
+    wanted = np.where(batch["obs"] == 0, 1 + GAMMA * v[1], 2 + GAMMA * v[0])
+    np.testing.assert_allclose(goal, wanted, rtol=1e-5)
+    np.testing.assert_allclose(advantage, wanted - v[batch["obs"]], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(v_t, v[batch["obs"]], rtol=1e-5)
+
+
+def test_ppo_learns_to_aim_a_real_valued_action() -> None:
+    """The best action is half of what is observed: a rule that must be learned, not a constant."""
+    envs = envs_of("Aiming", count=8)
+    policy = policy_of(Ppo, envs, lr=3e-3, entropy_weight=0.0)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=256, seed=4)
+    learner = Learner(policy=policy, seed=4)
+    greedy = policy.eval_mode(0)
+
+    def error() -> float:
+        greedy.load(learner.state())
+        played = play(envs_of("Aiming", count=10), greedy, 200)
+        return -float(np.mean([episode.total for episode in played]))
+
+    before = error()  # it stands still at 0, and is a quarter off
+    for _ in range(120):
+        learner.train(collector.fire(learner.state()))
+    assert before == pytest.approx(0.25, abs=0.05)
+    assert error() < 0.06

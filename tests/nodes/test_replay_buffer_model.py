@@ -1,0 +1,156 @@
+"""The replay buffer against a model of it in plain Python, and how evenly it draws."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flowrl.batch import Batch
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+
+
+def rows(values: list[int]) -> Batch:
+    """Rows that can be told apart; the columns belong together: half, and the number itself."""
+    reward = np.array(values, np.float32)
+    return Batch({"obs": np.stack([reward / 2, reward], 1), "reward": reward})
+
+
+class BufferModel(RuleBasedStateMachine):
+    """A deque of numbers is the agent's rows, a list is the demonstrations (negative numbers)."""
+
+    @initialize(size=st.integers(1, 8), replace=st.booleans(), share=st.floats(0.1, 1.0))
+    def begin(self, size: int, replace: bool, share: float) -> None:
+        self.params: dict[str, Any] = {
+            "size": size,
+            "batch_size": size,
+            "replace": replace,
+            "demo_share": share,
+        }
+        self.buffer = NaiveReplayBuffer(**self.params, seed=size)
+        self.agent: deque[int] = deque(maxlen=size)
+        self.demos: list[int] = []
+        self.made = 0
+
+    @rule(amount=st.integers(0, 9) | st.just(30))
+    def push_rows(self, amount: int) -> None:
+        self.push(amount)
+
+    def push(self, amount: int) -> None:
+        new = list(range(self.made + 1, self.made + 1 + amount))
+        self.made += amount
+        self.agent += new
+        self.buffer.push(rows(new))
+
+    @rule(amount=st.integers(1, 4))
+    def push_demos(self, amount: int) -> None:
+        new = [-1 - len(self.demos) - k for k in range(amount)]
+        self.demos += new
+        self.buffer.push_demos(rows(new))
+
+    @rule()
+    def clear(self) -> None:
+        self.agent.clear()
+        self.buffer.clear()
+
+    @rule()
+    def save_and_load(self) -> None:
+        copy = NaiveReplayBuffer(**self.params, seed=99)
+        copy.load_state_dict(self.buffer.state_dict())
+        self.buffer = copy
+        self.push(2)  # the next rows must replace the oldest, wherever those lie
+
+    @precondition(lambda self: self.agent)
+    @rule(batch_size=st.integers(1, 20))
+    def sample(self, batch_size: int) -> None:
+        replace = self.params["replace"]
+        demo_rows = max(1, round(batch_size * self.params["demo_share"])) if self.demos else 0
+        agent_rows = batch_size - demo_rows
+        few = agent_rows > len(self.agent) or (not replace and demo_rows > len(self.demos))
+        if few:
+            with pytest.raises(ValueError, match=r"a batch takes \d+ (rows|demonstrations), \d+ "):
+                self.buffer.sample(batch_size)
+            return
+        batch = self.buffer.sample(batch_size)
+        drawn = [int(value) for value in batch["reward"]]
+        assert len(drawn) == batch_size
+        assert set(drawn[:agent_rows]) <= set(self.agent)
+        assert set(drawn[agent_rows:]) <= set(self.demos)
+        assert replace or len(set(drawn)) == batch_size
+        assert np.array_equal(batch["obs"], rows(drawn)["obs"])
+        assert ("is_demo" in batch) == bool(self.demos)
+
+    @invariant()
+    def as_many_are_held(self) -> None:
+        assert self.buffer.count == len(self.agent)
+
+    @invariant()
+    def exactly_the_newest_are_held(self) -> None:
+        held = self.buffer._rows.take(np.arange(self.buffer.count)) if self.made else {}
+        assert sorted(held.get("reward", ())) == sorted(self.agent)
+
+
+TestTheBufferIsItsModel = BufferModel.TestCase
+TestTheBufferIsItsModel.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
+
+
+def deviation(counts: np.ndarray, variance: float) -> float:
+    """How far chi-square lies from what even draws give, in its own deviations.
+
+    Counts that sum to a constant have n - 1 degrees of freedom, and as chi-square then has the
+    mean n - 1 and the variance 2 (n - 1); too even is as wrong as too uneven.
+    """
+    n = counts.size
+    chi2 = ((counts - counts.mean()) ** 2).sum() / variance * (n - 1) / n
+    return float((chi2 - (n - 1)) / (2 * (n - 1)) ** 0.5)
+
+
+HELD, TAKEN, BATCHES = 40, 10, 3000
+
+
+def draws(replace: bool, order: int = 1) -> np.ndarray:
+    """The rows of many batches (BATCHES, TAKEN), out of a ring that has wrapped."""
+    node = NaiveReplayBuffer(size=HELD, batch_size=TAKEN, replace=replace, seed=order)
+    node.push(rows([*range(-17, HELD)]))
+    return np.stack([node.sample()["reward"].astype(int) for _ in range(BATCHES)])
+
+
+def test_draws_with_replacement_are_as_uneven_as_chance_makes_them() -> None:
+    counts = np.bincount(draws(replace=True).ravel(), minlength=HELD)
+    assert len(counts) == HELD  # nothing that was overwritten
+    assert abs(deviation(counts, variance=BATCHES * TAKEN * (1 / HELD) * (1 - 1 / HELD))) < 4
+
+
+def test_draws_without_replacement_hold_every_row_equally_often() -> None:
+    share = TAKEN / HELD
+    counts = np.bincount(draws(replace=False).ravel(), minlength=HELD)
+    assert abs(deviation(counts, variance=BATCHES * share * (1 - share))) < 4
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("place", [0, TAKEN - 1])
+def test_every_place_of_a_batch_holds_every_row_equally_often(replace: bool, place: int) -> None:
+    counts = np.bincount(draws(replace, order=2)[:, place], minlength=HELD)
+    assert abs(deviation(counts, variance=BATCHES * (1 / HELD) * (1 - 1 / HELD))) < 4
+
+
+def test_with_replacement_the_places_of_a_batch_are_independent() -> None:
+    """Of all pairs of a batch's first two rows, quartered, each kind comes equally often."""
+    first, second = draws(replace=True, order=3)[:, :2].T * 4 // HELD
+    counts = np.bincount(first * 4 + second, minlength=16)
+    assert abs(deviation(counts, variance=BATCHES * (1 / 16) * (15 / 16))) < 4
+
+
+def test_chi_square_finds_a_buffer_that_prefers_new_rows() -> None:
+    """The measure itself: a tenth more weight on a quarter of the rows does not pass."""
+    weights = np.ones(HELD)
+    weights[-HELD // 4 :] = 1.1
+    rng = np.random.default_rng(0)
+    drawn = rng.choice(HELD, BATCHES * TAKEN, p=weights / weights.sum())
+    counts = np.bincount(drawn, minlength=HELD)
+    assert deviation(counts, variance=BATCHES * TAKEN * (1 / HELD) * (1 - 1 / HELD)) > 4

@@ -1,0 +1,123 @@
+"""States that are saved and loaded: whole or not at all, and never of something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Column
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.rewards.rnd import Rnd
+from flowrl.state import State
+from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, rows, same_bits
+
+Make = Callable[..., Any]
+LR = {"lr": 1e-3}
+
+
+def dqn(**params: Any) -> Any:
+    return Dqn(obs=OBS, action=DISCRETE, target_every_iters=4, **params).learn_mode(0)
+
+
+def ppo(**params: Any) -> Any:
+    return Ppo(obs=OBS, action=DISCRETE, **params).learn_mode(0)
+
+
+every_mode = pytest.mark.parametrize("make", [dqn, ppo])
+
+
+@every_mode
+def test_a_state_lacks_nothing_and_holds_nothing_else(make: Make) -> None:
+    state = make().state_dict()
+    for name in state:
+        less = {k: v for k, v in state.items() if k != name}
+        with pytest.raises(KeyError, match=f"the state lacks .*'{name}'.*was it of another model"):
+            make().load_state_dict(less)
+    with pytest.raises(KeyError, match=r"has unknown \['more'\]"):
+        make().load_state_dict({**state, "more": 1})
+
+
+@every_mode
+def test_a_state_of_another_shape_is_refused(make: Make) -> None:
+    small = make(model=Mlp(hidden=[8]))
+    with pytest.raises(KeyError, match="was it of another model"):
+        make(model=Mlp(hidden=[8, 8])).load_state_dict(small.state_dict())
+
+
+def test_a_state_of_another_algorithm_is_refused() -> None:
+    with pytest.raises(KeyError, match="dqn: the state lacks"):
+        dqn().load_state_dict(ppo().state_dict())
+    with pytest.raises(KeyError, match="ppo: the state lacks"):
+        ppo().load_state_dict(dqn().state_dict())
+
+
+@every_mode
+def test_what_learns_on_does_not_change_the_state_that_was_saved(make: Make) -> None:
+    mode, again = make(), make()
+    learn(mode, range(3), LR)
+    saved = mode.state_dict()
+    learn(mode, range(3, 6), LR)
+    again.load_state_dict(saved)
+    learn(again, range(3, 6), LR)
+    assert same_bits(again.state_dict(), mode.state_dict())
+    assert not same_bits(saved, mode.state_dict())
+
+
+@every_mode
+def test_loading_forgets_everything_of_before(make: Make) -> None:
+    """Moments of the optimiser and random numbers, too: else the next step would differ."""
+    fresh, used = make(), make()
+    start = make().state_dict()
+    learn(used, range(10, 15), LR)
+    used.load_state_dict(start)
+    for mode in (fresh, used):
+        learn(mode, range(4), LR)
+    assert same_bits(fresh.state_dict(), used.state_dict())
+
+
+@pytest.mark.parametrize("policy", [Dqn(obs=OBS, action=DISCRETE), Ppo(obs=OBS, action=CONTINUOUS)])
+def test_weights_that_were_given_do_not_change_while_their_owner_learns(policy: Any) -> None:
+    mode, act = policy.learn_mode(0), policy.eval_mode(0)
+    given = mode.weights()
+    before = {name: array.copy() for name, array in given.items()}
+    columns = {"action": np.zeros((32, 2), np.float32), "unclipped": np.zeros((32, 2), np.float32)}
+    batch = rows(**(columns if isinstance(policy, Ppo) else {}))
+    act.load(State(given))
+    obs = rows(5)["obs"]
+    acted = act.forward(obs)["action"].copy()
+    for _ in range(3):
+        mode.forward(batch, LR)
+    assert all(np.array_equal(given[name], before[name]) for name in before)
+    np.testing.assert_array_equal(act.forward(obs)["action"], acted)
+    assert any(not np.array_equal(mode.weights()[name], before[name]) for name in before)
+
+
+def test_rnds_state_lacks_nothing_and_holds_nothing_else() -> None:
+    node = Rnd()
+    node.fire(rows())
+    state = node.state_dict()
+    less = {k: v for k, v in state["novelty"].items() if k != "predictor"}
+    with pytest.raises(KeyError, match=r"novelty: the state lacks \['predictor'\]"):
+        Rnd().load_state_dict({**state, "novelty": less})
+
+
+def test_rnd_of_one_hot_observations_is_saved_and_loaded() -> None:
+    """There is nothing to normalise in them, and nothing of it in the state."""
+    column = Column("int64", n=5)
+
+    def batch(seed: int) -> Any:
+        seen = np.random.default_rng(seed).integers(5, size=32)
+        return rows(seed=seed, next_obs=seen)
+
+    one, other = Rnd(weight=1.0), Rnd(weight=1.0)
+    one._build(column)
+    one.fire(batch(0))
+    assert one.state_dict()["novelty"]["seen"] is None
+    other.load_state_dict(one.state_dict())
+    a, b = (node.fire(batch(1))["reward"] for node in (one, other))
+    np.testing.assert_array_equal(a, b)

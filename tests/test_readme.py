@@ -1,0 +1,48 @@
+"""What the README shows is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flowrl.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FILES = re.findall(r"```yaml\n# (graphs/\w+\.yaml)\n(.*?)```", README, re.S)
+[MINE] = re.findall(r"```yaml\n(# mine\.yaml\n.*?)```", README, re.S)
+SESSIONS = re.findall(r"```\n\$ flowrl ([^\n]*)\n(.*?)```", README, re.S)
+
+
+def test_there_are_files_and_sessions_in_it() -> None:
+    assert len(FILES) == 3
+    assert [words for words, _ in SESSIONS] == [
+        "diff cartpole_dqn cartpole_dqn_rnd",
+        "check mine.yaml",
+    ]
+
+
+@pytest.mark.parametrize(("name", "shown"), FILES)
+def test_a_graph_is_shown_as_it_is(name: str, shown: str) -> None:
+    assert shown == (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("words", "shown"), SESSIONS)
+def test_a_session_is_shown_as_it_goes(
+    words: str,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(MINE)
+    main(words.split())
+    assert "".join(capsys.readouterr()) == shown
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\(([\w/.]+)\)", README))
+def test_what_it_links_to_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
