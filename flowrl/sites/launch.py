@@ -150,22 +150,20 @@ class Sites:
 
     def _first_cause(self) -> FlowError:
         """What a node raised comes before a killed process, and that before what either did to others."""
-        failures: list[FlowError] = []
+        failures: dict[str, tuple[str, FlowError]] = {}  # by site: what kind, and what
         deadline = time.monotonic() + FIRST_CAUSE_S
-        while time.monotonic() < deadline and not any(isinstance(f, NodeError) for f in failures):
+        while time.monotonic() < deadline and not any(k == "node" for k, _ in failures.values()):
             self._exchange.pump(PUMP_S)
             for name, lane in self._last.items():
                 while len(lane):
-                    failures.append(_failure(name, lane.take()[0]))
-        for failure in failures:
-            if isinstance(failure, NodeError):
-                return failure
-        dead = {name: why for name in self.names if (why := self.dead(name)) is not None}
-        killed = [name for name in dead if name in self._processes]
-        if killed or not failures:
-            name = min(killed or dead)
-            return SiteLost(f"site '{name}' has ended: {dead[name]}")
-        return failures[0]
+                    words = lane.take()[0]
+                    failures.setdefault(name, (words[0], _failure(name, words)))
+        found = {kind: failure for kind, failure in reversed(list(failures.values()))}
+        dead = {n: why for n in self.names if (why := self.dead(n)) is not None}
+        silent = [name for name in dead if name not in failures]
+        if "node" not in found and silent:
+            return SiteLost(f"site '{silent[0]}' has ended: {dead[silent[0]]}")
+        return next(found[kind] for kind in ("node", "site", "lost") if kind in found)
 
     # ending
 
@@ -191,12 +189,15 @@ class Sites:
 def _failure(name: str, words: list[Any]) -> FlowError:
     """What a site said when it failed."""
     kind, *told = words
-    if kind != "node":
-        return SiteLost(f"site '{name}': {told[0]}")
-    node, doing, raised, message, text = told
-    cause = type(raised, (Exception,), {})(message)
-    cause.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
-    return NodeError(node, doing, cause)
+    if kind == "node":
+        node, doing, raised, message, text = told
+        cause = type(raised, (Exception,), {})(message)
+        cause.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
+        return NodeError(node, doing, cause)
+    what, text = told
+    lost = SiteLost(f"site '{name}': {what}")
+    lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
+    return lost
 
 
 def _why_ended(code: int) -> str:

@@ -157,7 +157,7 @@ class SiteWalk(Walk):
             raise Stopped
 
     def _counted(self, runner: Runner, count: Count) -> None:
-        self._did.append([self.position(runner), count])
+        self._did.append([list(self.position(runner)), list(count)])
 
     def recorded(self, runner: Runner, record: Record | Failed) -> None:
         super().recorded(runner, record)
@@ -219,7 +219,7 @@ def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, se
     except Stopped:
         pass
     except (Elsewhere, ChannelError) as error:
-        _fail(exchange, name, ["lost", str(error)])
+        _fail(exchange, name, ["lost", str(error), traceback.format_exc()])
     except NodeError as error:
         cause = error.__cause__ or error
         text = "".join(traceback.format_exception(cause))
