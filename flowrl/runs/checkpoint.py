@@ -10,7 +10,6 @@ from typing import Any
 from flowrl.errors import RunError
 from flowrl.state import State
 
-
 META = "flowrl"
 
 
