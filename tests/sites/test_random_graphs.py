@@ -35,6 +35,10 @@ def compare(data: st.DataObject) -> None:
     event(f"status {facts['status']}")
 
 
+@pytest.mark.xfail(
+    run=False,
+    reason="open in issue 3: it finds graphs with two learners whose cut differs in threads",
+)
 @some(60)
 @given(st.data())
 def test_a_random_graph_does_the_same_in_threads(data: st.DataObject) -> None:
