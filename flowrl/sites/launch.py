@@ -158,7 +158,7 @@ class Sites:
                 while len(lane):
                     words = lane.take()[0]
                     failures.setdefault(name, (words[0], _failure(name, words)))
-        found = {kind: failure for kind, failure in reversed(list(failures.values()))}
+        found = dict(reversed(list(failures.values())))
         dead = {n: why for n in self.names if (why := self.dead(n)) is not None}
         silent = [name for name in dead if name not in failures]
         if "node" not in found and silent:
