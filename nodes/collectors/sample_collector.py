@@ -133,7 +133,7 @@ class SampleCollector(Node):
             store["action"][:, t] = acted["action"]
             for name in self._names:
                 store[name][:, t] = acted[name]
-            obs, *gave, ended = stepped
+            obs, *gave, ended, _ = stepped
             for array, value in zip(of_step, gave):  # noqa: B905 (hot)
                 array[:, t] = value
             if ended:
