@@ -19,7 +19,7 @@ from flowrl.engine.walk import Walk
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a site does: `firing`, `waiting` for an input, `blocked` on an output, `idle`, `stopped`, …"""
+    """What a site does: `firing`, or a kind of wait."""
 
     what: str
     for_s: float = 0.0
@@ -39,12 +39,13 @@ class Did:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """How long an instance waited for an edge."""
+    """How long and how often an instance waited for an edge, or served."""
 
     who: str
     kind: str
     edge: str
     s: float
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def _waited(walk: Walk, doing: Doing) -> list[Waited]:
         goes_on = (wait.kind, wait.who, wait.edge) == (doing.what, doing.who, doing.edge)
         s = wait.s + (doing.for_s if goes_on else 0.0)
         if s:
-            found.append(Waited(wait.who, wait.kind, wait.edge, s))
+            found.append(Waited(wait.who, wait.kind, wait.edge, s, wait.times))
     return found
 
 

@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 from flowrl.context import key_of
 from flowrl.graph import Edge
 
-Kind = Literal["waiting", "blocked", "idle", "stopped"]  # for an input, on an output, for a grant
+# for an input (or a call's answer), on an output, at work for clients elsewhere, for a grant, at the end
+Kind = Literal["waiting", "blocked", "serving", "idle", "stopped"]
 
 
 class Counts(Protocol):
@@ -46,19 +47,20 @@ class Lane(Protocol):
 
 
 class Wait:
-    """One end of an edge, for which an instance may have to wait."""
+    """One end of an edge, for which an instance may have to wait; how long and how often it did."""
 
-    __slots__ = ("edge", "kind", "lane", "peer", "s", "who")
+    __slots__ = ("edge", "kind", "lane", "peer", "s", "times", "who")
 
     def __init__(
         self, kind: Kind, who: str = "", edge: str = "", peer: str = "", lane: Lane | None = None
     ) -> None:
         self.kind: Kind = kind
         self.who, self.edge, self.peer, self.lane = who, edge, peer, lane
-        self.s = 0.0
+        self.s, self.times = 0.0, 0
 
 
 def lane_name(edge: Edge, source: int, a: int, b: int) -> str:
     """One way of an edge: from one replica of a source to one of the consumer."""
     gives, takes = edge.sources[source], edge.to
-    return f"{key_of(gives.node, a)}.{gives.port} -> {key_of(takes.node, b)}.{takes.port}"
+    arrow = "<->" if edge.kind == "link" else "->"
+    return f"{key_of(gives.node, a)}.{gives.port} {arrow} {key_of(takes.node, b)}.{takes.port}"

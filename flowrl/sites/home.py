@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from flowrl.channels import Bound, ChannelError, Exchange, Receiver, Sender
 from flowrl.checks.check import Checked
@@ -12,22 +13,15 @@ from flowrl.engine.runner import Position, Site
 from flowrl.engine.streams import Awaited, Push, Queue, Take, Token, nothing
 from flowrl.engine.versions import Versions
 from flowrl.engine.waits import Wait, lane_name
-from flowrl.engine.wiring import Home, Lane
+from flowrl.engine.wiring import Home, Lane, Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.layout import Layout
-from flowrl.sites.waiting import Waiting
+from flowrl.sites.services import Calls
+from flowrl.sites.waiting import Elsewhere, Waiting
 from flowrl.state import START, State
 
 SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that is worked on
 STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
-
-
-class Elsewhere(BaseException):
-    """A lane ended under a firing: not the firing's fault, and not to be caught as one."""
-
-    def __init__(self, error: ChannelError) -> None:
-        self.error = error
-        super().__init__(str(error))
 
 
 class Arriving(Awaited):
@@ -185,11 +179,18 @@ class SiteHome(Home):
         self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
+        self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
 
     def begin(self) -> None:
         """All lanes are open on all sites: send what is there before round 0."""
         for send in self._beginnings:
             send()
+
+    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+        return self._calls.stub(wired, edge, replica, fresh)
+
+    def serve(self, wired: Wired, node: str, replica: int) -> None:
+        self._calls.serve(wired, node, replica)
 
     def has(self, node: str, replica: int) -> bool:
         return self._layout.where[node, replica] == self.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +65,7 @@ class Watched:
                 waiting = {w.edge: w.s for w in mine if w.kind == "waiting"}
                 blocked = {w.edge: w.s for w in mine if w.kind == "blocked"}
                 found.append(Account(key, did.fired, did.busy_s, waiting, blocked, name))
+            found += _serving(name, glance)
         return found
 
     def idle_s(self) -> dict[str, float]:
@@ -72,6 +74,14 @@ class Watched:
             name: sum(w.s for w in glance.waited if w.kind == "idle")
             for name, (glance, _) in list(self._told.items())
         }
+
+
+def _serving(site: str, glance: Glance) -> Iterator[Account]:
+    """What nodes that only clients elsewhere call did for them."""
+    calls = [w for w in glance.waited if w.kind == "serving"]
+    for who in dict.fromkeys(w.who for w in calls):
+        mine = [w for w in calls if w.who == who]
+        yield Account(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
 
 
 def _later(glance: Glance, s: float) -> Glance:

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.batch import Batch
 from flowrl.config import Config, param
 from flowrl.node import Facts, Known, Node
-from flowrl.ports import In, Out, StateIn
+from flowrl.ports import In, Link, Out, Service, StateIn
 from flowrl.state import State
 from tests.engine.toy_nodes import TABLE, table
 
@@ -63,3 +63,35 @@ def take_time(s: float, hangs: bool) -> None:
     if hangs:
         threading.Event().wait()
     time.sleep(s)
+
+
+class Served(Node):
+    """A service whose calls take some time."""
+
+    serve = Service("slowness", methods=("work",))
+
+    class Config(Config):
+        each_s: float = param(0.0, "how long a call takes", ge=0)
+
+    def work(self) -> int:
+        take_time(self.config.each_s, False)
+        return 1
+
+
+class Caller(Node):
+    """Calls its service some times in a firing."""
+
+    role = "collector"
+    serve = Link("slowness")
+    data = Out("samples")
+
+    class Config(Config):
+        calls: int = param(1, "calls in each firing", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        return Facts(outs={"data": TABLE}, env_steps=1)
+
+    def fire(self) -> Batch:
+        self.ctx.count(env_steps=1)
+        return table(sum(self.serve.work() for _ in range(self.config.calls)))

@@ -86,3 +86,19 @@ def test_in_one_thread_nobody_waits(tmp_path: Path) -> None:
     assert times["site"] == {"a": "main", "b": "main"}
     assert result.bottleneck.startswith("a is the bottleneck: it fired for ")
     assert "waiting" not in result.bottleneck
+
+
+def test_a_client_waits_for_its_link_while_the_service_elsewhere_works(tmp_path: Path) -> None:
+    a = {"type": f"{SLOW}Caller", "calls": 4}
+    envs = {"type": f"{SLOW}Served", "each_s": 0.002}
+    graph = {
+        "nodes": {"a": a, "envs": envs, "b": f"{SLOW}Taker"},
+        "edges": ["a <-> envs", "a -> b"],
+    }
+    result, times = ran(graph, "a=thread,envs=thread", tmp_path / "r")
+    served_s = ROUNDS * 4 * 0.002
+    assert served_s <= times["busy_s"]["envs"] < 1.6 * served_s
+    assert times["busy_s"]["a"] < 0.3 * served_s
+    assert served_s <= times["waiting_s"]["a"]["envs.serve <-> a.serve"] < 1.8 * served_s
+    assert times["site"]["envs"] != times["site"]["a"]
+    assert result.bottleneck.startswith("envs is the bottleneck: it fired for ")
