@@ -11,7 +11,7 @@ from flowrl.batch import Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.policies.policy import Policy, policy_for
+from flowrl.nodes.policies.policy import Policy, policy_of_rows
 from flowrl.ports import In, Out, StateOut
 from flowrl.state import State
 
@@ -81,4 +81,4 @@ def _policy(given: Any, schema: Schema | None) -> Policy:
         raise Unsound(
             f"the data has no column '{(missing or ['obs'])[0]}'", "connect a collector or a buffer"
         )
-    return policy_for(given, schema["obs"], schema["action"])
+    return policy_of_rows(given, schema)

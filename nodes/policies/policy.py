@@ -46,13 +46,32 @@ class LearnMode(Protocol):
 
 
 class ActMode(Protocol):
-    """Collect and eval mode: one action for each observation."""
+    """Collect and eval mode: one action for each observation.
+
+    A recurrent policy's mode is a `RecurrentActMode`. A mode that draws random numbers has
+    `state_dict` and `load_state_dict`, too: what it depends on beside its weights.
+    """
 
     def load(self, state: State) -> None:
         """Act with these weights, and the command that came with them, from now on."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
         """Observations (B, …) to columns (B, …): `action`, and what `collect_columns` lists beside it."""
+
+
+class RecurrentActMode(Protocol):
+    """An act mode that remembers. Whoever plays keeps each env's memory: zeros where an episode begins."""
+
+    memory: Schema  # the columns of what it remembers of one env
+
+    def load(self, state: State) -> None:
+        """As an `ActMode`."""
+
+    def forward(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
+        """As an `ActMode`; the memory columns that it gives are those of the next step."""
+
+
+AnyActMode = ActMode | RecurrentActMode
 
 
 class Policy(Part):
@@ -78,6 +97,20 @@ class Policy(Part):
         """How many rewards a row's `reward` sums."""
         return int(getattr(self.config, "nstep", 1))
 
+    @property
+    def unroll_steps(self) -> int | None:
+        """How many steps a row is, for a policy that learns from unrolls; None: a row is one step."""
+        return getattr(self.config, "unroll_steps", None)
+
+    @property
+    def burn_in_steps(self) -> int:
+        """How many steps at an unroll's begin were the end of the one before (to bring memory up to date)."""
+        return int(getattr(self.config, "burn_in_steps", 0))
+
+    def memory_columns(self) -> Schema:
+        """What acting remembers from step to step, for a recurrent policy: zeros where an episode begins."""
+        return {}
+
     def collect_columns(self) -> Schema:
         """The columns that collect mode gives, beside the env's: `action`, and for instance `logp`."""
         return {"action": self.action}
@@ -90,17 +123,30 @@ class Policy(Part):
         """The learner's side."""
         raise NotImplementedError
 
-    def collect_mode(self, seed: int) -> ActMode:
+    def collect_mode(self, seed: int) -> AnyActMode:
         """The collector's side."""
         raise NotImplementedError
 
-    def eval_mode(self, seed: int) -> ActMode:
+    def eval_mode(self, seed: int) -> AnyActMode:
         """The evaluator's side."""
         raise NotImplementedError
 
     def command(self, progress: Count) -> dict[str, float]:
         """Command mode: the settings that depend on progress (env steps, episodes, train iterations)."""
         return {}
+
+
+def unrolled(column: Column, steps: int) -> Column:
+    """The column of unrolls of such steps."""
+    return Column(column.dtype, (steps, *column.shape), column.n, column.low, column.high)
+
+
+def policy_of_rows(given: PartSpec | Policy, rows: Schema) -> Policy:
+    """The policy that learns from such rows, which for some are unrolls."""
+    obs, action = rows["obs"], rows["action"]
+    if isinstance(given, PartSpec) and getattr(given.config, "unroll_steps", None):
+        obs, action = (Column(c.dtype, c.shape[1:], c.n, c.low, c.high) for c in (obs, action))
+    return policy_for(given, obs, action)
 
 
 def policy_for(given: PartSpec | Policy, obs: Column, action: Column) -> Policy:

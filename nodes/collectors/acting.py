@@ -1,0 +1,130 @@
+"""A policy that acts in envs: what each env saw last, and what a recurrent policy remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.batch import Array, Schema
+from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.policies.policy import AnyActMode
+
+
+class Taken(NamedTuple):
+    """One step of some envs."""
+
+    ids: Array | None  # which; None: all, in their order
+    columns: dict[str, Array]  # (B, …)
+    episodes: list[Episode]  # that ended
+    failed: Sequence[int]  # envs whose unfinished episode came to nothing
+
+
+class Acting:
+    """Either all envs take a step together, or some are sent on and received when they are there."""
+
+    def __init__(self, envs: Any, memory: Schema) -> None:
+        """`memory`: the columns of what the policy of the rows remembers, whoever acts."""
+        self.envs, self.count = envs, envs.spec().count
+        self._row_memory = memory
+        self._mode: Any = None
+        self.obs: Array | None = None
+        self.memory: dict[str, Array] = {}  # of the mode that acts, by env
+        self._blank: dict[str, Array] = {}  # memory columns of the rows that it does not have
+        self._sent: dict[str, Array] = {}  # what was seen and done in the steps under way, by env
+        self.under_way = np.zeros(self.count, np.bool_)
+
+    def let(self, mode: AnyActMode) -> None:
+        """From now on this mode acts; it remembers nothing."""
+        self._mode = mode
+        memory: Schema = getattr(mode, "memory", {})
+        self.memory = self._zeros(memory)
+        self._blank = self._zeros({n: c for n, c in self._row_memory.items() if n not in memory})
+
+    def begin(self) -> None:
+        """New episodes in all envs."""
+        self._forget_steps_under_way()
+        self.obs = self.envs.reset()
+        self.memory = {name: np.zeros_like(array) for name, array in self.memory.items()}
+
+    def together(self) -> Taken:
+        """One step of all envs."""
+        if self.obs is None:
+            self.begin()
+        seen = self.obs
+        acted = self._act(seen, self.memory)
+        stepped: Steps = self.envs.advance(acted["action"])
+        taken = _taken(None, {**acted, "obs": seen, **self._blank, **self.memory}, stepped)
+        self.obs = stepped.obs
+        if self.memory:
+            self.memory = {name: acted[name] for name in self.memory}
+            self._forget(slice(None), stepped, taken.failed)
+        return taken
+
+    def send(self, ids: Array) -> None:
+        """Let these envs begin a step."""
+        if self.obs is None:
+            self.begin()
+            self.obs = np.array(self.obs)  # to be written env by env
+        memory = {name: array[ids] for name, array in self.memory.items()}
+        seen = self.obs[ids]  # type: ignore[index]
+        acted = self._act(seen, memory)
+        self.envs.send(ids, acted["action"])
+        for name, array in self.memory.items():
+            array[ids] = acted[name]
+        blank = {name: array[ids] for name, array in self._blank.items()}
+        for name, value in {**acted, "obs": seen, **blank, **memory}.items():
+            if name not in self._sent:
+                self._sent[name] = np.zeros((self.count, *value.shape[1:]), value.dtype)
+            self._sent[name][ids] = value
+        self.under_way[ids] = True
+
+    def receive(self, ids: Array | None = None, least: int = 1) -> Taken:
+        """What these envs did; without `ids`, at least so many that are ready first."""
+        at, stepped = self.envs.recv(ids, least)
+        taken = _taken(at, {name: array[at] for name, array in self._sent.items()}, stepped)
+        self.obs[at] = stepped.obs  # type: ignore[index]
+        self.under_way[at] = False
+        self._forget(at, stepped, taken.failed)
+        return taken
+
+    def _act(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
+        acted: dict[str, Array] = (
+            self._mode.forward(obs, memory) if memory else self._mode.forward(obs)
+        )
+        return acted
+
+    def _forget(self, at: Any, stepped: Steps, failed: Sequence[int]) -> None:
+        """Where an episode began, nothing is remembered."""
+        over = stepped.terminated | stepped.truncated
+        if not self.memory or not (over.any() or len(failed)):
+            return
+        begun = np.concatenate([np.arange(self.count)[at][over], np.asarray(failed, np.int64)])
+        for array in self.memory.values():
+            array[begun] = 0
+
+    def _forget_steps_under_way(self) -> None:
+        if self.under_way.any():
+            self.envs.recv(np.flatnonzero(self.under_way))
+            self.under_way[:] = False
+
+    def _zeros(self, columns: Schema) -> dict[str, Array]:
+        return {n: np.zeros((self.count, *c.shape), c.dtype) for n, c in columns.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on beside the envs and the mode; no step may be under way."""
+        return {"obs": self.obs, "memory": dict(self.memory)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.obs = None if state["obs"] is None else np.array(state["obs"])
+        self.memory = {name: np.array(state["memory"][name]) for name in self.memory}
+
+
+def _taken(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> Taken:
+    columns["reward"] = stepped.reward
+    columns["next_obs"] = stepped.next_obs
+    columns["terminated"] = stepped.terminated
+    columns["truncated"] = stepped.truncated
+    return Taken(ids, columns, stepped.episodes, getattr(stepped, "failed", ()))
