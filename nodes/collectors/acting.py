@@ -123,8 +123,10 @@ class Acting:
 
 
 def _taken(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> Taken:
-    columns["reward"] = stepped.reward
-    columns["next_obs"] = stepped.next_obs
-    columns["terminated"] = stepped.terminated
-    columns["truncated"] = stepped.truncated
-    return Taken(ids, columns, stepped.episodes, getattr(stepped, "failed", ()))
+    _, reward, terminated, truncated, next_obs, episodes, broken = stepped
+    if len(broken):  # void: neither flag says that an episode ended
+        terminated, truncated = terminated.copy(), truncated.copy()
+        terminated[broken] = truncated[broken] = False
+        broken = [int(k) if ids is None else int(ids[k]) for k in broken]
+    columns.update(reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs)
+    return Taken(ids, columns, episodes, broken)
