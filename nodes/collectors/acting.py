@@ -30,6 +30,7 @@ class Acting:
         self._row_memory = memory
         self._mode: Any = None
         self.obs: Array | None = None
+        self._owned = False  # whether nobody else holds them
         self.memory: dict[str, Array] = {}  # of the mode that acts, by env
         self._blank: dict[str, Array] = {}  # memory columns of the rows that it does not have
         self._sent: dict[str, Array] = {}  # what was seen and done in the steps under way, by env
@@ -45,36 +46,33 @@ class Acting:
     def begin(self) -> None:
         """New episodes in all envs."""
         self._forget_steps_under_way()
-        self.obs = self.envs.reset()
+        self.obs, self._owned = self.envs.reset(), False
         self.memory = {name: np.zeros_like(array) for name, array in self.memory.items()}
 
-    def together(self) -> Taken:
-        """One step of all envs."""
-        if self.obs is None:
-            self.begin()
-        seen = self.obs
-        acted = self._act(seen, self.memory)
-        stepped: Steps = self.envs.advance(acted["action"])
-        taken = _taken(None, {**acted, "obs": seen, **self._blank, **self.memory}, stepped)
-        self.obs = stepped.obs
-        if self.memory:
-            self.memory = {name: acted[name] for name in self.memory}
-            self._forget(slice(None), stepped, taken.failed)
+    def together(self, ids: Array | None = None) -> Taken:
+        """One step of all envs, or of these."""
+        seen = self._seen(ids)
+        memory = self.memory if ids is None else _at(self.memory, ids)
+        acted = self._act(seen, memory)
+        stepped: Steps = self.envs.advance(acted["action"], ids)
+        blank = self._blank if ids is None else _at(self._blank, ids)
+        taken = _taken(ids, {**acted, "obs": seen, **blank, **memory}, stepped)
+        if ids is None:
+            self.obs, self._owned = stepped.obs, False
+        else:
+            self._own_obs()[ids] = stepped.obs
+        if memory:
+            self._remember(ids, acted)
+            self._forget(ids, taken)
         return taken
 
     def send(self, ids: Array) -> None:
         """Let these envs begin a step."""
-        if self.obs is None:
-            self.begin()
-            self.obs = np.array(self.obs)  # to be written env by env
-        memory = {name: array[ids] for name, array in self.memory.items()}
-        seen = self.obs[ids]  # type: ignore[index]
+        seen, memory = self._seen(ids), _at(self.memory, ids)
         acted = self._act(seen, memory)
         self.envs.send(ids, acted["action"])
-        for name, array in self.memory.items():
-            array[ids] = acted[name]
-        blank = {name: array[ids] for name, array in self._blank.items()}
-        for name, value in {**acted, "obs": seen, **blank, **memory}.items():
+        self._remember(ids, acted)
+        for name, value in {**acted, "obs": seen, **_at(self._blank, ids), **memory}.items():
             if name not in self._sent:
                 self._sent[name] = np.zeros((self.count, *value.shape[1:]), value.dtype)
             self._sent[name][ids] = value
@@ -83,11 +81,23 @@ class Acting:
     def receive(self, ids: Array | None = None, least: int = 1) -> Taken:
         """What these envs did; without `ids`, at least so many that are ready first."""
         at, stepped = self.envs.recv(ids, least)
-        taken = _taken(at, {name: array[at] for name, array in self._sent.items()}, stepped)
-        self.obs[at] = stepped.obs  # type: ignore[index]
+        taken = _taken(at, _at(self._sent, at), stepped)
+        self._own_obs()[at] = stepped.obs
         self.under_way[at] = False
-        self._forget(at, stepped, taken.failed)
+        self._forget(at, taken)
         return taken
+
+    def _seen(self, ids: Array | None) -> Array:
+        if self.obs is None:
+            self.begin()
+        seen: Any = self.obs
+        return seen if ids is None else seen[ids]  # type: ignore[no-any-return]
+
+    def _own_obs(self) -> Array:
+        """The observations, to be written env by env: others may hold what a manager gave."""
+        if not self._owned:
+            self.obs, self._owned = np.array(self.obs), True
+        return self.obs  # type: ignore[return-value]
 
     def _act(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
         acted: dict[str, Array] = (
@@ -95,14 +105,22 @@ class Acting:
         )
         return acted
 
-    def _forget(self, at: Any, stepped: Steps, failed: Sequence[int]) -> None:
-        """Where an episode began, nothing is remembered."""
-        over = stepped.terminated | stepped.truncated
-        if not self.memory or not (over.any() or len(failed)):
+    def _remember(self, ids: Array | None, acted: Mapping[str, Array]) -> None:
+        if ids is None:
+            self.memory = {name: acted[name] for name in self.memory}
             return
-        begun = np.concatenate([np.arange(self.count)[at][over], np.asarray(failed, np.int64)])
-        for array in self.memory.values():
-            array[begun] = 0
+        self.memory = {name: array.copy() for name, array in self.memory.items()}
+        for name, array in self.memory.items():
+            array[ids] = acted[name]
+
+    def _forget(self, ids: Array | None, taken: Taken) -> None:
+        """Where an episode began, nothing is remembered."""
+        over = taken.columns["terminated"] | taken.columns["truncated"]
+        if self.memory and (over.any() or len(taken.failed)):
+            ended = np.arange(self.count)[over] if ids is None else ids[over]
+            for array in self.memory.values():
+                array[ended] = 0
+                array[np.asarray(taken.failed, np.int64)] = 0
 
     def _forget_steps_under_way(self) -> None:
         if self.under_way.any():
@@ -119,7 +137,12 @@ class Acting:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.obs = None if state["obs"] is None else np.array(state["obs"])
+        self._owned = True
         self.memory = {name: np.array(state["memory"][name]) for name in self.memory}
+
+
+def _at(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
+    return {name: array[ids] for name, array in columns.items()}
 
 
 def _taken(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> Taken:

@@ -78,9 +78,7 @@ class Cut:
         found["last"] |= ends  # what follows is in another token, or of another env
         return found
 
-    def _unrolls(
-        self, rows: Mapping[str, Array], env: Array, first: Array
-    ) -> dict[str, Array]:
+    def _unrolls(self, rows: Mapping[str, Array], env: Array, first: Array) -> dict[str, Array]:
         time = first[:, None] + np.arange(self.length)
         found = {
             name: array[env, first] if name in self.memory else array[env[:, None], time]

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.batch import Batch
-from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.collectors.acting import Taken
@@ -35,7 +34,9 @@ class SampleCollector(Collector):
             "together",
             "all envs at once; one half while the policy serves the other; or each as it is ready",
         )
-        least: int = param(1, "`ready`: envs that the policy waits for, to serve them at once", ge=1)
+        least: int = param(
+            1, "`ready`: envs that the policy waits for, to serve them at once", ge=1
+        )
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
