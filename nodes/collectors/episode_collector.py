@@ -20,6 +20,7 @@ from flowrl.nodes.collectors.episodes import (
     quotas,
 )
 from flowrl.nodes.collectors.transitions import row_schema
+from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import Policy
 from flowrl.state import State
 
@@ -86,7 +87,7 @@ class EpisodeCollector(Collector):
         taken = sum(len(taken.columns["reward"]) for taken in steps)
         kept = len(rows["last"])
         self._report(kept, episodes, taken - kept)
-        return Batch(rows)
+        return Batch(flat(rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next token depends on, beside the weights and the envs."""

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Schema
+from flowrl.batch import Array, Batch
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.cut import Cut
+from flowrl.nodes.observations import Observed, flat
 
 
 class Waiting:
     """Columns (B, T, …), of which env e's steps are those from `begin[e]` to `end[e]`."""
 
-    def __init__(self, columns: Schema, envs: int) -> None:
+    def __init__(self, columns: Mapping[str, Observed], envs: int) -> None:
         self._columns = columns
         self.arrays = {name: column.empty(envs, 0) for name, column in columns.items()}
         self.begin, self.end = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
@@ -81,7 +82,7 @@ class Waiting:
         whole = not self.begin.any() and len(env) == len(self.begin) * steps
         rows = cut.rows(self.arrays, env, first, whole and not cut.unrolls)
         self.begin = self.begin + np.bincount(env, minlength=len(self.begin)) * cut.stride
-        return Batch(rows)
+        return Batch(flat(rows))
 
     def state_dict(self) -> dict[str, Any]:
         """The steps."""

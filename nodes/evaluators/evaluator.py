@@ -15,6 +15,7 @@ from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import columns_of
 from flowrl.nodes.evaluators.evaluation import Evaluation, play
+from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
 from flowrl.state import State
@@ -134,5 +135,5 @@ class Evaluator(Node):
     def _rows(self, steps: list[Taken]) -> Batch:
         policy, ordered = self._policy, in_order(steps, self._envs.spec().count)
         columns = row_schema(policy.obs, policy.action, {})
-        rows = episode_rows(ordered, policy.gamma, policy.nstep)
+        rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})

@@ -13,11 +13,12 @@ its own and builds only what it uses: a collector's process holds no optimiser.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config, Part, PartSpec
+from flowrl.nodes.observations import Nested, Observed
 from flowrl.state import Count, State
 
 
@@ -56,7 +57,10 @@ class ActMode(Protocol):
         """Act with these weights, and the command that came with them, from now on."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        """Observations (B, …) to columns (B, …): `action`, and what `collect_columns` lists beside it."""
+        """Observations (B, …), structured where they are nested, to columns (B, …).
+
+        These are `action`, and what `collect_columns` lists beside it.
+        """
 
 
 class RecurrentActMode(Protocol):
@@ -82,7 +86,7 @@ class Policy(Part):
     acts_without_weights: ClassVar[bool] = False  # such as the random policy
 
     def __init__(
-        self, config: Config | None = None, /, *, obs: Column, action: Column, **params: Any
+        self, config: Config | None = None, /, *, obs: Observed, action: Column, **params: Any
     ) -> None:
         super().__init__(config, **params)
         self.obs, self.action = obs, action
@@ -138,17 +142,24 @@ class Policy(Part):
 
 def unrolled(column: Column, steps: int) -> Column:
     """The column of unrolls of such steps."""
-    return Column(column.dtype, (steps, *column.shape), column.n, column.low, column.high)
+    return replace(column, shape=(steps, *column.shape))
 
 
-def policy_of_rows(given: PartSpec | Policy, rows: Schema) -> Policy:
-    """The policy that learns from such rows, which for some are unrolls."""
-    obs, action = rows["obs"], rows["action"]
-    if isinstance(given, PartSpec) and getattr(given.config, "unroll_steps", None):
-        obs, action = (Column(c.dtype, c.shape[1:], c.n, c.low, c.high) for c in (obs, action))
-    return policy_for(given, obs, action)
+def policy_of_rows(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
+    """The policy that learns from rows with these columns; for some, rows are unrolls."""
+    if not isinstance(given, PartSpec) or not getattr(given.config, "unroll_steps", None):
+        return policy_for(given, obs, action)
+    if isinstance(obs, Nested):
+        return policy_for(
+            given, Nested({n: _step(c) for n, c in obs.columns.items()}), _step(action)
+        )
+    return policy_for(given, _step(obs), _step(action))
 
 
-def policy_for(given: PartSpec | Policy, obs: Column, action: Column) -> Policy:
+def _step(unroll: Column) -> Column:
+    return replace(unroll, shape=unroll.shape[1:])
+
+
+def policy_for(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
     """The policy that a node was given: by the graph, still to be made; by hand, ready."""
     return given.make(obs=obs, action=action) if isinstance(given, PartSpec) else given

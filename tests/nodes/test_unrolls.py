@@ -167,7 +167,7 @@ def test_a_learners_policy_knows_what_a_step_is() -> None:
     node = collector(envs, n_sample=4)
     rows = SampleCollector.describe(node.config, known(envs)).outs["data"]
     spec = PartSpec("recalling", Recalling, Recalling.Config())
-    policy = policy_of_rows(spec, rows)
+    policy = policy_of_rows(spec, rows["obs"], rows["action"])
     assert (policy.obs, policy.action) == (envs.spec().obs, envs.spec().action)
     assert policy.action.n == 3
 
