@@ -95,7 +95,7 @@ def test_a_client_waits_for_its_link_while_the_service_elsewhere_works(tmp_path:
         "nodes": {"a": a, "envs": envs, "b": f"{SLOW}Taker"},
         "edges": ["a <-> envs", "a -> b"],
     }
-    result, times = ran(graph, "a=thread,envs=thread", tmp_path / "r")
+    result, times = ran(graph, "a=thread,envs=thread:x", tmp_path / "r")
     served_s = ROUNDS * 4 * 0.002
     assert served_s <= times["busy_s"]["envs"] < 1.6 * served_s
     assert times["busy_s"]["a"] < 0.3 * served_s
