@@ -44,6 +44,7 @@ class SampleCollector(Node):
             outs={"data": row_schema(spec.obs, spec.action, policy.collect_columns())},
             rows={"data": config.n_sample},
             env_steps=config.n_sample,
+            loads=policy.loads(learn=False),
         )
 
     def setup(self) -> None:
