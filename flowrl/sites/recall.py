@@ -18,9 +18,9 @@ States = dict[str, State]  # by `learner.port`
 class Recall:
     """The states of one learner.
 
-    A limit is known before the run, and its learner stops there. What is not known is where a verdict falls: after a
-    version that paced an evaluator, between any two slots of a round in which others fire, or after any firing of a
-    learner that is paced itself.
+    Most limits are known before the run, and its learner stops there. What is not known is where a verdict falls:
+    after a version that paced an evaluator, between any two slots of a round in which others fire, or after any firing
+    of a learner that is paced itself. And a run may be ended after any round, or the learner's last firing in it.
     """
 
     def __init__(self, checked: Checked, wired: Wired, learner: Runner) -> None:
@@ -29,10 +29,6 @@ class Recall:
         program, name = checked.program, learner.spec.name
         self.fires_in_rounds = name in program.round.order
         self._paces = [p.every for p in program.paced if p.source.node == name]
-        nodes = checked.graph.nodes
-        self._others = any(
-            len(wired.runners.get(n, ())) < nodes[n].replicas for n in program.round.order
-        )
         self._depth = 1 + 4 * _level(checked.program, name)  # of positions around it
         self._kept: list[tuple[Position, int, States]] = [((), 0, self.states())]
 
@@ -61,9 +57,8 @@ class Recall:
             self._keep()
 
     def after_round(self) -> None:
-        """Others fire in the round, and any of them may give a verdict."""
-        if self._others:
-            self._keep()
+        """Others fire in the round, and any of them may give a verdict; or the run ends here."""
+        self._keep()
 
     def _keep(self) -> None:
         if self._kept[-1][1] != self.learner.fired:

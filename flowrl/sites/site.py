@@ -44,6 +44,7 @@ class SiteWalk(Walk):
         self._granted = 0  # rounds that may begin
         self._stop: Position | None = None
         self._leave = False  # at once, whatever is going on
+        self._asked_states = False
         self._walking = False
         self._told: list[Told] = []
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
@@ -76,9 +77,7 @@ class SiteWalk(Walk):
                 self._stop = tuple(values)
                 self._check()
             elif word == "states":
-                assert self._stop is not None
-                states = self.states_at(self._stop)
-                self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+                self._asked_states = True
             elif word == "leave":
                 self._leave = True
         if self._leave:
@@ -91,6 +90,7 @@ class SiteWalk(Walk):
 
     def say(self, *words: Any) -> None:
         """Tell the coordinator something."""
+        self.exchange.wait(self._up, WAIT_S)
         self._up.send(list(words))
         self.exchange.flush()
 
@@ -169,6 +169,7 @@ class SiteWalk(Walk):
 
     def tell(self) -> None:
         """How far it is, what was done, what nodes recorded, where time went."""
+        self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
         did, self._did = self._did, []
         busy = {r.key: [r.fired, r.busy_s] for r in self.wired.all()}
@@ -195,14 +196,19 @@ class SiteWalk(Walk):
         self._walking = False
         self.tell()
         self.say("stopped")
-        self._wait_to_leave()
+        self._tell_states()
 
     def no_rounds(self) -> None:
         """Nothing fires in rounds: an empty program ends where it begins."""
         raise Stopped
 
-    def _wait_to_leave(self) -> None:
+    def _tell_states(self) -> None:
+        """Once the cut is known to all; then there is nothing more to do."""
         try:
+            self.exchange.wait_until(lambda: self._asked_states, (), WAIT_S)
+            assert self._stop is not None
+            states = self.states_at(self._stop)
+            self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
             self.exchange.wait_until(lambda: self._leave, (), WAIT_S)
         except Stopped:
             return
