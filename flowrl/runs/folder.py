@@ -88,7 +88,7 @@ class RunFolder:
                 (path / name).mkdir(parents=True, exist_ok=True)
 
     def open_board(self) -> None:
-        """Before the first firing, which shall not wait for TensorBoard's imports."""
+        """Metrics are written for TensorBoard, too, from now on."""
         with told(self.path):
             self._board = Board(self.path / "tb")
 

@@ -62,14 +62,13 @@ class Recall:
 
     def _keep(self) -> None:
         if self._kept[-1][1] != self.learner.fired:
-            self._kept.append(self._now())
+            self._kept.append((self._last(), self.learner.fired, self.states()))
 
-    def _now(self) -> tuple[Position, int, States]:
-        """The newest version, and the firing that made it, which was in this round."""
+    def _last(self) -> Position:
+        """The position of the last firing, which was in this round: what others left is kept."""
         learner = self.learner
         around = self._wired.site.at[: self._depth]
-        at = (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
-        return at, learner.fired, self.states()
+        return (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
 
     def settle(self, rounds: int) -> None:
         """No cut falls before this round: forget the older states but the last of them."""

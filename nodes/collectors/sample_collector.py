@@ -12,6 +12,7 @@ from flowrl.config import PartSpec, param, part
 from flowrl.node import Facts, Known, Node
 from flowrl.nodes.collectors.transitions import row_schema, step_schema, transitions
 from flowrl.nodes.envs.steps import Episode, episode_metrics
+from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import ActMode, Policy, policy_for
 from flowrl.ports import Link, Out, StateIn
 from flowrl.state import State
@@ -133,7 +134,7 @@ class SampleCollector(Node):
             store["action"][:, t] = acted["action"]
             for name in self._names:
                 store[name][:, t] = acted[name]
-            obs, *gave, ended = stepped
+            obs, *gave, ended, _ = stepped
             for array, value in zip(of_step, gave):  # noqa: B905 (hot)
                 array[:, t] = value
             if ended:
@@ -149,10 +150,10 @@ class SampleCollector(Node):
         stop = (first + n - envs + count - 1) // count
         rows["last"][envs, stop - 1] = True  # what follows is in another token, or of another env
         if first == 0 and n % count == 0:
-            return Batch({k: v.reshape(n, *v.shape[2:]) for k, v in rows.items()})
+            return Batch(flat({k: v.reshape(n, *v.shape[2:]) for k, v in rows.items()}))
         time = np.arange(rows["last"].shape[1])
         chosen = (time >= (envs < first)[:, None]) & (time < stop[:, None])
-        return Batch({name: array[chosen] for name, array in rows.items()})
+        return Batch(flat({name: array[chosen] for name, array in rows.items()}))
 
     def _report(self, n: int, episodes: list[Episode]) -> None:
         self.ctx.count(env_steps=n, episodes=len(episodes))

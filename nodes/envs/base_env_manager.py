@@ -25,7 +25,11 @@ RECENT_STEPS = 10  # whose actions an error shows
 class BaseEnvManager(Node):
     """Some envs of one kind; an env whose episode ends begins the next in the same step."""
 
-    serve = Service("env_manager", methods=("spec", "reset", "advance"))
+    serve = Service(
+        "env_manager",
+        methods=("spec", "reset", "advance", "send", "recv"),
+        values=(EnvSpec, Steps, Episode),
+    )
 
     class Config(BaseConfig):
         env: Any = part("env", "what to make", shared="env", default="gymnasium")
@@ -70,27 +74,57 @@ class BaseEnvManager(Node):
         self._ended = np.zeros(count, np.int64)
         self._seeds = [0] * count  # of the episodes that are under way
         self._recent: deque[tuple[Sequence[int], Sequence[Any]]] = deque(maxlen=RECENT_STEPS)
+        self._sent: dict[int, Any] = {}
         self._obs = self._begin(self._ids)
         return self._obs
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
-        seen, given, terminated, truncated = self._step(at, actions)
+        acts = list(actions)  # numpy's scalars: gymnasium's Discrete checks them faster than ints
+        if len(acts) != len(at):
+            raise ValueError(f"{len(acts)} actions for {len(at)} envs; give each env one")
+        self._refuse_sent(at)
+        return self._advance(at, acts)
+
+    def send(self, ids: Array, actions: Array) -> None:
+        """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
+        at = np.asarray(ids).tolist()
+        if len(actions) != len(at):
+            raise ValueError(f"{len(actions)} actions for {len(at)} envs; give each env one")
+        self._refuse_sent(at)
+        self._sent.update(zip(at, actions, strict=True))
+
+    def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
+        """The steps of these envs, in this order; without `ids`, of all that were sent, as sent.
+
+        At least `least` of them: here none waits for another, so all are always ready.
+        """
+        at = list(self._sent) if ids is None else np.asarray(ids).tolist()
+        if missing := set(at) - self._sent.keys():
+            raise ValueError(f"env {min(missing)} was not sent; send it before it is received")
+        steps = self._advance(at, [self._sent.pop(index) for index in at])
+        return np.array(at, np.int64), steps
+
+    def _refuse_sent(self, at: Sequence[int]) -> None:
+        if self._sent and (twice := self._sent.keys() & set(at)):
+            raise ValueError(
+                f"env {min(twice)} is being stepped; receive it before it is sent again"
+            )
+
+    def _advance(self, at: Sequence[int], acts: list[Any]) -> Steps:
+        seen, given, terminated, truncated = self._step(at, acts)
         next_obs, reward = self._check(at, seen, given)
         self._count(at, reward)
         obs, episodes = next_obs, []
         if any(terminated) or any(truncated):
             ends = [k for k in range(len(at)) if terminated[k] or truncated[k]]
             obs, episodes = self._renew(at, ends, next_obs)
-        self._keep(obs, ids)
+        self._keep(obs, at)
         final, cut = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes)
 
-    def _step(self, at: Sequence[int], actions: Array) -> tuple[list[Any], ...]:
-        acts = list(actions)  # numpy's scalars: gymnasium's Discrete checks them faster than ints
-        if len(acts) != len(at):
-            raise ValueError(f"{len(acts)} actions for {len(at)} envs; give each env one")
+    def _step(self, at: Sequence[int], acts: list[Any]) -> tuple[list[Any], ...]:
         self._recent.append((at, acts))
         seen, given, terminated, truncated = [], [], [], []
         step_one = self._step_one
@@ -129,12 +163,12 @@ class BaseEnvManager(Node):
         obs[ends] = self._begin([at[k] for k in ends])
         return obs, episodes
 
-    def _keep(self, obs: Array, ids: Sequence[int] | None) -> None:
-        if ids is None:
+    def _keep(self, obs: Array, at: Sequence[int]) -> None:
+        if at is self._ids:
             self._obs = obs
         else:
             self._obs = self._obs.copy()  # whoever was given the old one may still hold it
-            self._obs[ids] = obs
+            self._obs[at] = obs
 
     def _begin(self, at: Sequence[int]) -> Array:
         seen = [self._reset_one(index) for index in at]

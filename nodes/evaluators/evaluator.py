@@ -15,6 +15,7 @@ from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import columns_of
 from flowrl.nodes.evaluators.evaluation import Evaluation, in_order, play
+from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
 from flowrl.state import State
@@ -139,4 +140,4 @@ class Evaluator(Node):
         for name, array in columns.items():
             columns[name] = np.concatenate([array, array[:, :1].repeat(nstep - 1, 1)], 1)
         rows = transitions(columns, self._policy.gamma, nstep)
-        return Batch({name: array[0] for name, array in rows.items()})
+        return Batch(flat({name: array[0] for name, array in rows.items()}))

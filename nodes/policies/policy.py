@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config, Part, PartSpec
+from flowrl.nodes.observations import Observed
 from flowrl.state import Count, State
 
 
@@ -52,7 +53,10 @@ class ActMode(Protocol):
         """Act with these weights, and the command that came with them, from now on."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        """Observations (B, …) to columns (B, …): `action`, and what `collect_columns` lists beside it."""
+        """Observations (B, …), structured where they are nested, to columns (B, …).
+
+        These are `action`, and what `collect_columns` lists beside it.
+        """
 
 
 class Policy(Part):
@@ -63,7 +67,7 @@ class Policy(Part):
     acts_without_weights: ClassVar[bool] = False  # such as the random policy
 
     def __init__(
-        self, config: Config | None = None, /, *, obs: Column, action: Column, **params: Any
+        self, config: Config | None = None, /, *, obs: Observed, action: Column, **params: Any
     ) -> None:
         super().__init__(config, **params)
         self.obs, self.action = obs, action
@@ -103,6 +107,6 @@ class Policy(Part):
         return {}
 
 
-def policy_for(given: PartSpec | Policy, obs: Column, action: Column) -> Policy:
+def policy_for(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
     """The policy that a node was given: by the graph, still to be made; by hand, ready."""
     return given.make(obs=obs, action=action) if isinstance(given, PartSpec) else given
