@@ -10,7 +10,8 @@ import sys
 
 from flowrl.channels import Exchange, Mailbox
 from flowrl.checks.check import check
-from flowrl.sites.layout import Layout
+from flowrl.sites.beacon import Beacon
+from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.site import run_site
 from flowrl.source.loading import load_text
 
@@ -22,14 +23,17 @@ def main() -> None:
     told = json.load(sys.stdin)
     _die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
-    mailbox = Mailbox(told["name"], bytes.fromhex(told["run"]))
+    run = bytes.fromhex(told["run"])
+    mailbox = Mailbox(told["name"], run)
     mailbox.listen(told["addresses"][told["name"]])
     for peer in told["peers"]:
         mailbox.meet(peer, told["addresses"][peer])
     where = {(node, replica): site for node, replica, site in told["where"]}
     checked = check(load_text(told["graph"], told["title"]))
     layout = Layout(told["kinds"], where)
-    run_site(checked, layout, told["name"], Exchange(mailbox), told["seed"])
+    beacon = Beacon(Mailbox(told["name"], run), told["addresses"][COORDINATOR])
+    run_site(checked, layout, told["name"], Exchange(mailbox), told["seed"], beacon.watch)
+    beacon.close()
 
 
 def _die_with(parent: int) -> None:

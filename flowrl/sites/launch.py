@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowrl.channels import Exchange, Mailbox, Threads
@@ -16,7 +18,7 @@ from flowrl.channels.folder import SocketFolder
 from flowrl.checks.check import Checked
 from flowrl.errors import FlowError, NodeError
 from flowrl.sites.layout import COORDINATOR, Layout
-from flowrl.sites.site import CONTROL, run_site
+from flowrl.sites.site import CONTROL, SiteWalk, run_site
 from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
 
@@ -44,6 +46,7 @@ class Sites:
         threads: Threads = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
+        self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
         self._closed = False
 
     def _kind(self, kind: str) -> list[str]:
@@ -91,7 +94,8 @@ class Sites:
 
     def _start_thread(self, name: str) -> None:
         work = (self.checked, self.layout, name, Exchange(self._boxes[name]), self.seed)
-        thread = threading.Thread(target=run_site, args=work, name=name, daemon=True)
+        made = partial(self.walks.__setitem__, name)
+        thread = threading.Thread(target=run_site, args=(*work, made), name=name, daemon=True)
         self._threads[name] = thread
         thread.start()
 
@@ -123,6 +127,10 @@ class Sites:
         for name in self.names:
             self._down[name].send(list(words))
         self._exchange.flush()
+
+    def on_aside(self, hear: Callable[[str, str], None]) -> None:
+        """Call this with what is told of a site while it is busy."""
+        self._exchange.on_aside = hear
 
     def heard(self) -> list[tuple[str, list[Any]]]:
         """What sites have said meanwhile; raises what ended one of them."""

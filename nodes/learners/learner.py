@@ -12,7 +12,7 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.observations import observed_in
-from flowrl.nodes.policies.policy import Policy, policy_for
+from flowrl.nodes.policies.policy import Policy, policy_of_rows
 from flowrl.ports import In, Out, StateOut
 from flowrl.state import State
 
@@ -81,4 +81,4 @@ def _policy(given: Any, schema: Schema | None) -> Policy:
     if obs is None or action is None:
         missing = "obs" if obs is None else "action"
         raise Unsound(f"the data has no column '{missing}'", "connect a collector or a buffer")
-    return policy_for(given, obs, action)
+    return policy_of_rows(given, obs, action)

@@ -164,3 +164,11 @@ class DqnCollect(DqnEval):
     def forward(self, obs: Array) -> dict[str, Array]:
         action = epsilon_greedy(self.infer(obs)["q"], self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside the weights."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.rng.bit_generator.state = state["rng"]

@@ -13,12 +13,12 @@ its own and builds only what it uses: a collector's process holds no optimiser.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config, Part, PartSpec
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import Nested, Observed
 from flowrl.state import Count, State
 
 
@@ -47,7 +47,11 @@ class LearnMode(Protocol):
 
 
 class ActMode(Protocol):
-    """Collect and eval mode: one action for each observation."""
+    """Collect and eval mode: one action for each observation.
+
+    A recurrent policy's mode is a `RecurrentActMode`. A mode that draws random numbers has
+    `state_dict` and `load_state_dict`, too: what it depends on beside its weights.
+    """
 
     def load(self, state: State) -> None:
         """Act with these weights, and the command that came with them, from now on."""
@@ -57,6 +61,21 @@ class ActMode(Protocol):
 
         These are `action`, and what `collect_columns` lists beside it.
         """
+
+
+class RecurrentActMode(Protocol):
+    """An act mode that remembers. Whoever plays keeps each env's memory: zeros where an episode begins."""
+
+    memory: Schema  # the columns of what it remembers of one env
+
+    def load(self, state: State) -> None:
+        """As an `ActMode`."""
+
+    def forward(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
+        """As an `ActMode`; the memory columns that it gives are those of the next step."""
+
+
+AnyActMode = ActMode | RecurrentActMode
 
 
 class Policy(Part):
@@ -82,6 +101,20 @@ class Policy(Part):
         """How many rewards a row's `reward` sums."""
         return int(getattr(self.config, "nstep", 1))
 
+    @property
+    def unroll_steps(self) -> int | None:
+        """How many steps a row is, for a policy that learns from unrolls; None: a row is one step."""
+        return getattr(self.config, "unroll_steps", None)
+
+    @property
+    def burn_in_steps(self) -> int:
+        """How many steps at an unroll's begin were the end of the one before (to bring memory up to date)."""
+        return int(getattr(self.config, "burn_in_steps", 0))
+
+    def memory_columns(self) -> Schema:
+        """What acting remembers from step to step, for a recurrent policy: zeros where an episode begins."""
+        return {}
+
     def collect_columns(self) -> Schema:
         """The columns that collect mode gives, beside the env's: `action`, and for instance `logp`."""
         return {"action": self.action}
@@ -94,17 +127,37 @@ class Policy(Part):
         """The learner's side."""
         raise NotImplementedError
 
-    def collect_mode(self, seed: int) -> ActMode:
+    def collect_mode(self, seed: int) -> AnyActMode:
         """The collector's side."""
         raise NotImplementedError
 
-    def eval_mode(self, seed: int) -> ActMode:
+    def eval_mode(self, seed: int) -> AnyActMode:
         """The evaluator's side."""
         raise NotImplementedError
 
     def command(self, progress: Count) -> dict[str, float]:
         """Command mode: the settings that depend on progress (env steps, episodes, train iterations)."""
         return {}
+
+
+def unrolled(column: Column, steps: int) -> Column:
+    """The column of unrolls of such steps."""
+    return replace(column, shape=(steps, *column.shape))
+
+
+def policy_of_rows(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
+    """The policy that learns from rows with these columns; for some, rows are unrolls."""
+    if not isinstance(given, PartSpec) or not getattr(given.config, "unroll_steps", None):
+        return policy_for(given, obs, action)
+    if isinstance(obs, Nested):
+        return policy_for(
+            given, Nested({n: _step(c) for n, c in obs.columns.items()}), _step(action)
+        )
+    return policy_for(given, _step(obs), _step(action))
+
+
+def _step(unroll: Column) -> Column:
+    return replace(unroll, shape=unroll.shape[1:])
 
 
 def policy_for(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:

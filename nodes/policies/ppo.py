@@ -222,3 +222,11 @@ class PpoCollect(PpoEval):
 
     def forward(self, obs: Array) -> dict[str, Array]:
         return self.distribution.sample(self.infer(obs), self.rng)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside the weights."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.rng.bit_generator.state = state["rng"]

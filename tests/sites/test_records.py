@@ -60,7 +60,11 @@ def test_arrays_and_batches_pass_as_they_are() -> None:
     assert came.right["obs"].tolist() == rows.tolist()
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, OrderedDict(a=1), [Pair], slice(1)], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, OrderedDict(a=1), [Pair], slice(1)],
+    ids=["object", "set", "ordered", "class", "slice"],
+)
 def test_what_is_not_data_is_refused(value: Any) -> None:
     with pytest.raises(Unsendable, match="a call cannot take or give a "):
         RECORDS.plain([value])
