@@ -6,7 +6,8 @@ from typing import Any
 
 from flowrl.channels import Exchange, Mailbox
 from flowrl.checks.check import check
-from flowrl.sites.layout import Layout
+from flowrl.sites.beacon import Beacon
+from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.site import run_site
 from flowrl.source.loading import load_text
 
@@ -31,4 +32,8 @@ class Child:
 
     def run(self) -> None:
         """Be at work until the coordinator says otherwise."""
-        run_site(self._checked, self._layout, self._name, self._exchange, self._told["seed"])
+        told, name = self._told, self._name
+        aside = Mailbox(name, bytes.fromhex(told["run"]))
+        beacon = Beacon(aside, told["addresses"][COORDINATOR])
+        run_site(self._checked, self._layout, name, self._exchange, told["seed"], beacon.watch)
+        beacon.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowrl.channels import Exchange, Mailbox, Sender, Threads
@@ -13,8 +15,8 @@ from flowrl.checks.check import Checked
 from flowrl.errors import FlowError, NodeError
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.processes import Processes, loads_of
-from flowrl.sites.site import CONTROL, run_site
-from flowrl.sites.words import DOWN, FAILED, UP
+from flowrl.sites.site import CONTROL, SiteWalk, run_site
+from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
 
 PUMP_S = 0.02
@@ -24,10 +26,6 @@ LEAVE_S = 3.0
 
 class SiteLost(FlowError):
     """A site ended without a word, or lost another."""
-
-
-class RemoteTraceback(Exception):
-    """Where an error was raised on another site."""
 
 
 class Sites:
@@ -46,6 +44,7 @@ class Sites:
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
         self._down: dict[str, Sender] = {}
+        self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
         self._closed = False
 
     def _kind(self, kind: str) -> list[str]:
@@ -93,7 +92,8 @@ class Sites:
 
     def _start_thread(self, name: str) -> None:
         work = (self.checked, self.layout, name, Exchange(self._boxes[name]), self.seed)
-        thread = threading.Thread(target=run_site, args=work, name=name, daemon=True)
+        made = partial(self.walks.__setitem__, name)
+        thread = threading.Thread(target=run_site, args=(*work, made), name=name, daemon=True)
         self._threads[name] = thread
         thread.start()
 
@@ -119,6 +119,10 @@ class Sites:
         for name in self.names:
             self._down[name].send(list(words))
         self._exchange.flush()
+
+    def on_aside(self, hear: Callable[[str, str], None]) -> None:
+        """Call this with what is told of a site while it is busy."""
+        self._exchange.on_aside = hear
 
     def heard(self) -> list[tuple[str, list[Any]]]:
         """What sites have said meanwhile; raises what ended one of them."""
@@ -179,10 +183,9 @@ def _failure(name: str, words: list[Any]) -> FlowError:
     """What a site said when it failed."""
     kind, *told = words
     if kind == "node":
-        node, doing, raised, message, text = told
-        cause = type(raised, (Exception,), {})(message)
-        cause.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
-        return NodeError(node, doing, cause)
+        error = raised_there(name, told)
+        assert isinstance(error, NodeError)
+        return error
     what, text = told
     lost = SiteLost(f"site '{name}': {what}")
     lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
