@@ -61,11 +61,12 @@ class Evaluator(Node):
     def describe(cls, config: Any, known: Known) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
         obs, action = columns_of(config.env)
-        policy_for(config.policy, obs, action)  # says what is wrong with it
+        policy = policy_for(config.policy, obs, action)  # says what is wrong with it
         if config.average == "win_rate" and config.win_above is None:
             what = "a win rate needs the return above which an episode is won"
             raise Unsound(what, "give `win_above`", "win_above")
-        return Facts(outs={"data": row_schema(obs, action, {})})
+        schema = row_schema(obs, action, {})
+        return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
