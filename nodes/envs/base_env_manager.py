@@ -190,7 +190,7 @@ class BaseEnvManager(EnvManager):
 
     def _end(self, index: int) -> Episode:
         self._failures.ended(index)
-        return self._accounts.end(index, getattr(self._envs[index], "episode_return", None))
+        return self._accounts.end(index, getattr(self._envs[index], "unwrapped_return", None))
 
     # beginning
 

@@ -16,6 +16,7 @@ from flowrl.nodes.envs.crash import Crash
 from flowrl.nodes.envs.env_error import EnvError
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
+from flowrl.nodes.observations import Nested
 from flowrl.ports import Service
 
 
@@ -28,7 +29,7 @@ class EnvManager(Node):
     serve = Service(
         "env_manager",
         methods=("spec", "reset", "advance", "send", "recv"),
-        values=(EnvSpec, Steps, Episode),
+        values=(EnvSpec, Nested, Steps, Episode),
     )
 
     class Config(BaseConfig):

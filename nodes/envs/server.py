@@ -129,7 +129,7 @@ class Server:
             self._finish(row, 0)
 
     def _end(self, row: int, flags: int) -> None:
-        total = getattr(self._envs[row], "episode_return", None)
+        total = getattr(self._envs[row], "unwrapped_return", None)
         self.board.total[row] = np.nan if total is None else total
         if self._auto:
             flags |= self._begin(row) and FAILED_AFTER
