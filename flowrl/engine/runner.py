@@ -9,6 +9,8 @@ from typing import Any
 from flowrl.context import Context
 from flowrl.engine.outputs import Outputs
 from flowrl.engine.streams import Push, Queue, Take, nothing, nowhere
+from flowrl.engine.teller import Teller
+from flowrl.engine.waits import Wait
 from flowrl.errors import NodeError
 from flowrl.graph import NodeSpec
 from flowrl.node import Node
@@ -24,7 +26,7 @@ RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.ex
 class Site:
     """One thread of execution: where it is in the program, and when its last firing ended."""
 
-    __slots__ = ("at", "last_s", "phase", "round", "rounds")
+    __slots__ = ("at", "last_s", "phase", "round", "rounds", "waiting", "waits")
 
     def __init__(self) -> None:
         self.phase = ""  # "warm-up 1, ", or nothing
@@ -32,6 +34,8 @@ class Site:
         self.rounds = 0  # whole rounds so far, those of the warm-up too
         self.at: Position = (0,)  # where in the program: see `Engine.position`
         self.last_s = time.perf_counter()  # the next firing's time starts here
+        self.waits: list[Wait] = []  # all that it may ever have to wait for
+        self.waiting: tuple[Wait, float] | None = None  # for what it waits now, and since when
 
 
 class Runner:
@@ -48,7 +52,8 @@ class Runner:
         self.waits_for: list[
             tuple[list[Queue], int]
         ] = []  # queues, and what a firing takes of each
-        self.on_record: Callable[[Runner, Any], None] = lambda runner, record: None
+        self.services: list[Context] = []  # of nodes that only this one calls: links make them one
+        self.on_record: Callable[[Runner, Teller, Any], None] = lambda runner, teller, record: None
         self.on_count: Callable[[Runner, Count], None] = lambda runner, count: None
         self.fire: Callable[[], None] = self._fire
         self._outputs = Outputs(spec.cls, context)
@@ -171,18 +176,31 @@ class Runner:
         return gave
 
     def _settle(self) -> None:
-        """What the firing counted and recorded."""
+        """What the firing counted and recorded, and the services that it called."""
         ctx = self.ctx
-        did = ctx.take_count()
-        if did is not None:
-            ctx.clock = ctx.clock.add(self.key, did.env_steps, did.episodes)
-            old = self.did
-            self.did = Count(old.env_steps + did.env_steps, old.episodes + did.episodes)
-            self.on_count(self, did)
-        records, ctx.records = ctx.records, []
-        ctx.dirty = False
-        for record in records:
-            self.on_record(self, record)
+        for context in (ctx, *self.services):
+            did = context.take_count()
+            if did is not None:
+                ctx.clock = ctx.clock.add(self.key, did.env_steps, did.episodes)
+                old = self.did
+                self.did = Count(old.env_steps + did.env_steps, old.episodes + did.episodes)
+                self.on_count(self, did)
+        for context in (ctx, *self.services):
+            for record in context.take_records():
+                self.on_record(self, self.teller(context), record)
+
+    def teller(self, context: Context | None = None) -> Teller:
+        """This node in the firing that it is in; or a service that was called in it."""
+        total = self.ctx.clock.total
+        if context is None or context is self.ctx:
+            return Teller(self.key, self.role, self.fired, total)
+        return Teller(context.key, "", self.fired, total)
+
+    def forget(self) -> None:
+        """A firing failed: what was counted and told in it does not count."""
+        for context in (self.ctx, *self.services):
+            context.take_count()
+            context.take_records()
 
     def _failed(self, error: BaseException) -> NodeError:
         site = self.site

@@ -17,6 +17,7 @@ from flowrl.checks.program import Part, WarmUp
 from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.runner import RAISED, Position, Runner
+from flowrl.engine.teller import Teller
 from flowrl.engine.wiring import Home, make
 from flowrl.errors import NodeError
 from flowrl.state import START
@@ -65,8 +66,8 @@ class Walk:
         self.site = self.wired.site
         self._sources: dict[str, Source] = {}
         self._step: Step | None = None  # whose turn it is
-        self._verdict: Verdict | None = None  # the first
-        self._verdict_depth = 0  # a verdict includes what its firing paces
+        self._verdict: Verdict | None = None  # that of the earliest cut
+        self._verdict_depth = -1  # a verdict includes what its firing paces
         for runner in self.wired.all():
             runner.on_record = self.recorded
 
@@ -85,10 +86,11 @@ class Walk:
     def after_iteration(self, learner: Runner) -> None:
         """A learner has fired, and what its version paces (of several replicas: the first)."""
 
-    def recorded(self, runner: Runner, record: Record | Failed) -> None:
-        """A node told something in a firing, or failed in it."""
-        if isinstance(record, Verdict) and self._verdict is None:
-            self._verdict, self._verdict_depth = record, len(self.site.at)
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        """A node told something in a firing, or a service called in it; or it failed."""
+        depth = len(self.site.at)  # what a firing paces may give a verdict before the firing's own
+        if isinstance(record, Verdict) and depth > self._verdict_depth:
+            self._verdict, self._verdict_depth = record, depth
 
     def no_rounds(self) -> None:
         """The warm-up was all there is to do."""
@@ -103,6 +105,11 @@ class Walk:
         """The position of the firing that goes on, or comes next."""
         step = self._step
         return (*self.site.at, step.slot, step.replica, step.who.fired) if step else self.site.at
+
+    @property
+    def turn(self) -> Step | None:
+        """Whose turn it is (of a paced part: there)."""
+        return self._step
 
     @property
     def has_verdict(self) -> bool:

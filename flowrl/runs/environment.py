@@ -23,7 +23,6 @@ PACKAGES = (
     "msgpack",
     "pydantic",
     "safetensors",
-    "tensorboardX",
 )
 
 

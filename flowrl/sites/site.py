@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from flowrl.channels import Bound, ChannelError, Exchange
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
-from flowrl.engine.engine import teller_of
+from flowrl.engine.glance import glance_at
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position, Runner
+from flowrl.engine.teller import Teller
 from flowrl.engine.walk import Until, Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
 from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
-from flowrl.sites.home import WAIT_S, Elsewhere, SiteHome
+from flowrl.sites.home import SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.recall import Recall
-from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data
+from flowrl.sites.waiting import WAIT_S, Elsewhere
+from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data, error_words
 from flowrl.state import Count, State
 
 TELL_EVERY_S = 0.05  # how often a site tells how far it is
@@ -44,6 +47,7 @@ class SiteWalk(Walk):
         self._granted = 0  # rounds that may begin
         self._stop: Position | None = None
         self._leave = False  # at once, whatever is going on
+        self._asked_states = False
         self._walking = False
         self._told: list[Told] = []
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
@@ -74,23 +78,23 @@ class SiteWalk(Walk):
                     recall.settle(settled)
             elif word == "stop":
                 self._stop = tuple(values)
-                self._check()
             elif word == "states":
-                assert self._stop is not None
-                states = self.states_at(self._stop)
-                self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+                self._asked_states = True
             elif word == "leave":
                 self._leave = True
         if self._leave:
             raise Stopped
 
     def _check(self) -> None:
-        """Past the cut, what a site would wait for may never come."""
-        if self._walking and self._stop is not None and not includes(self._stop, self.here()):
+        """Past the cut, what a site would wait for may never come; unless it answers a call."""
+        if not self._walking or self._stop is None or self._home.waiting.serves:
+            return
+        if not includes(self._stop, self.here()):
             raise Stopped
 
     def say(self, *words: Any) -> None:
         """Tell the coordinator something."""
+        self.exchange.wait(self._up, WAIT_S)
         self._up.send(list(words))
         self.exchange.flush()
 
@@ -102,7 +106,7 @@ class SiteWalk(Walk):
         rounds = self.site.rounds
         if not self._may_begin():
             self.tell()
-            self.exchange.wait_until(self._may_begin, (), WAIT_S)
+            self._home.waiting.idle(self._may_begin)
         stop = self._stop
         if stop is None or rounds < stop[0]:
             return None
@@ -159,9 +163,9 @@ class SiteWalk(Walk):
     def _counted(self, runner: Runner, count: Count) -> None:
         self._did.append([list(self.position(runner)), list(count)])
 
-    def recorded(self, runner: Runner, record: Record | Failed) -> None:
-        super().recorded(runner, record)
-        self._told.append(Told(self.position(runner), teller_of(runner), record))
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        super().recorded(runner, teller, record)
+        self._told.append(Told(self.position(runner), teller, record))
         if isinstance(record, Verdict):
             self.tell()
 
@@ -169,10 +173,11 @@ class SiteWalk(Walk):
 
     def tell(self) -> None:
         """How far it is, what was done, what nodes recorded, where time went."""
+        self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
         did, self._did = self._did, []
-        busy = {r.key: [r.fired, r.busy_s] for r in self.wired.all()}
-        self.say("progress", self.site.rounds, did, [as_data(t) for t in told], busy)
+        seen = glance_at(self).as_data()
+        self.say("progress", self.site.rounds, did, [as_data(t) for t in told], seen)
         self._told_s = time.perf_counter()
 
     def states_at(self, cut: Position) -> dict[str, State]:
@@ -185,8 +190,10 @@ class SiteWalk(Walk):
         """Walk until told to stop, and say what there is at the cut."""
         self.say("ready")
         self._walking = True
+        self.exchange.serve(self._check)  # again, after a call that the end had to wait for
         try:
-            self.exchange.wait_until(self._may_begin, (), WAIT_S)  # granted once all are ready
+            self.site.last_s = time.perf_counter()
+            self._home.waiting.idle(self._may_begin)  # granted once all are ready
             self._home.begin()
             self.walk()
         except Stopped:
@@ -195,25 +202,43 @@ class SiteWalk(Walk):
         self._walking = False
         self.tell()
         self.say("stopped")
-        self._wait_to_leave()
+        self._tell_states()
 
     def no_rounds(self) -> None:
         """Nothing fires in rounds: an empty program ends where it begins."""
         raise Stopped
 
-    def _wait_to_leave(self) -> None:
+    def _tell_states(self) -> None:
+        """Once the cut is known to all; then there is nothing more to do."""
         try:
-            self.exchange.wait_until(lambda: self._leave, (), WAIT_S)
+            idle = self._home.waiting.idle
+            idle(lambda: self._asked_states, "stopped")
+            assert self._stop is not None
+            self.tell()  # where time went: services have answered calls since they had stopped
+            states = self.states_at(self._stop)
+            self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+            idle(lambda: self._leave, "stopped")
         except Stopped:
             return
 
 
-def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, seed: int) -> None:
-    """One site from its making to its end; what goes wrong is told to the coordinator."""
+def run_site(
+    checked: Checked,
+    layout: Layout,
+    name: str,
+    exchange: Exchange,
+    seed: int,
+    made: Callable[[SiteWalk], None] = lambda walk: None,
+) -> None:
+    """One site from its making to its end; what goes wrong is told to the coordinator.
+
+    `made` is called with the site's walk, for whoever looks at it.
+    """
     walk: SiteWalk | None = None
     try:
         limit_threads(checked.graph.torch_threads)
         walk = SiteWalk(checked, layout, name, exchange, seed)
+        made(walk)
         limit_threads(checked.graph.torch_threads)
         walk.live()
     except Stopped:
@@ -221,19 +246,13 @@ def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, se
     except (Elsewhere, ChannelError) as error:
         _fail(exchange, name, ["lost", str(error), traceback.format_exc()])
     except NodeError as error:
-        cause = error.__cause__ or error
-        text = "".join(traceback.format_exception(cause))
-        _fail(
-            exchange,
-            name,
-            ["node", error.node, error.doing, type(cause).__name__, str(cause), text],
-        )
+        _fail(exchange, name, ["node", *error_words(error)])
     except BaseException as error:
         _fail(exchange, name, ["site", f"{type(error).__name__}: {error}", traceback.format_exc()])
     finally:
         if walk is not None:
             walk.close()
-        exchange.close()
+        exchange.close(drop=True)  # what the coordinator had to know, it has
 
 
 def _fail(exchange: Exchange, name: str, words: list[Any]) -> None:

@@ -27,6 +27,9 @@ class Steps(NamedTuple):
         Array  # (B, …) what the action led to: the true last observation where an episode ended
     )
     episodes: list[Episode]
+    broken: Sequence[int] = ()
+    # ^ rows whose env failed and was begun anew: their transition is void, and so is all that the
+    # env's unfinished trajectory holds; only their `obs` counts
 
 
 class Timestep(NamedTuple):
@@ -37,6 +40,7 @@ class Timestep(NamedTuple):
     terminated: bool
     truncated: bool
     episode: Episode | None  # where it ended
+    broken: bool = False  # void: the env failed and was begun anew
 
     @property
     def done(self) -> bool:

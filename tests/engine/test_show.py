@@ -62,7 +62,9 @@ def test_a_node_is_shown_with_its_ports() -> None:
 
 def test_services_say_what_may_be_called() -> None:
     text = show_type("env_manager")
-    assert block(text, "Services") == ["serve env_manager spec(), reset(), advance(), one client"]
+    assert block(text, "Services") == [
+        "serve env_manager spec(), reset(), advance(), send(), recv(), one client"
+    ]
 
 
 def test_parameters_are_shown_with_type_default_range_and_meaning() -> None:

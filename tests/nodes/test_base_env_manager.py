@@ -106,7 +106,7 @@ def test_the_runs_seed_changes_every_episode() -> None:
 
 def test_dynamic_seeds_go_on_at_a_reset_and_fixed_ones_begin_again() -> None:
     dynamic, fixed = manager(length=1), manager(length=1)
-    fixed.seed(fixed._seed, dynamic_seeds=False)
+    fixed.seed(fixed._accounts.seed, dynamic_seeds=False)
     for envs in (dynamic, fixed):
         for _ in range(2):
             envs.reset()
@@ -124,6 +124,47 @@ def test_some_envs_can_be_stepped_and_the_others_stay_where_they_are() -> None:
     steps = envs.advance(zeros(2), [0, 2])
     assert steps.obs[:, 1].tolist() == [1.0, 1.0]
     assert envs.advance(zeros(3)).obs[:, 1].tolist() == [2.0, 1.0, 2.0]
+
+
+def test_envs_are_sent_and_received_in_any_order_as_if_each_were_stepped_alone() -> None:
+    sent, stepped = manager(count=4), manager(count=4)
+    sent.reset(), stepped.reset()
+    for halves in ([0, 1], [2, 3]), ([3, 0], [1, 2]), ([2], [1, 3, 0]):
+        for half in halves:
+            sent.send(np.array(half), zeros(len(half)))
+        for half in reversed(halves):
+            ids, steps = sent.recv(np.array(half))
+            expected = stepped.advance(zeros(len(half)), half)
+            assert ids.tolist() == half
+            for one, other in zip(steps[:5], expected[:5], strict=True):
+                np.testing.assert_array_equal(one, other)
+            assert steps.episodes == expected.episodes
+            assert steps.broken == ()
+
+
+def test_what_was_sent_is_received_as_it_was_sent() -> None:
+    envs = manager(count=4)
+    envs.reset()
+    envs.send(np.array([2, 0]), zeros(2))
+    envs.send(np.array([3]), zeros(1))
+    ids, steps = envs.recv()
+    assert ids.tolist() == [2, 0, 3]
+    assert steps.next_obs[:, 1].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_env_is_sent_once_and_received_once() -> None:
+    envs = manager(count=3)
+    envs.reset()
+    envs.send(np.array([0, 2]), zeros(2))
+    with pytest.raises(ValueError, match="env 2 is being stepped; receive it before"):
+        envs.send(np.array([1, 2]), zeros(2))
+    with pytest.raises(ValueError, match="env 1 was not sent; send it before"):
+        envs.recv(np.array([0, 1]))
+    with pytest.raises(ValueError, match="1 actions for 2 envs"):
+        envs.send(np.array([0, 1]), zeros(1))
+    with pytest.raises(ValueError, match="env 0 is being stepped"):
+        envs.advance(zeros(3))
+    assert envs.recv(np.array([2, 0]))[0].tolist() == [2, 0]
 
 
 def test_continuous_actions_arrive_row_by_row() -> None:

@@ -1,0 +1,87 @@
+"""The files that TensorBoard reads, held against what another library reads in them."""
+
+from __future__ import annotations
+
+import math
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowrl.runs.crc32c import crc32c, masked_crc32c
+from flowrl.runs.tensorboard import Board
+
+
+def read(folder: Path) -> list[Any]:
+    """The events of the only file, each with its checksums checked by tensorboardX."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c as theirs
+
+    [path] = folder.iterdir()
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        body, rest = data[12 : 12 + length], data[12 + length :]
+        assert struct.unpack("<I", data[8:12])[0] == theirs(data[:8])
+        assert struct.unpack("<I", rest[:4])[0] == theirs(body)
+        found.append(Event.FromString(body))
+        data = rest[4:]
+    return found
+
+
+@pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**31, 2**62])
+def test_values_are_read_as_they_were_written(step: int, tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    board.add("a/évaluator", step, {"return_mean": 1.5, "empty": 0.0, "long" * 50: -2.25})
+    board.close()
+    first, event = read(tmp_path)
+    assert (first.file_version, first.step) == ("brain.Event:2", 0)
+    found = {value.tag: value.simple_value for value in event.summary.value}
+    assert event.step == step
+    names = ["a/évaluator/return_mean", "a/évaluator/empty", f"a/évaluator/{'long' * 50}"]
+    assert found == dict(zip(names, [1.5, 0.0, -2.25], strict=True))
+    assert 0 <= event.wall_time - first.wall_time < 60
+
+
+def test_what_no_float32_holds_is_infinite_or_no_number(tmp_path: Path) -> None:
+    board = Board(tmp_path)
+    board.add("n", 1, {"huge": 1e300, "low": -1e300, "nan": math.nan, "inf": math.inf})
+    board.close()
+    values = [value.simple_value for value in read(tmp_path)[1].summary.value]
+    assert values[:2] == [math.inf, -math.inf]
+    assert math.isnan(values[2])
+    assert values[3] == math.inf
+
+
+def test_the_file_is_found_by_its_name(tmp_path: Path) -> None:
+    Board(tmp_path).close()
+    [path] = tmp_path.iterdir()
+    assert path.name.startswith("events.out.tfevents.")
+
+
+def test_the_checksum_is_that_of_the_standard() -> None:
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C's definition
+    assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+
+
+@given(st.binary(max_size=200))
+def test_masked_checksums_are_those_of_another_library(data: bytes) -> None:
+    from tensorboardX.record_writer import masked_crc32c as theirs
+
+    assert struct.unpack("<I", masked_crc32c(data))[0] == theirs(data)
+
+
+def test_writing_them_loads_nothing() -> None:
+    code = """
+import sys
+import flowrl.runs.run
+print(sorted({"torch", "tensorboardX", "google.protobuf"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
