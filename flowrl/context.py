@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,9 @@ class Context:
     records: list[Record] = field(default_factory=list)
     dirty: bool = False  # something was counted or recorded in this firing
     restarts: int = 0  # how often the node was made anew (`on_failure: restart`)
+    on_told: Callable[[], None] = lambda: (
+        None
+    )  # how a service's client learns that it has told something
     _did: Count | None = None
 
     @property
@@ -89,7 +92,7 @@ class Context:
 
     def count(self, env_steps: int = 0, episodes: int = 0) -> None:
         """This firing stepped envs so often, and ended so many episodes."""
-        self.dirty = True
+        self.has_told()
         old = self._did or Count()
         self._did = Count(old.env_steps + env_steps, old.episodes + episodes)
 
@@ -100,28 +103,41 @@ class Context:
             raise ValueError(
                 f"a metric cannot be named '{taken[0]}': that says where it was measured"
             )
-        self._record(Metrics({name: float(value) for name, value in values.items()}))
+        self.tell(Metrics({name: float(value) for name, value in values.items()}))
 
     def log(self, line: str) -> None:
         """A line of the node's log."""
-        self._record(line)
+        self.tell(line)
 
     def keep(self, name: str, state: State, **info: Any) -> None:
         """Write this state as a checkpoint of the run."""
-        self._record(Keep(name, state, info))
+        self.tell(Keep(name, state, info))
 
     def verdict(self, reason: str) -> None:
         """Say that the run has reached its goal."""
-        self._record(Verdict(reason))
+        self.tell(Verdict(reason))
 
-    def _record(self, record: Record) -> None:
-        self.dirty = True
+    def tell(self, record: Record) -> None:
+        """Add a record of this firing."""
+        self.has_told()
         self.records.append(record)
+
+    def has_told(self) -> None:
+        """Something was counted or recorded: the engine looks after the firing."""
+        if not self.dirty:
+            self.dirty = True
+            self.on_told()
 
     def take_count(self) -> Count | None:
         """What the firing counted; forgotten by this call (for the engine)."""
         did, self._did = self._did, None
         return did
+
+    def take_records(self) -> list[Record]:
+        """What the firing told; forgotten by this call (for the engine)."""
+        records, self.records = self.records, []
+        self.dirty = False
+        return records
 
     def now_s(self) -> float:
         """Seconds on a monotonic clock: for reports only, nothing computed may depend on it."""

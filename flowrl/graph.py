@@ -42,6 +42,11 @@ class NodeSpec:
         default_factory=dict
     )  # the sections at the top that it may take
 
+    @property
+    def fires(self) -> bool:
+        """Whether it has firings of its own; others are only called."""
+        return self.cls.fire is not Node.fire
+
     def port(self, name: str) -> Port:
         """A port by its name."""
         return self.cls.ports[name]

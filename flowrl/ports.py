@@ -12,8 +12,8 @@ Three kinds of connection, and no fourth: streams carry tokens, states carry ver
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Literal
 
 Kind = Literal["stream", "state", "link"]
 Rate = int | str  # a number, the name of a parameter, or AUTO
@@ -86,9 +86,15 @@ class Service:
     type: str
     methods: tuple[str, ...]
     stateful: bool = True  # a stateful service has one client
+    values: tuple[Any, ...] = ()  # named tuples and dataclasses that calls take or give
     optional: bool = False
     about: str = ""
     kind: Kind = "link"
+
+    def __post_init__(self) -> None:
+        for kind in self.values:
+            if not (is_dataclass(kind) or hasattr(kind, "_fields")):
+                raise TypeError(f"{kind.__name__} is neither a named tuple nor a dataclass")
 
 
 Input = In | StateIn | Link

@@ -6,6 +6,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "node": {
         "env_manager": "flowrl.nodes.envs.base_env_manager:BaseEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
+        "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",

@@ -9,6 +9,8 @@ import numpy as np
 
 from flowrl.batch import Array
 
+FLAT = 1e-12  # a variance up to here is none
+
 
 class Moments:
     """Mean and variance of all rows, merged batch by batch (Chan, Golub & LeVeque 1979)."""
@@ -33,7 +35,7 @@ class Moments:
     def std(self) -> Array:
         """The standard deviation; 1 where nothing has varied yet, so that one may divide by it."""
         variance = self.squares / max(self.count, 1)
-        return np.where(variance > 1e-12, np.sqrt(variance), 1.0)
+        return np.where(variance > FLAT, np.sqrt(variance), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` takes."""
@@ -41,5 +43,5 @@ class Moments:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self.count = int(state["count"])
+        self.count = int(np.ravel(state["count"])[0])
         self.mean, self.squares = np.array(state["mean"]), np.array(state["squares"])

@@ -2,7 +2,6 @@
 
 from flowrl.channels.errors import (
     Broken,
-    CallFailed,
     ChannelError,
     Closed,
     Late,
@@ -21,7 +20,6 @@ from flowrl.channels.statistics import LaneStatistics, MailboxStatistics
 __all__ = [
     "Bound",
     "Broken",
-    "CallFailed",
     "ChannelError",
     "Closed",
     "Exchange",

@@ -10,70 +10,62 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flowrl.channels.errors import Broken, CallFailed, Closed
-from flowrl.channels.exchange import Exchange
+from flowrl.channels.errors import Broken, Closed, Unsendable
+from flowrl.channels.exchange import Exchange, Lane
 from flowrl.channels.receiver import Receiver
 from flowrl.channels.sender import Sender
-from flowrl.state import START, Clock
 
-Serve = Callable[[str, tuple[Any, ...], Clock], tuple[Any, Clock]]
+Wait = Callable[[Lane], None]  # until the lane is ready
+Serve = Callable[[Any], Any]  # a request's answer
+Failed = Callable[[Unsendable], Any]  # the answer where the answer cannot be sent
 
 
 class Caller:
     """The calling end."""
 
-    def __init__(self, exchange: Exchange, requests: Sender, answers: Receiver) -> None:
-        self._exchange, self._requests, self._answers = exchange, requests, answers
+    def __init__(self, requests: Sender, answers: Receiver, wait: Wait) -> None:
+        self._requests, self._answers, self._wait = requests, answers, wait
+        self._number = 0
 
-    def __call__(
-        self, method: str, *arguments: Any, deadline_s: float, clock: Clock = START
-    ) -> tuple[Any, Clock]:
-        """Call a method there; its answer, and the clock that it came with."""
-        self._exchange.wait(self._requests, deadline_s)
-        self._requests.send((method, *arguments), clock)
-        return self.answer(method, deadline_s)
-
-    def answer(self, method: str, deadline_s: float) -> tuple[Any, Clock]:
-        """Wait for the answer to a request that was sent."""
-        self._exchange.wait(self._answers, deadline_s)
-        (worked, value), then = self._answers.take()
-        if not worked:
-            raise CallFailed(f"site '{self._answers.peer}', {method}: {value}")
-        return value, then
+    def __call__(self, request: Any) -> Any:
+        """Ask, and wait for the answer; an earlier call that was given up may be answered first."""
+        self._number += 1
+        self._wait(self._requests)
+        self._requests.send((self._number, request))
+        number = 0
+        while number != self._number:
+            self._wait(self._answers)
+            number, answer = self._answers.take()[0]
+        return answer
 
 
 class Desk:
     """The serving end: `serve` is called with each request, whenever its site looks at its mail."""
 
     def __init__(
-        self, exchange: Exchange, requests: Receiver, answers: Sender, serve: Serve
+        self, exchange: Exchange, requests: Receiver, answers: Sender, serve: Serve, failed: Failed
     ) -> None:
-        self._exchange, self._serve = exchange, serve
+        self._exchange, self._serve, self._failed = exchange, serve, failed
         self._requests, self._answers = requests, answers
         self._busy = False
         exchange.serve(self.work)
 
     def work(self) -> None:
         """Answer the requests that are here."""
-        if self._busy:
+        if self._busy or not len(self._requests):
             return
         self._busy = True
         try:
             while len(self._requests) and self._answers.ready():
-                self._answer()
+                number, request = self._requests.take()[0]
+                self._reply(number, self._serve(request))
         finally:
             self._busy = False
+        self._exchange.flush()
 
-    def _answer(self) -> None:
-        (method, *arguments), clock = self._requests.take()
-        try:
-            value, then = self._serve(method, tuple(arguments), clock)
-        except Exception as error:
-            self._reply((False, f"{type(error).__name__}: {error}"), clock)
-            self._exchange.flush()
-            raise  # the failure is this site's: the caller only hears of it
-        self._reply((True, value), then)
-
-    def _reply(self, answer: tuple[bool, Any], clock: Clock) -> None:
+    def _reply(self, number: int, answer: Any) -> None:
         with suppress(Closed, Broken):  # the caller is gone, and needs none
-            self._answers.send(answer, clock)
+            try:
+                self._answers.send((number, answer))
+            except Unsendable as error:
+                self._answers.send((number, self._failed(error)))

@@ -6,7 +6,6 @@ ChannelError
 ├── WouldBlock    there is no room, or no token, now
 ├── Late          a wait passed its deadline
 ├── PeerLost      the other site is dead
-├── CallFailed    the other end of a call raised
 ├── Unsendable    a value that no message can carry
 └── Refused       bytes that are no message of this run: counted, and otherwise ignored
 """
@@ -46,10 +45,6 @@ class PeerLost(ChannelError):
     def __init__(self, peer: str, reason: str) -> None:
         self.peer, self.reason = peer, reason
         super().__init__(f"site '{peer}' is lost: {reason}")
-
-
-class CallFailed(ChannelError):
-    """The other end of a call raised; the text is what it said."""
 
 
 class Unsendable(ChannelError):

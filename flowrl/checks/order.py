@@ -68,6 +68,17 @@ def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
     return [*ring, ring[0]], closing
 
 
+def own_services(graph: Graph, name: str) -> list[str]:
+    """The nodes that do not fire and that only this one calls, or one of them: links make them one with it."""
+    found = {name}
+    links = [e for e in graph.edges if e.kind == "link"]
+    for service in reversed(services_first(graph)):  # clients come before those that they call
+        clients = {e.to.node for e in links if e.source.node == service}
+        if clients and clients <= found and not graph.nodes[service].fires:
+            found.add(service)
+    return [n for n in services_first(graph) if n in found - {name}]
+
+
 def services_first(graph: Graph) -> list[str]:
     """All nodes, each after the services that it calls, else in the order of the file."""
     place = {name: at for at, name in enumerate(graph.nodes)}

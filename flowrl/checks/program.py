@@ -15,7 +15,6 @@ from flowrl.checks.order import firing_order, is_feedback
 from flowrl.checks.pace import paced_groups, stream_groups
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph, Phase, PortRef
-from flowrl.node import Node
 
 
 @dataclass(slots=True)
@@ -97,7 +96,7 @@ def part_of(
     rates: Mapping[PortRef, int] | None = None,
 ) -> Part:
     """Some nodes as a part of the program; a service is called, not fired."""
-    fired = {n for n in names if graph.nodes[n].cls.fire is not Node.fire}
+    fired = {n for n in names if graph.nodes[n].fires}
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
     solved = balance(graph, sorted(fired), inside, rates)

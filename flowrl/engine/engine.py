@@ -150,14 +150,9 @@ class Engine(Walk):
 
     # what nodes tell
 
-    def recorded(self, runner: Runner, record: Record | Failed) -> None:
-        super().recorded(runner, record)
-        self.happened.pass_on(self.sink, teller_of(runner), record)
-
-
-def teller_of(runner: Runner) -> Teller:
-    """A runner in the firing that it is in."""
-    return Teller(runner.key, runner.role, runner.fired, runner.ctx.clock.total)
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        super().recorded(runner, teller, record)
+        self.happened.pass_on(self.sink, teller, record)
 
 
 def states_of(runner: Runner) -> dict[str, State]:

@@ -111,8 +111,6 @@ class Guard:
 
     def _forget(self, failed: Failed) -> None:
         """What the failed firing counted and recorded does not count; that it failed is told."""
-        ctx = self.runner.ctx
-        ctx.take_count()
-        ctx.records.clear()
-        ctx.dirty = False
-        self.runner.on_record(self.runner, failed)
+        runner = self.runner
+        runner.forget()
+        runner.on_record(runner, runner.teller(), failed)

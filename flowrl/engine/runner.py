@@ -9,6 +9,7 @@ from typing import Any
 from flowrl.context import Context
 from flowrl.engine.outputs import Outputs
 from flowrl.engine.streams import Push, Queue, Take, nothing, nowhere
+from flowrl.engine.teller import Teller
 from flowrl.errors import NodeError
 from flowrl.graph import NodeSpec
 from flowrl.node import Node
@@ -48,7 +49,8 @@ class Runner:
         self.waits_for: list[
             tuple[list[Queue], int]
         ] = []  # queues, and what a firing takes of each
-        self.on_record: Callable[[Runner, Any], None] = lambda runner, record: None
+        self.services: list[Context] = []  # of nodes that only this one calls: links make them one
+        self.on_record: Callable[[Runner, Teller, Any], None] = lambda runner, teller, record: None
         self.on_count: Callable[[Runner, Count], None] = lambda runner, count: None
         self.fire: Callable[[], None] = self._fire
         self._outputs = Outputs(spec.cls, context)
@@ -171,18 +173,31 @@ class Runner:
         return gave
 
     def _settle(self) -> None:
-        """What the firing counted and recorded."""
+        """What the firing counted and recorded, and the services that it called."""
         ctx = self.ctx
-        did = ctx.take_count()
-        if did is not None:
-            ctx.clock = ctx.clock.add(self.key, did.env_steps, did.episodes)
-            old = self.did
-            self.did = Count(old.env_steps + did.env_steps, old.episodes + did.episodes)
-            self.on_count(self, did)
-        records, ctx.records = ctx.records, []
-        ctx.dirty = False
-        for record in records:
-            self.on_record(self, record)
+        for context in (ctx, *self.services):
+            did = context.take_count()
+            if did is not None:
+                ctx.clock = ctx.clock.add(self.key, did.env_steps, did.episodes)
+                old = self.did
+                self.did = Count(old.env_steps + did.env_steps, old.episodes + did.episodes)
+                self.on_count(self, did)
+        for context in (ctx, *self.services):
+            for record in context.take_records():
+                self.on_record(self, self.teller(context), record)
+
+    def teller(self, context: Context | None = None) -> Teller:
+        """This node in the firing that it is in; or a service that was called in it."""
+        total = self.ctx.clock.total
+        if context is None or context is self.ctx:
+            return Teller(self.key, self.role, self.fired, total)
+        return Teller(context.key, "", self.fired, total)
+
+    def forget(self) -> None:
+        """A firing failed: what was counted and told in it does not count."""
+        for context in (self.ctx, *self.services):
+            context.take_count()
+            context.take_records()
 
     def _failed(self, error: BaseException) -> NodeError:
         site = self.site

@@ -17,6 +17,7 @@ from flowrl.checks.program import Part, WarmUp
 from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.runner import RAISED, Position, Runner
+from flowrl.engine.teller import Teller
 from flowrl.engine.wiring import Home, make
 from flowrl.errors import NodeError
 from flowrl.state import START
@@ -85,8 +86,8 @@ class Walk:
     def after_iteration(self, learner: Runner) -> None:
         """A learner has fired, and what its version paces (of several replicas: the first)."""
 
-    def recorded(self, runner: Runner, record: Record | Failed) -> None:
-        """A node told something in a firing, or failed in it."""
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        """A node told something in a firing, or a service called in it; or it failed."""
         if isinstance(record, Verdict) and self._verdict is None:
             self._verdict, self._verdict_depth = record, len(self.site.at)
 

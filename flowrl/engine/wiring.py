@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowrl.checks.check import Checked
-from flowrl.checks.order import services_first
+from flowrl.checks.order import own_services, services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
 from flowrl.engine.runner import RAISED, Runner, Site
@@ -19,6 +19,11 @@ from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.node import Facts, Node
 from flowrl.ports import In, Out
 from flowrl.state import START
+
+NOBODY = (
+    "a service that several nodes call, or none, can neither count nor tell anything: "
+    "it would be of nobody's firing; let its clients do it"
+)
 
 Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
 
@@ -65,6 +70,13 @@ class Home:
         """Ways to those elsewhere who want to know that of a node here."""
         return []
 
+    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+        """What an instance here calls in the place of a service that lives elsewhere; anew if `fresh`."""
+        raise AssertionError("everything lives here")
+
+    def serve(self, wired: Wired, node: str, replica: int) -> None:
+        """An instance here that does not fire is ready to be called by those who live elsewhere."""
+
 
 @dataclass
 class Wired:
@@ -74,6 +86,9 @@ class Wired:
     home: Home = field(default_factory=Home)
     runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas here
     services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
+    told: dict[tuple[str, int], Context] = field(
+        default_factory=dict
+    )  # what those tell, also elsewhere
     versions: dict[PortRef, Versions] = field(default_factory=dict)
     lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
     closed: bool = False
@@ -219,15 +234,40 @@ def _make_nodes(wired: Wired, seed: int) -> None:
         for replica in filter(lambda r: wired.home.has(name, r), range(spec.replicas)):
             context = context_of(wired.checked, spec, replica, seed)
             node = _make_node(wired, spec, context)
-            if spec.cls.fire is Node.fire:
-                wired.services[name, replica] = node
-            else:
+            if spec.fires:
                 wired.runners.setdefault(name, []).append(Runner(spec, node, context, wired.site))
+            else:
+                wired.services[name, replica] = node
+                wired.told[name, replica] = context
+                wired.home.serve(wired, name, replica)
+    _tell_services(wired)
+
+
+def _tell_services(wired: Wired) -> None:
+    """What a service tells is told with its client's firings; one of several clients cannot tell."""
+    graph = wired.checked.graph
+    for runner in wired.all():
+        for name in own_services(graph, runner.spec.name):
+            context = wired.told[name, runner.ctx.replica]
+            runner.services.append(context)
+            context.on_told = runner.ctx.has_told
+            if context.dirty:
+                runner.ctx.has_told()
+    owned = {own for n, spec in graph.nodes.items() if spec.fires for own in own_services(graph, n)}
+    for (name, _), context in wired.told.items():
+        if name not in owned:
+            context.on_told = _nobody_to_tell
+            if context.dirty:
+                raise NodeError(context.key, "being made", RuntimeError(NOBODY))
+
+
+def _nobody_to_tell() -> None:
+    raise RuntimeError(NOBODY)
 
 
 def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
     links: dict[str, Any] = {
-        edge.to.port: _service(wired, edge.source.node, context.replica, fresh)
+        edge.to.port: _service(wired, edge, context.replica, fresh)
         for edge in wired.checked.graph.into(spec.name)
         if edge.kind == "link"
     }
@@ -239,8 +279,11 @@ def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = Fal
         raise NodeError(context.key, "being made", error) from error
 
 
-def _service(wired: Wired, name: str, replica: int, fresh: bool) -> Node:
+def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
     """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
+    name = edge.source.node
+    if not wired.home.has(name, replica):
+        return wired.home.stub(wired, edge, replica, fresh)
     if (name, replica) not in wired.services:
         return next(r.node for r in wired.runners[name] if r.ctx.replica == replica)
     if fresh:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from flowrl.channels import Bound, ChannelError, Exchange, Receiver, Sender
 from flowrl.checks.check import Checked
 from flowrl.engine.runner import Position, Site
 from flowrl.engine.streams import Awaited, Push, Queue, Take, Token, nothing
 from flowrl.engine.versions import Versions
-from flowrl.engine.wiring import Home, Lane
+from flowrl.engine.wiring import Home, Lane, Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.layout import Layout
+from flowrl.sites.services import Calls
 from flowrl.state import START, State
 
 WAIT_S = 7 * 86400.0  # another site's firing may take long; whether it lives, the coordinator knows
@@ -34,12 +37,34 @@ class Waiting:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.check: Callable[[], None] = lambda: None  # raises where the site has gone far enough
+        self._served = 0  # calls that are being answered
 
     def on(self, lane: Sender | Receiver) -> None:
         """Until a lane is ready."""
         if not lane.ready():
             self.check()
             self.exchange.wait(lane, WAIT_S)
+
+    def on_call(self, lane: Sender | Receiver) -> None:
+        """The same for the lanes of a call, which ends with them."""
+        try:
+            self.on(lane)
+        except ChannelError as error:
+            raise Elsewhere(error) from error
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Meanwhile a call is answered, and what that waits for is not beyond the cut."""
+        self._served += 1
+        try:
+            yield
+        finally:
+            self._served -= 1
+
+    @property
+    def serves(self) -> bool:
+        """Whether a call is being answered."""
+        return self._served > 0
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Until some lane has brought this about."""
@@ -201,11 +226,18 @@ class SiteHome(Home):
         self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
+        self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
 
     def begin(self) -> None:
         """All lanes are open on all sites: send what is there before round 0."""
         for send in self._beginnings:
             send()
+
+    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+        return self._calls.stub(wired, edge, replica, fresh)
+
+    def serve(self, wired: Wired, node: str, replica: int) -> None:
+        self._calls.serve(wired, node, replica)
 
     def has(self, node: str, replica: int) -> bool:
         return self._layout.where[node, replica] == self.name

@@ -17,7 +17,7 @@ from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.netaddress import tcp
 from flowrl.sites.processes import Process, door_at, end, start_process, why_ended
 from flowrl.sites.site import CONTROL, run_site
-from flowrl.sites.words import DOWN, FAILED, UP
+from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ LEAVE_S = 3.0
 
 class SiteLost(FlowError):
     """A site ended without a word, or lost another."""
-
-
-class RemoteTraceback(Exception):
-    """Where an error was raised on another site."""
 
 
 class Sites:
@@ -206,10 +202,9 @@ def _failure(name: str, words: list[Any]) -> FlowError:
     """What a site said when it failed."""
     kind, *told = words
     if kind == "node":
-        node, doing, raised, message, text = told
-        cause = type(raised, (Exception,), {})(message)
-        cause.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
-        return NodeError(node, doing, cause)
+        error = raised_there(name, told)
+        assert isinstance(error, NodeError)
+        return error
     what, text = told
     lost = SiteLost(f"site '{name}': {what}")
     lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")

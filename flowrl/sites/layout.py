@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowrl.errors import UsageError
-from flowrl.graph import Graph, linked_groups
+from flowrl.graph import Graph
 from flowrl.placement import HERE, MAIN, Offer, fitting, sites
 
 Kind = Literal["thread", "process"]
@@ -64,6 +64,7 @@ def layout_of(
                 site = _site(machine, label, 0 if shared else replica)
                 kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
                 where[node, replica] = site
+<<<<<<< HEAD
                 if place not in HERE:
                     hosts[site] = machine
     _links_stay(graph, where)
@@ -84,14 +85,18 @@ def _machines(place: str, offers: tuple[Offer, ...], nodes: list[str]) -> list[s
             f"hosts: {joined}"
         )
     return found
+=======
+    _check_links(graph, where)
+    return Layout(kinds, where)
+>>>>>>> main
 
 
-def _links_stay(graph: Graph, where: Mapping[Instance, str]) -> None:
-    """Linked nodes share a site: calls between sites are not there yet."""
-    for group in linked_groups(graph):
-        homes = {where[name, 0] for name in group}
-        if len(homes) > 1:
-            names = ", ".join(sorted(group))
+def _check_links(graph: Graph, where: Mapping[Instance, str]) -> None:
+    """Between sites a service may be called that does nothing else: its firings and its calls have an order."""
+    for edge in graph.edges:
+        service, client = edge.source.node, edge.to.node
+        apart = edge.kind == "link" and where[service, 0] != where[client, 0]
+        if apart and graph.nodes[service].fires:
             raise UsageError(
-                f"placement: {names} are linked and put on different sites; put them on one"
+                f"placement: {client} calls {service}, which also fires; put both on one site"
             )

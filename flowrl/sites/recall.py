@@ -34,6 +34,7 @@ class Recall:
             len(wired.runners.get(n, ())) < nodes[n].replicas for n in program.round.order
         )
         self._depth = 1 + 4 * _level(checked.program, name)  # of positions around it
+        self._at: Position = ()  # where its newest version was made
         self._kept: list[tuple[Position, int, States]] = [((), 0, self.states())]
 
     def states(self) -> States:
@@ -53,10 +54,13 @@ class Recall:
 
     def after_firing(self) -> None:
         """Something has fired: this learner, if it is paced itself."""
-        self._keep()
+        if self._kept[-1][1] != self.learner.fired:
+            self._at = self._here()
+            self._keep()
 
     def after_iteration(self) -> None:
         """A version that paced others may be where the run is cut."""
+        self._at = self._here()
         if any(self.learner.fired % every == 0 for every in self._paces):
             self._keep()
 
@@ -67,14 +71,13 @@ class Recall:
 
     def _keep(self) -> None:
         if self._kept[-1][1] != self.learner.fired:
-            self._kept.append(self._now())
+            self._kept.append((self._at, self.learner.fired, self.states()))
 
-    def _now(self) -> tuple[Position, int, States]:
-        """The newest version, and the firing that made it, which was in this round."""
+    def _here(self) -> Position:
+        """The position of the firing that has just ended."""
         learner = self.learner
         around = self._wired.site.at[: self._depth]
-        at = (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
-        return at, learner.fired, self.states()
+        return (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
 
     def settle(self, rounds: int) -> None:
         """No cut falls before this round: forget the older states but the last of them."""

@@ -10,9 +10,9 @@ from flowrl.channels import Bound, ChannelError, Exchange
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
-from flowrl.engine.engine import teller_of
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position, Runner
+from flowrl.engine.teller import Teller
 from flowrl.engine.walk import Until, Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
@@ -20,7 +20,7 @@ from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
 from flowrl.sites.home import WAIT_S, Elsewhere, SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.recall import Recall
-from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data
+from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data, error_words
 from flowrl.state import Count, State
 
 TELL_EVERY_S = 0.05  # how often a site tells how far it is
@@ -85,8 +85,10 @@ class SiteWalk(Walk):
             raise Stopped
 
     def _check(self) -> None:
-        """Past the cut, what a site would wait for may never come."""
-        if self._walking and self._stop is not None and not includes(self._stop, self.here()):
+        """Past the cut, what a site would wait for may never come; unless it answers a call."""
+        if not self._walking or self._stop is None or self._home.waiting.serves:
+            return
+        if not includes(self._stop, self.here()):
             raise Stopped
 
     def say(self, *words: Any) -> None:
@@ -159,9 +161,9 @@ class SiteWalk(Walk):
     def _counted(self, runner: Runner, count: Count) -> None:
         self._did.append([list(self.position(runner)), list(count)])
 
-    def recorded(self, runner: Runner, record: Record | Failed) -> None:
-        super().recorded(runner, record)
-        self._told.append(Told(self.position(runner), teller_of(runner), record))
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        super().recorded(runner, teller, record)
+        self._told.append(Told(self.position(runner), teller, record))
         if isinstance(record, Verdict):
             self.tell()
 
@@ -185,6 +187,7 @@ class SiteWalk(Walk):
         """Walk until told to stop, and say what there is at the cut."""
         self.say("ready")
         self._walking = True
+        self.exchange.serve(self._check)  # again, after a call that the end had to wait for
         try:
             self.exchange.wait_until(self._may_begin, (), WAIT_S)  # granted once all are ready
             self._home.begin()
@@ -221,13 +224,7 @@ def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, se
     except (Elsewhere, ChannelError) as error:
         _fail(exchange, name, ["lost", str(error), traceback.format_exc()])
     except NodeError as error:
-        cause = error.__cause__ or error
-        text = "".join(traceback.format_exception(cause))
-        _fail(
-            exchange,
-            name,
-            ["node", error.node, error.doing, type(cause).__name__, str(cause), text],
-        )
+        _fail(exchange, name, ["node", *error_words(error)])
     except BaseException as error:
         _fail(exchange, name, ["site", f"{type(error).__name__}: {error}", traceback.format_exc()])
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,7 @@ from flowrl.context import Keep, Metrics, Record, Verdict
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position
 from flowrl.engine.teller import Teller
+from flowrl.errors import NodeError
 from flowrl.state import Count
 
 UP, DOWN, FAILED = (
@@ -32,22 +35,31 @@ def as_data(told: Told) -> list[Any]:
     """A record as plain data."""
     teller, record = told.teller, told.record
     who = [teller.key, teller.role, teller.fired, list(teller.total)]
+    return [list(told.position), who, record_data(record)]
+
+
+def record_data(record: Record | Failed) -> list[Any]:
+    """What was told, as plain data."""
     if isinstance(record, Metrics):
-        what: list[Any] = ["metrics", dict(record.values)]
-    elif isinstance(record, Keep):
-        what = ["keep", record.name, record.state, dict(record.info)]
-    elif isinstance(record, Verdict):
-        what = ["verdict", record.reason]
-    elif isinstance(record, Failed):
-        what = ["failed", record.text, record.then]
-    else:
-        what = ["line", record]
-    return [list(told.position), who, what]
+        return ["metrics", dict(record.values)]
+    if isinstance(record, Keep):
+        return ["keep", record.name, record.state, dict(record.info)]
+    if isinstance(record, Verdict):
+        return ["verdict", record.reason]
+    if isinstance(record, Failed):
+        return ["failed", record.text, record.then]
+    return ["line", record]
 
 
 def as_told(data: list[Any]) -> Told:
     """Plain data as a record."""
-    position, (key, role, fired, total), (kind, *what) = data
+    position, (key, role, fired, total), record = data
+    return Told(tuple(position), Teller(key, role, fired, Count(*total)), record_of(record))
+
+
+def record_of(data: list[Any]) -> Any:
+    """Plain data as what was told."""
+    kind, *what = data
     records: Mapping[str, Any] = {
         "metrics": Metrics,
         "keep": Keep,
@@ -55,4 +67,31 @@ def as_told(data: list[Any]) -> Told:
         "failed": Failed,
         "line": str,
     }
-    return Told(tuple(position), Teller(key, role, fired, Count(*total)), records[kind](*what))
+    return records[kind](*what)
+
+
+class RemoteTraceback(Exception):
+    """Where an error was raised on another site."""
+
+
+def error_words(error: BaseException) -> list[Any]:
+    """An error as plain data: of which node and doing what, if it says so; its type, text and traceback."""
+    node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
+    cause = error.__cause__ or error if node else error
+    return [node, doing, type(cause).__name__, str(cause), _traced(cause)]
+
+
+def _traced(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def raised_there(site: str, words: list[Any]) -> Exception:
+    """An error that was raised on another site: of the same name, and of the same builtin type."""
+    node, doing, name, message, traced = words
+    base = vars(builtins).get(name)
+    if not (isinstance(base, type) and issubclass(base, Exception)):
+        base = Exception
+    kind = type(name, (base,), {"__str__": lambda self: message})
+    cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some want more than a text
+    cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{traced}")
+    return NodeError(node, doing, cause) if node else cause

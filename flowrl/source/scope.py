@@ -8,7 +8,6 @@ from pathlib import Path
 
 from flowrl.errors import GraphError, Problem, Problems, nearest
 from flowrl.graph import NodeSpec, PortRef
-from flowrl.node import Node
 from flowrl.source.bundled import locate
 from flowrl.source.catalogue import Catalogue
 from flowrl.source.keys import NODE_KEYS, NODE_NAME, PART_KEYS, PORT_NAME, ROOT_KEYS, is_file
@@ -155,7 +154,7 @@ class ScopeReader:
         replicas, on_failure = self.reader.engine_keys(name, item, None)
         for spec in islice(self.nodes.values(), before, None):
             spec.replicas *= replicas
-            if spec.cls.role != "learner" and spec.cls.fire is not Node.fire:
+            if spec.cls.role != "learner" and spec.fires:
                 spec.on_failure = on_failure if on_failure != "stop" else spec.on_failure
         self.parts[name] = self.ports(name, tree, source.files[-1])
         self.broken.discard(name)

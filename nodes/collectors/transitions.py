@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from flowrl.batch import Array, Column, Schema
+from flowrl.nodes.observations import Observed, under
 from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 
-def step_schema(obs: Column, action: Column, policy_columns: Schema) -> dict[str, Column]:
-    """The columns of a step as it was taken."""
+def step_schema(obs: Observed, action: Column, policy_columns: Schema) -> dict[str, Observed]:
+    """What a step is made of, as it was taken."""
     flag = Column("bool")
     return {
         "obs": obs,
@@ -24,10 +25,11 @@ def step_schema(obs: Column, action: Column, policy_columns: Schema) -> dict[str
     }
 
 
-def row_schema(obs: Column, action: Column, policy_columns: Schema) -> dict[str, Column]:
+def row_schema(obs: Observed, action: Column, policy_columns: Schema) -> dict[str, Column]:
     """The columns of a row for learning."""
-    more = {"last": Column("bool"), "discount": Column("float32")}
-    return {**step_schema(obs, action, policy_columns), **more}
+    step = step_schema(obs, action, policy_columns)
+    columns = {name: c for key, of in step.items() for name, c in under(key, of).items()}
+    return {**columns, "last": Column("bool"), "discount": Column("float32")}
 
 
 def transitions(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:

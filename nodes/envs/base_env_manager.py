@@ -25,7 +25,11 @@ RECENT_STEPS = 10  # whose actions an error shows
 class BaseEnvManager(Node):
     """Some envs of one kind; an env whose episode ends begins the next in the same step."""
 
-    serve = Service("env_manager", methods=("spec", "reset", "advance", "send", "recv"))
+    serve = Service(
+        "env_manager",
+        methods=("spec", "reset", "advance", "send", "recv"),
+        values=(EnvSpec, Steps, Episode),
+    )
 
     class Config(BaseConfig):
         env: Any = part("env", "what to make", shared="env", default="gymnasium")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Column
+from flowrl.nodes.observations import Nested, Observed, leaf_of
 
 
 class Bad(ValueError):
@@ -18,8 +19,32 @@ class Bad(ValueError):
         super().__init__(what)
 
 
-def observations(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
-    """Observations as one new array (B, …) of the column's dtype."""
+def observations(seen: Sequence[Any], observed: Observed, dtype: np.dtype[Any]) -> Array:
+    """Observations as one new array (B, …) of the dtype, which is the column's."""
+    if isinstance(observed, Nested):
+        return _nested(seen, observed, dtype)
+    return _plain(seen, observed, dtype)
+
+
+def _nested(seen: Sequence[Any], nested: Nested, dtype: np.dtype[Any]) -> Array:
+    found = np.empty(len(seen), dtype)
+    for leaf, column in nested.columns.items():
+        values = [_leaf(one, leaf, k) for k, one in enumerate(seen)]
+        try:
+            found[leaf] = _plain(values, column, dtype[leaf].base)
+        except Bad as bad:
+            raise Bad(bad.k, f"'{leaf}': {bad}") from bad
+    return found
+
+
+def _leaf(value: Any, leaf: str, k: int) -> Any:
+    try:
+        return leaf_of(value, leaf)
+    except (LookupError, TypeError) as missing:
+        raise Bad(k, f"the observation has no '{leaf}', which its space promises") from missing
+
+
+def _plain(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
     try:
         obs = np.array(seen)
     except ValueError:  # their shapes differ

@@ -11,7 +11,8 @@ from flowrl.batch import Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, param
 from flowrl.node import Unsound
-from flowrl.nodes.envs.spec import column
+from flowrl.nodes.envs.spec import column, observed
+from flowrl.nodes.observations import Observed
 
 INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
 
@@ -30,15 +31,14 @@ class Gymnasium(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Column, Column] | None = None
+        self._spec: tuple[Observed, Column] | None = None
 
-    def spec(self) -> tuple[Column, Column]:
+    def spec(self) -> tuple[Observed, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
             env = self.make(0)
             try:
-                spaces = (env.observation_space, "observation"), (env.action_space, "action")
-                self._spec = column(*spaces[0]), column(*spaces[1])
+                self._spec = observed(env.observation_space), column(env.action_space, "action")
             finally:
                 env.close()
         return self._spec

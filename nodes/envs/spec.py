@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,26 +11,61 @@ import numpy as np
 from flowrl.batch import Column
 from flowrl.config import PartSpec
 from flowrl.node import Unsound
+from flowrl.nodes.observations import SEPARATOR, Nested, Observed
 
-WRAP = "wrap the env so that it has a Box, Discrete, MultiDiscrete or MultiBinary space"
+SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
     """What an env manager tells whoever links to it."""
 
-    obs: Column
+    obs: Observed
     action: Column
     count: int
 
 
+def observed(space: Any) -> Observed:
+    """The column of an observation space of gym or gymnasium, or its leaves' columns."""
+    if not _kind(space, _INNER):
+        return column(space, "observation")
+    found = dict(_leaves(space, ""))
+    if not found:
+        raise Unsound("observations are an empty space", "wrap the env", "env")
+    return Nested(found)
+
+
+def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
+    kind = _kind(space, _INNER)
+    if not kind:
+        try:
+            yield path, column(space, "observation")
+        except Unsound as bad:
+            raise Unsound(f"'{path}': {bad.what}", bad.hint, bad.key) from bad
+        return
+    inner = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
+    for key, one in inner:
+        if not str(key) or SEPARATOR in str(key):
+            what = f"observations have the key {key!r}"
+            raise Unsound(what, f"a key is not empty and has no '{SEPARATOR}'", "env")
+        yield from _leaves(one, f"{path}{SEPARATOR}{key}" if path else str(key))
+
+
 def column(space: Any, what: str) -> Column:
     """The column of a space of gym or gymnasium; `what` is "observation" or "action"."""
-    for cls in type(space).__mro__:  # by name, so that either package may be missing
-        if cls.__name__ in _COLUMNS:
-            return _COLUMNS[cls.__name__](space, what)
+    kind = _kind(space, _COLUMNS)
+    if kind:
+        return _COLUMNS[kind](space, what)
     name = type(space).__name__
-    raise Unsound(f"{what}s are a {name} space, which is not supported", WRAP, "env")
+    hint = f"wrap the env so that its {what}s are {SPACES}"
+    if what == "observation":
+        hint += ", or a Dict or Tuple of these"
+    raise Unsound(f"{what}s are a {name} space, which is not supported", hint, "env")
+
+
+def _kind(space: Any, known: Container[str]) -> str:
+    """The name of a space's class: by name, so that either package may be missing."""
+    return next((cls.__name__ for cls in type(space).__mro__ if cls.__name__ in known), "")
 
 
 def _box(space: Any, what: str) -> Column:
@@ -73,6 +109,7 @@ def _bound(values: Any, what: str) -> float | tuple[float, ...]:
     return tuple(float(value) for value in flat)
 
 
+_INNER = ("Dict", "Tuple")
 _COLUMNS = {
     "Box": _box,
     "Discrete": _discrete,
@@ -81,7 +118,7 @@ _COLUMNS = {
 }
 
 
-def columns_of(env: Any) -> tuple[Column, Column]:
+def columns_of(env: Any) -> tuple[Observed, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
         raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from flowrl.batch import Array, Batch
+from flowrl.batch import Batch
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.context import Context
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.collectors.acting import Taken
+from flowrl.nodes.collectors.episodes import episode_rows, in_order
+from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import columns_of
-from flowrl.nodes.evaluators.evaluation import Evaluation, in_order, play
+from flowrl.nodes.evaluators.evaluation import Evaluation, play
+from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
 from flowrl.state import State
@@ -68,7 +69,7 @@ class Evaluator(Node):
 
     def fire(self, weights: State) -> Batch | None:
         """Evaluate these weights; keep the best; the verdict, if the goal is reached."""
-        steps: list[dict[str, Array]] | None = [] if self.ctx.wants("data") else None
+        steps: list[Taken] | None = [] if self.ctx.wants("data") else None
         self._evaluate(weights, steps)
         return self._rows(steps) if steps else None
 
@@ -88,7 +89,7 @@ class Evaluator(Node):
         """Close the envs."""
         self._envs.close()
 
-    def _evaluate(self, weights: State, steps: list[dict[str, Array]] | None) -> Evaluation:
+    def _evaluate(self, weights: State, steps: list[Taken] | None) -> Evaluation:
         self._firings += 1
         self._mode.load(weights)
         found = self._play("episodes", steps)
@@ -103,7 +104,7 @@ class Evaluator(Node):
         self.ctx.metrics(metrics)
         return found
 
-    def _play(self, seeds: str, steps: list[dict[str, Array]] | None) -> Evaluation:
+    def _play(self, seeds: str, steps: list[Taken] | None) -> Evaluation:
         c = self.config
         self._envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
         return Evaluation(play(self._envs, self._mode, c.episodes, steps, c.most_steps))
@@ -131,12 +132,8 @@ class Evaluator(Node):
             f"{n} unseen ones; the goal is {self.config.stop_value:g}"
         )
 
-    def _rows(self, steps: list[dict[str, Array]]) -> Batch:
-        # Every env's steps end with an episode, so no window reaches into the next env's steps;
-        # the steps that are added at the end only make the last windows whole.
-        columns = in_order(steps)
-        nstep = self._policy.nstep
-        for name, array in columns.items():
-            columns[name] = np.concatenate([array, array[:, :1].repeat(nstep - 1, 1)], 1)
-        rows = transitions(columns, self._policy.gamma, nstep)
-        return Batch({name: array[0] for name, array in rows.items()})
+    def _rows(self, steps: list[Taken]) -> Batch:
+        policy, ordered = self._policy, in_order(steps, self._envs.spec().count)
+        columns = row_schema(policy.obs, policy.action, {})
+        rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
+        return Batch({name: rows[name] for name in columns})

@@ -11,7 +11,8 @@ from flowrl.batch import Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.policies.policy import Policy, policy_for
+from flowrl.nodes.observations import observed_in
+from flowrl.nodes.policies.policy import Policy, policy_of_rows
 from flowrl.ports import In, Out, StateOut
 from flowrl.state import State
 
@@ -76,9 +77,8 @@ class Learner(Node):
 def _policy(given: Any, schema: Schema | None) -> Policy:
     if isinstance(given, Policy):
         return given
-    missing = [name for name in ("obs", "action") if name not in (schema or {})]
-    if schema is None or missing:
-        raise Unsound(
-            f"the data has no column '{(missing or ['obs'])[0]}'", "connect a collector or a buffer"
-        )
-    return policy_for(given, schema["obs"], schema["action"])
+    obs, action = observed_in(schema or {}, "obs"), (schema or {}).get("action")
+    if obs is None or action is None:
+        missing = "obs" if obs is None else "action"
+        raise Unsound(f"the data has no column '{missing}'", "connect a collector or a buffer")
+    return policy_of_rows(given, obs, action)

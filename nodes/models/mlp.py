@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.batch import Array
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
+from flowrl.nodes.models.features import LIMIT, MOMENTS, encoder, feature_leaves, measured
 from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
+from flowrl.nodes.moments import Moments
+from flowrl.nodes.observations import Observed
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -48,28 +51,26 @@ class Mlp(Model):
             "first weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
         )
         shared: bool = param(True, "all heads stand on one trunk; if not, each has its own")
+        scale_bytes: bool = param(True, "uint8 observations are divided by 255")
+        normalise_obs: bool = param(
+            False, "real-valued observations get mean 0 and deviation 1, by what was learned from"
+        )
 
-    def network(self, obs: Column, heads: Heads) -> Module:
+    def network(self, obs: Observed, heads: Heads) -> Module:
+        from flowrl.nodes.models.torch_features import TorchFeatures
         from flowrl.nodes.models.torch_mlp import TorchMlp
 
-        return TorchMlp(self.config, obs, heads)
+        c = self.config
+        return TorchMlp(
+            c, TorchFeatures(feature_leaves(obs), c.scale_bytes, c.normalise_obs), heads
+        )
 
-    def infer(self, obs: Column, heads: Heads, wanted: Collection[str]) -> MlpInfer:
+    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> MlpInfer:
         return MlpInfer(self.config, obs, {name: heads[name] for name in wanted})
 
     def acts_with(self, wanted: Collection[str], name: str) -> bool:
         owner = name.split(".")[0]
-        return owner in wanted or owner == "trunk"
-
-
-def is_discrete(obs: Column) -> bool:
-    """Whether an observation is one of `n` values, given to dense layers as one-hot."""
-    return obs.n is not None and not obs.shape
-
-
-def features(obs: Column) -> int:
-    """How many numbers an observation is to dense layers."""
-    return int(obs.n or 0) if is_discrete(obs) else int(np.prod(obs.shape, dtype=np.int64))
+        return owner in wanted or owner in ("trunk", "features")
 
 
 def trunk_of(head: str, config: Mlp.Config) -> str:
@@ -80,15 +81,19 @@ def trunk_of(head: str, config: Mlp.Config) -> str:
 class MlpInfer:
     """Acts in numpy: for a few rows of a small net, a fraction of what torch's dispatch costs."""
 
-    def __init__(self, config: Mlp.Config, obs: Column, heads: Heads) -> None:
+    def __init__(self, config: Mlp.Config, obs: Observed, heads: Heads) -> None:
         self.config, self.heads = config, heads
         self.activate = ACTIVATIONS[config.activation]
-        self.one_hot = np.eye(obs.n, dtype=np.float32) if is_discrete(obs) else None
+        self.encode = encoder(obs, config.scale_bytes)
+        self.measured = measured(feature_leaves(obs)) if config.normalise_obs else None
+        self.units: Affine | None = None  # shift and scale of normalised features
         self.trunks: dict[str, list[Affine]] = {}
         self.out: dict[str, tuple[str, Affine]] = {}  # each head's trunk and last layer
         self.free: dict[str, Array] = {}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
+        if self.measured is not None:
+            self.units = _units(arrays, self.measured)
         for name, head in self.heads.items():
             if isinstance(head, Free):
                 self.free[name] = arrays[f"{name}.free"]
@@ -101,17 +106,15 @@ class MlpInfer:
     def __call__(self, obs: Array) -> dict[str, Array]:
         if not self.out:
             raise RuntimeError("acts before it has weights; load a learner's first")
-        x = self._encode(obs)
+        x = self.encode(obs)
+        if self.units is not None:
+            shift, scale = self.units
+            x = np.clip((x - shift) * scale, -LIMIT, LIMIT)
         found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
         heads = {name: found[trunk] @ w + b for name, (trunk, (w, b)) in self.out.items()}
         for name, free in self.free.items():
             heads[name] = np.broadcast_to(free, (len(obs), len(free)))
         return heads
-
-    def _encode(self, obs: Array) -> Array:
-        if self.one_hot is not None:
-            return self.one_hot[obs]
-        return obs.reshape(len(obs), -1).astype(np.float32, copy=False)
 
     def _features(self, x: Array, layers: list[Affine]) -> Array:
         for weight, bias in layers:
@@ -119,6 +122,14 @@ class MlpInfer:
             x += bias
             x = self.activate(x)
         return x
+
+
+def _units(arrays: Mapping[str, Array], measured: Array) -> Affine:
+    """What is taken from each feature, and what it is then multiplied by."""
+    moments = Moments()
+    moments.load_state_dict({name: arrays[f"features.moments.{name}"] for name in MOMENTS})
+    shift, scale = np.where(measured, moments.mean, 0.0), np.where(measured, 1 / moments.std, 1.0)
+    return shift.astype(np.float32), scale.astype(np.float32)
 
 
 def _affine(arrays: Mapping[str, Array], name: str) -> Affine:

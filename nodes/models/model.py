@@ -12,10 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from flowrl.batch import Array, Column
+import numpy as np
+
+from flowrl.batch import Array, Batch
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, PartSpec, param
 from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.observations import Observed, taken
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -69,6 +72,14 @@ def load(module: Module, arrays: Mapping[str, Array]) -> None:
             place.copy_(tensor(arrays[name]))
 
 
+def inputs(batch: Batch, name: str, rows: Any = slice(None)) -> Any:
+    """Some rows of a batch's observations as a module takes them: a tensor, or tensors by leaf."""
+    found = taken(batch, name, rows)
+    if isinstance(found, Mapping):
+        return {leaf: tensor(array) for leaf, array in found.items()}
+    return tensor(found)
+
+
 class Infer(Protocol):
     """What acts: weights in, and the asked heads (B, n) of observations (B, …) out."""
 
@@ -80,21 +91,24 @@ class Infer(Protocol):
 
 
 class Model(Part):
-    """The description of a network. A user's own defines `network`; that module acts, too."""
+    """The description of a network. A user's own defines `network`; that module acts, too.
+
+    If the module defines `observe(obs)`, each train iteration ends with what it learned from.
+    """
 
     kind = "model"
 
-    def network(self, obs: Column, heads: Heads) -> Module:
+    def network(self, obs: Observed, heads: Heads) -> Module:
         """A module of observations (B, …) to a dict of heads (B, n)."""
         raise NotImplementedError(f"{type(self).__name__} does not define network")
 
-    def build(self, obs: Column, heads: Heads, seed: int) -> Module:
+    def build(self, obs: Observed, heads: Heads, seed: int) -> Module:
         """The module, its first weights drawn from `seed` alone."""
         with _building, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.network(obs, heads)
 
-    def infer(self, obs: Column, heads: Heads, wanted: Collection[str]) -> Infer:
+    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> Infer:
         """What acts with the wanted heads."""
         return TorchInfer(
             self.build(obs, heads, 0), wanted
@@ -116,12 +130,21 @@ class TorchInfer:
 
     def __call__(self, obs: Array) -> dict[str, Array]:
         with torch.inference_mode():
-            heads = self.module(tensor(obs))
+            heads = self.module(_tensors(obs))
         return {name: heads[name].numpy() for name in self.wanted}
 
 
+def _tensors(obs: Array) -> Any:
+    if obs.dtype.names is None:
+        return tensor(obs)
+    return {leaf: tensor(np.ascontiguousarray(obs[leaf])) for leaf in obs.dtype.names}
+
+
 class ModuleModel(Model):
-    """Any torch module: its class is called with the observations' column, the heads and `args`."""
+    """Any torch module: its class is called with the observations' column, the heads and `args`.
+
+    Nested observations are a `Nested` of columns; `forward` gets a dictionary of tensors by leaf.
+    """
 
     class Config(BaseConfig):
         """The parameters of a module that is named by its import path."""
@@ -133,7 +156,7 @@ class ModuleModel(Model):
         )
         args: dict[str, Any] = param({}, "further keyword arguments of the class")
 
-    def network(self, obs: Column, heads: Heads) -> Module:
+    def network(self, obs: Observed, heads: Heads) -> Module:
         module, name = self.config.path.split(":")
         return getattr(importlib.import_module(module), name)(obs, heads, **self.config.args)
 

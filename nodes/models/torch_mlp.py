@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flowrl.batch import Column
-from flowrl.nodes.models.mlp import Mlp, features, is_discrete, trunk_of
+from flowrl.nodes.models.mlp import Mlp, trunk_of
 from flowrl.nodes.models.model import Dueling, Free, Head, Heads
+from flowrl.nodes.models.torch_features import Obs, TorchFeatures
 
 ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
 ACTIVATIONS = {
@@ -28,29 +28,32 @@ Affine = tuple[nn.Parameter, nn.Parameter]
 class TorchMlp(nn.Module):
     """Parameters are named `trunk.0.weight`, `q.out.bias`, …; `q.0.weight` in q's own trunk."""
 
-    def __init__(self, config: Mlp.Config, obs: Column, heads: Heads) -> None:
+    def __init__(self, config: Mlp.Config, features: TorchFeatures, heads: Heads) -> None:
         super().__init__()
+        self.features = features
         self.orthogonal = config.init == "orthogonal"
         self.activate = ACTIVATIONS[config.activation]
-        self.one_hot = features(obs) if is_discrete(obs) else 0
-        self.widths = [features(obs), *config.hidden]
+        self.widths = [features.width, *config.hidden]
         self.trunks: dict[str, list[Affine]] = {}
         self.last: dict[str, tuple[str, list[Affine]]] = {}  # each head's trunk and last layers
         self.free: dict[str, nn.Parameter] = {}
         for name, head in heads.items():
             self._head(name, head, trunk_of(name, config))
 
-    def forward(self, obs: Tensor) -> dict[str, Tensor]:
+    def forward(self, obs: Obs) -> dict[str, Tensor]:
         """Observations (B, …) to heads (B, n)."""
-        flat = F.one_hot(obs, self.one_hot) if self.one_hot else obs.reshape(len(obs), -1)
-        x = flat.float()
-        found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
+        x = self.features(obs)
+        found = {trunk: self._dense(x, layers) for trunk, layers in self.trunks.items()}
         heads = {name: _last(found[trunk], layers) for name, (trunk, layers) in self.last.items()}
         for name, free in self.free.items():
-            heads[name] = free.expand(len(obs), -1)
+            heads[name] = free.expand(len(x), -1)
         return heads
 
-    def _features(self, x: Tensor, layers: list[Affine]) -> Tensor:
+    def observe(self, obs: Obs) -> None:
+        """Takes what was learned from into the running moments."""
+        self.features.observe(obs)
+
+    def _dense(self, x: Tensor, layers: list[Affine]) -> Tensor:
         for weight, bias in layers:
             x = self.activate(F.linear(x, weight, bias))
         return x

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from flowrl.batch import Array
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.model import load, same_names
+from flowrl.nodes.models.torch_features import Obs
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -68,8 +69,13 @@ class Network:
     def __init__(self, module: nn.Module) -> None:
         self.module, self.params = module, flatten(module)
 
-    def __call__(self, obs: Tensor) -> dict[str, Tensor]:
+    def __call__(self, obs: Obs) -> dict[str, Tensor]:
         return self.module(obs)  # type: ignore[no-any-return]
+
+    def observe(self, obs: Obs) -> None:
+        """Lets a module that keeps statistics of observations take these in."""
+        if (fold := getattr(self.module, "observe", None)) is not None:
+            fold(obs)
 
     def frozen(self) -> Network:
         """A copy that is never trained: a target."""

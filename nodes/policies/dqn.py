@@ -13,8 +13,9 @@ from flowrl.config import param, part
 from flowrl.node import Unsound
 from flowrl.nodes.lazy import functional, tensor, torch
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Dueling, Heads, Linear, made, same_names
+from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made, same_names
 from flowrl.nodes.models.sampling import argmax, epsilon_greedy
+from flowrl.nodes.observations import under
 from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.policy import Learned, Policy
 from flowrl.state import Count, State
@@ -53,8 +54,8 @@ class Dqn(Policy):
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
-        step = {"obs": self.obs, "action": self.action, "next_obs": self.obs}
-        return {**step, "reward": number, "discount": number}
+        seen = {**under("obs", self.obs), **under("next_obs", self.obs)}
+        return {**seen, "action": self.action, "reward": number, "discount": number}
 
     def learn_mode(self, seed: int) -> DqnLearn:
         return DqnLearn(self, seed)
@@ -90,12 +91,14 @@ class DqnLearn:
         """One gradient step; the priorities are the absolute errors."""
         goal = self._goal(batch)
         action = tensor(batch["action"]).unsqueeze(1)
-        q_t = self.online(tensor(batch["obs"]))["q"].gather(1, action).squeeze(1)
+        obs = inputs(batch, "obs")
+        q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
         losses = self.loss(q_t, goal, reduction="none")
         if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
             losses = losses * tensor(batch["weight"])
         loss = losses.mean()
         norm = self.online.descend(loss, self.config.lr)
+        self.online.observe(obs)
         self._update_target()
         q_t = q_t.detach()
         metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
@@ -103,7 +106,7 @@ class DqnLearn:
 
     def _goal(self, batch: Batch) -> Any:
         """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
-        next_obs = tensor(batch["next_obs"])
+        next_obs = inputs(batch, "next_obs")
         with torch.no_grad():
             q_tp1 = self.target(next_obs)["q"]
             chooser = self.online(next_obs)["q"] if self.config.double else q_tp1
@@ -161,3 +164,11 @@ class DqnCollect(DqnEval):
     def forward(self, obs: Array) -> dict[str, Array]:
         action = epsilon_greedy(self.infer(obs)["q"], self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside the weights."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.rng.bit_generator.state = state["rng"]

@@ -13,11 +13,12 @@ its own and builds only what it uses: a collector's process holds no optimiser.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config, Part, PartSpec
+from flowrl.nodes.observations import Nested, Observed
 from flowrl.state import Count, State
 
 
@@ -46,13 +47,35 @@ class LearnMode(Protocol):
 
 
 class ActMode(Protocol):
-    """Collect and eval mode: one action for each observation."""
+    """Collect and eval mode: one action for each observation.
+
+    A recurrent policy's mode is a `RecurrentActMode`. A mode that draws random numbers has
+    `state_dict` and `load_state_dict`, too: what it depends on beside its weights.
+    """
 
     def load(self, state: State) -> None:
         """Act with these weights, and the command that came with them, from now on."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        """Observations (B, …) to columns (B, …): `action`, and what `collect_columns` lists beside it."""
+        """Observations (B, …), structured where they are nested, to columns (B, …).
+
+        These are `action`, and what `collect_columns` lists beside it.
+        """
+
+
+class RecurrentActMode(Protocol):
+    """An act mode that remembers. Whoever plays keeps each env's memory: zeros where an episode begins."""
+
+    memory: Schema  # the columns of what it remembers of one env
+
+    def load(self, state: State) -> None:
+        """As an `ActMode`."""
+
+    def forward(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
+        """As an `ActMode`; the memory columns that it gives are those of the next step."""
+
+
+AnyActMode = ActMode | RecurrentActMode
 
 
 class Policy(Part):
@@ -63,7 +86,7 @@ class Policy(Part):
     acts_without_weights: ClassVar[bool] = False  # such as the random policy
 
     def __init__(
-        self, config: Config | None = None, /, *, obs: Column, action: Column, **params: Any
+        self, config: Config | None = None, /, *, obs: Observed, action: Column, **params: Any
     ) -> None:
         super().__init__(config, **params)
         self.obs, self.action = obs, action
@@ -78,6 +101,20 @@ class Policy(Part):
         """How many rewards a row's `reward` sums."""
         return int(getattr(self.config, "nstep", 1))
 
+    @property
+    def unroll_steps(self) -> int | None:
+        """How many steps a row is, for a policy that learns from unrolls; None: a row is one step."""
+        return getattr(self.config, "unroll_steps", None)
+
+    @property
+    def burn_in_steps(self) -> int:
+        """How many steps at an unroll's begin were the end of the one before (to bring memory up to date)."""
+        return int(getattr(self.config, "burn_in_steps", 0))
+
+    def memory_columns(self) -> Schema:
+        """What acting remembers from step to step, for a recurrent policy: zeros where an episode begins."""
+        return {}
+
     def collect_columns(self) -> Schema:
         """The columns that collect mode gives, beside the env's: `action`, and for instance `logp`."""
         return {"action": self.action}
@@ -90,11 +127,11 @@ class Policy(Part):
         """The learner's side."""
         raise NotImplementedError
 
-    def collect_mode(self, seed: int) -> ActMode:
+    def collect_mode(self, seed: int) -> AnyActMode:
         """The collector's side."""
         raise NotImplementedError
 
-    def eval_mode(self, seed: int) -> ActMode:
+    def eval_mode(self, seed: int) -> AnyActMode:
         """The evaluator's side."""
         raise NotImplementedError
 
@@ -103,6 +140,26 @@ class Policy(Part):
         return {}
 
 
-def policy_for(given: PartSpec | Policy, obs: Column, action: Column) -> Policy:
+def unrolled(column: Column, steps: int) -> Column:
+    """The column of unrolls of such steps."""
+    return replace(column, shape=(steps, *column.shape))
+
+
+def policy_of_rows(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
+    """The policy that learns from rows with these columns; for some, rows are unrolls."""
+    if not isinstance(given, PartSpec) or not getattr(given.config, "unroll_steps", None):
+        return policy_for(given, obs, action)
+    if isinstance(obs, Nested):
+        return policy_for(
+            given, Nested({n: _step(c) for n, c in obs.columns.items()}), _step(action)
+        )
+    return policy_for(given, _step(obs), _step(action))
+
+
+def _step(unroll: Column) -> Column:
+    return replace(unroll, shape=unroll.shape[1:])
+
+
+def policy_for(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
     """The policy that a node was given: by the graph, still to be made; by hand, ready."""
     return given.make(obs=obs, action=action) if isinstance(given, PartSpec) else given

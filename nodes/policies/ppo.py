@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Heads, Linear, made, same_names
+from flowrl.nodes.models.model import Heads, Linear, inputs, made, same_names
 from flowrl.nodes.moments import Moments
+from flowrl.nodes.observations import under
 from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.distribution import distribution_of
 from flowrl.nodes.policies.policy import Learned, Policy
@@ -59,7 +60,8 @@ class Ppo(Policy):
 
     def learn_columns(self) -> Schema:
         number, flag = Column("float32"), Column("bool")
-        step = {"obs": self.obs, "next_obs": self.obs, "reward": number, "discount": number}
+        seen = {**under("obs", self.obs), **under("next_obs", self.obs)}
+        step = {**seen, "reward": number, "discount": number}
         ends = {"terminated": flag, "truncated": flag, "last": flag}
         return {**step, **ends, **self.collect_columns()}
 
@@ -100,9 +102,10 @@ class PpoLearn:
         rows, told = self._rows(batch), []
         for _ in range(self.config.epochs):
             order = tensor(self.rng.permutation(len(batch)))
-            shuffled = [column[order].split(self.config.minibatch_size) for column in rows]
+            shuffled = [pieces(column, order, self.config.minibatch_size) for column in rows]
             for minibatch in zip(*shuffled, strict=True):
                 told.append(self._step(*minibatch, command["lr"]))
+        self.net.observe(rows[0])  # last: what was learned with is what acted
         means = torch.stack(told).mean(0)
         return Learned({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
 
@@ -110,14 +113,14 @@ class PpoLearn:
         """What a gradient step takes of each row: the first parameters of `_step`."""
         advantage, goal, v_t = map(tensor, self._advantages(batch))
         drawn, logp = self.distribution.drawn(batch), tensor(batch["logp"])
-        return [tensor(batch["obs"]), drawn, logp, advantage, goal, v_t]
+        return [inputs(batch, "obs"), drawn, logp, advantage, goal, v_t]
 
     def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
         """Advantages, and goals and old values of the value head, all (N,)."""
         cut_t = batch["last"] | batch["terminated"] | batch["truncated"]
-        v_t = self._value(batch["obs"])
+        v_t = self._value(inputs(batch, "obs"))
         v_tp1 = np.roll(v_t, -1)  # what follows a row is the next row, except at a cut
-        v_tp1[cut_t] = self._value(batch["next_obs"][cut_t])
+        v_tp1[cut_t] = self._value(inputs(batch, "next_obs", cut_t))
         mean, std = self._unit()
         scaled_t = v_t * std + mean
         scaled_tp1 = v_tp1 * std + mean
@@ -131,9 +134,9 @@ class PpoLearn:
             advantage = normalise(advantage)
         return advantage, (goal - mean) / std, (scaled_t - mean) / std
 
-    def _value(self, obs: Array) -> Array:
+    def _value(self, obs: Any) -> Array:
         with torch.no_grad():
-            return self.net(tensor(obs))["value"].squeeze(1).numpy()
+            return self.net(obs)["value"].squeeze(1).numpy()  # type: ignore[no-any-return]
 
     def _unit(self) -> tuple[np.float32, np.float32]:
         """The mean and deviation in which the value head counts."""
@@ -174,6 +177,14 @@ class PpoLearn:
         self.returns.load_state_dict(state["returns"])
 
 
+def pieces(column: Any, order: Any, rows: int) -> Sequence[Any]:
+    """Minibatches of a column, or of each leaf of nested observations."""
+    if not isinstance(column, Mapping):
+        return column[order].split(rows)  # type: ignore[no-any-return]
+    split = (leaf[order].split(rows) for leaf in column.values())
+    return [dict(zip(column, leaves, strict=True)) for leaves in zip(*split, strict=True)]
+
+
 def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
     """-mean min(ratio A, clip(ratio, 1 - c, 1 + c) A): Schulman et al. 2017, equation 7."""
     return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
@@ -211,3 +222,11 @@ class PpoCollect(PpoEval):
 
     def forward(self, obs: Array) -> dict[str, Array]:
         return self.distribution.sample(self.infer(obs), self.rng)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside the weights."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.rng.bit_generator.state = state["rng"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -42,8 +42,8 @@ class RandomAct:
     """Draws from all actions alike; without bounds, from the standard normal distribution."""
 
     def __init__(self, action: Column, seed: int) -> None:
-        rng = np.random.Generator(np.random.PCG64(seed))
-        self._draw = _sampler(action, rng)
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._draw = _sampler(action, self._rng)
 
     def load(self, state: State) -> None:
         """There is nothing to load."""
@@ -51,6 +51,14 @@ class RandomAct:
     def forward(self, obs: Array) -> dict[str, Array]:
         """One action for each observation."""
         return {"action": self._draw(len(obs))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on."""
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._rng.bit_generator.state = state["rng"]
 
 
 def _sampler(action: Column, rng: np.random.Generator) -> Callable[[int], Array]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.batch import Array, Column
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.mlp import is_discrete
+from flowrl.nodes.models.features import is_discrete
 from flowrl.nodes.models.model import Heads, Linear, Model, same_names
 from flowrl.nodes.moments import Moments
 

@@ -11,6 +11,7 @@ from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import made
+from flowrl.nodes.observations import Nested, observed_in
 from flowrl.nodes.rewards.novelty import Novelty
 from flowrl.ports import In, Out
 
@@ -43,6 +44,9 @@ class Rnd(Node):
     def describe(cls, config: Any, known: Known) -> Facts:
         """Rows as they come in."""
         schema = known.inputs["data"] or {}
+        if isinstance(observed_in(schema, "next_obs"), Nested):
+            what = "observations are nested, and rnd looks at one column"
+            raise Unsound(what, "wrap the env, for instance with gymnasium's FlattenObservation")
         for name in ("reward", "next_obs"):
             if name not in schema:
                 raise Unsound(f"the data has no column '{name}'", "connect a collector")

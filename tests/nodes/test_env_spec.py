@@ -8,7 +8,8 @@ from gymnasium import spaces
 
 from flowrl.batch import Column
 from flowrl.node import Unsound
-from flowrl.nodes.envs.spec import column, columns_of
+from flowrl.nodes.envs.spec import column, columns_of, observed
+from flowrl.nodes.observations import Nested
 
 
 def test_observations_of_double_precision_become_single() -> None:
@@ -57,9 +58,45 @@ def test_discrete_values_that_do_not_begin_at_zero_are_refused(space: spaces.Spa
         column(space, "action")
 
 
-def test_a_nested_space_is_refused_with_what_to_do() -> None:
-    with pytest.raises(Unsound, match=r"observations are a Dict space, .*; wrap the env so that"):
-        column(spaces.Dict({"a": spaces.Discrete(2)}), "observation")
+def test_nested_actions_are_refused_with_what_to_do() -> None:
+    with pytest.raises(
+        Unsound, match=r"actions are a Dict space, .*; wrap the env so that its act"
+    ):
+        column(spaces.Dict({"a": spaces.Discrete(2)}), "action")
+
+
+def test_the_leaves_of_nested_observations_are_named_by_their_way_down() -> None:
+    inner = spaces.Dict({"pos": spaces.Box(-1, 1, (2,), np.float64), "on": spaces.MultiBinary(3)})
+    pair = spaces.Tuple([spaces.Discrete(4), spaces.Box(0, 255, (5, 5, 3), np.uint8)])
+    found = observed(spaces.Dict({"robot": inner, "seen": pair}))
+    assert isinstance(found, Nested)
+    assert found.columns == {
+        "robot/on": Column("int8", (3,)),
+        "robot/pos": Column("float32", (2,)),
+        "seen/0": Column("int64"),
+        "seen/1": Column("uint8", (5, 5, 3)),
+    }
+    assert found.columns["seen/0"].n == 4
+    assert found.dtype.itemsize == 3 + 8 + 8 + 75
+
+
+@pytest.mark.parametrize(
+    ("space", "what"),
+    [
+        (spaces.Dict({"a/b": spaces.Discrete(2)}), r"have the key 'a/b'; a key is not empty and"),
+        (spaces.Dict({"": spaces.Discrete(2)}), "have the key ''"),
+        (spaces.Dict({}), "observations are an empty space"),
+        (
+            spaces.Dict({"a": spaces.Tuple([spaces.Text(3)])}),
+            r"'a/0': observations are a Text space, which is not supported; .* a Dict or Tuple of",
+        ),
+    ],
+)
+def test_nested_observations_that_cannot_be_columns_are_told(
+    space: spaces.Space, what: str
+) -> None:
+    with pytest.raises(Unsound, match=what):
+        observed(space)
 
 
 def test_a_subclass_of_a_space_counts_as_that_space() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.errors import NodeError, UsageError
+from flowrl.errors import NodeError
 
 MIXED = "collector=process,evaluator=thread"
 
@@ -103,10 +103,3 @@ def test_a_killed_process_ends_the_run_and_is_named(tmp_path: Path) -> None:
     assert json.loads(out)["status"] == "failed"
     assert "site 'process:collector' has ended: its process was killed by SIGKILL" in err
     assert not Path(f"/proc/{child}").exists()
-
-
-def test_linked_nodes_are_not_put_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="collector, envs are linked and put on different sites"):
-        flowrl.load("cartpole_dqn").run(
-            placement="envs=process,collector=thread", out=tmp_path / "r"
-        )

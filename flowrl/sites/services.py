@@ -1,0 +1,199 @@
+"""Links across sites: in a service's place stands a stub that calls it there.
+
+A call belongs to the firing of its client, wherever the service lives: what the service tells meanwhile comes with
+the answer, and what it raises is raised again at the client's. So a run is the same as if both shared a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowrl.channels import Bound, Receiver, Sender
+from flowrl.channels.calls import Caller, Desk
+from flowrl.checks.order import own_services
+from flowrl.context import Context
+from flowrl.engine.runner import RAISED
+from flowrl.engine.wiring import Wired
+from flowrl.graph import Edge, Graph
+from flowrl.node import Node
+from flowrl.ports import Service
+from flowrl.sites.layout import Layout
+from flowrl.sites.records import Records
+from flowrl.sites.words import error_words, raised_there, record_data, record_of
+
+if TYPE_CHECKING:
+    from flowrl.sites.home import Waiting
+
+HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
+RENEW = "(renew)"  # the same: make it anew
+BOUND = Bound(tokens=2)  # a call, and one that was given up
+
+Contexts = Mapping[str, Context]  # those of a service and of the services that it calls, by key
+Answer = tuple[bool, Any, list[Any]]  # whether it worked; the value or the error; what was told
+
+
+class Stub:
+    """What a client holds in the place of a service that lives elsewhere."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        service, ask = self._line.service, self._line.ask
+        if name not in service.methods:
+            offers = ", ".join(service.methods)
+            raise AttributeError(
+                f"the service '{service.type}' offers {offers}; it has no '{name}'"
+            )
+        return lambda *arguments, **named: ask(name, *arguments, **named)
+
+
+class Line:
+    """The client's end of a link."""
+
+    def __init__(self, service: Service, site: str, call: Caller, told: Contexts) -> None:
+        self.service, self._site, self._call, self._told = service, site, call, told
+        self._records = Records(service.values)
+
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the service, or say one of the words above."""
+        plain = self._records.plain
+        worked, value, told = self._call((method, plain(list(arguments)), plain(named)))
+        for key, counted, records in told:
+            context = self._told[key]
+            if counted is not None:
+                context.count(*counted)
+            for record in records:
+                context.tell(record_of(record))
+        if not worked:
+            raise raised_there(self._site, value)
+        return self._records.whole(value)
+
+
+class Counter:
+    """The service's end of a link."""
+
+    def __init__(
+        self,
+        service: Service,
+        node: Callable[[], Node],
+        renew: Callable[[], None],
+        told: Contexts,
+        waiting: Waiting,
+    ) -> None:
+        self._service, self._node, self._renew = service, node, renew
+        self._told, self._waiting = told, waiting
+        self._records = Records(service.values)
+
+    def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Answer:
+        """Do what is asked; what goes wrong is the client's to hear."""
+        try:
+            with self._waiting.serving():
+                value = self._records.plain(self._do(*request))
+        except RAISED as error:
+            return self.failed(error)
+        return True, value, self._meanwhile()
+
+    def failed(self, error: BaseException) -> Answer:
+        """The answer where something went wrong, or where the answer cannot be sent."""
+        return False, error_words(error), self._meanwhile()
+
+    def _do(self, method: str, arguments: list[Any], named: dict[str, Any]) -> Any:
+        if method == HELLO:
+            return None
+        if method == RENEW:
+            return self._renew()
+        if method not in self._service.methods:
+            raise AttributeError(f"the service '{self._service.type}' has no '{method}'")
+        whole = self._records.whole
+        return getattr(self._node(), method)(*whole(arguments), **whole(named))
+
+    def _meanwhile(self) -> list[Any]:
+        """What was counted and told since the last answer."""
+        told: list[Any] = []
+        for key, context in self._told.items():
+            did, records = context.take_count(), context.take_records()
+            if did is not None or records:
+                counted = None if did is None else [did.env_steps, did.episodes]
+                told.append([key, counted, [record_data(record) for record in records]])
+        return told
+
+
+class Calls:
+    """The links between a site and the others."""
+
+    def __init__(self, graph: Graph, layout: Layout, site: str, waiting: Waiting) -> None:
+        self._graph, self._layout, self._site, self._waiting = graph, layout, site, waiting
+        self._told_by_client = {
+            own
+            for name, spec in graph.nodes.items()
+            if spec.fires
+            for own in own_services(graph, name)
+        }
+        self._callers: dict[str, Caller] = {}
+        self._desks: dict[str, tuple[Receiver, Sender]] = {}
+        self._stubs: dict[str, Stub] = {}
+        for edge in graph.edges:
+            if edge.kind == "link":
+                for replica in range(graph.nodes[edge.to.node].replicas):
+                    self._open(edge, replica)
+
+    def _open(self, edge: Edge, replica: int) -> None:
+        """The lanes of a link with one end here: before any mail comes, as a client may be early."""
+        name, exchange = _name(edge, replica), self._waiting.exchange
+        client = self._layout.where[edge.to.node, replica]
+        server = self._layout.where[edge.source.node, replica]
+        if client == self._site != server:
+            requests = exchange.sender(f"{name}?", server, bound=BOUND)
+            answers = exchange.receiver(f"{name}!", server, bound=BOUND)
+            self._callers[name] = Caller(requests, answers, self._waiting.on_call)
+        elif server == self._site != client:
+            asked = exchange.receiver(f"{name}?", client, bound=BOUND)
+            self._desks[name] = asked, exchange.sender(f"{name}!", client, bound=BOUND)
+
+    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Stub:
+        """What a client here calls; its service elsewhere is made anew if `fresh`."""
+        name = _name(edge, replica)
+        if name not in self._stubs:
+            told = self._contexts(wired, edge.source.node, replica)
+            server = self._layout.where[edge.source.node, replica]
+            line = Line(self._service(edge), server, self._callers[name], told)
+            line.ask(HELLO)
+            self._stubs[name] = Stub(line)
+        elif fresh:
+            self._stubs[name]._line.ask(RENEW)
+        return self._stubs[name]
+
+    def serve(self, wired: Wired, node: str, replica: int) -> None:
+        """A service was made here; its clients elsewhere may call."""
+        for edge in self._graph.edges:
+            name = _name(edge, replica)
+            if edge.kind == "link" and edge.source.node == node and name in self._desks:
+                told = self._contexts(wired, node, replica)
+                counter = Counter(
+                    self._service(edge),
+                    lambda: wired.services[node, replica],
+                    lambda: wired.renew_service(node, replica),
+                    told,
+                    self._waiting,
+                )
+                exchange = self._waiting.exchange
+                Desk(exchange, *self._desks[name], counter.serve, counter.failed)
+
+    def _contexts(self, wired: Wired, service: str, replica: int) -> Contexts:
+        """A service's context and those of the services it calls, if one client tells for them."""
+        names = [
+            n for n in (service, *own_services(self._graph, service)) if n in self._told_by_client
+        ]
+        found = [wired.told.setdefault((n, replica), Context(n, replica)) for n in names]
+        return {context.key: context for context in found}
+
+    def _service(self, edge: Edge) -> Service:
+        service = self._graph.nodes[edge.source.node].port(edge.source.port)
+        assert isinstance(service, Service)
+        return service
+
+
+def _name(edge: Edge, replica: int) -> str:
+    return f"{edge.to}#{replica}"

@@ -1,0 +1,131 @@
+"""What collectors have in common: envs, a policy that acts in them, and reports of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flowrl.config import Config as BaseConfig
+from flowrl.config import PartSpec, param, part
+from flowrl.node import Known, Node
+from flowrl.nodes.collectors.acting import Acting
+from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.envs.steps import Episode, episode_metrics
+from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
+from flowrl.ports import Link, Out, StateIn
+from flowrl.state import State
+
+Actor = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
+
+
+class Collector(Node):
+    """Acts with the weights that it is given; the graph's policy says what rows are."""
+
+    role = "collector"
+    envs: Any = Link("env_manager")
+    weights = StateIn("weights")
+    data = Out("samples")
+
+    class Config(BaseConfig):
+        policy: Any = part("policy", "what acts", shared="policy", phase=True)
+        log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
+
+    @classmethod
+    def described(cls, config: Any, known: Known) -> tuple[EnvSpec, Policy]:
+        """The envs that are linked, and the policy for them."""
+        spec: EnvSpec = known.links["envs"]
+        return spec, policy_for(config.policy, spec.obs, spec.action)
+
+    def setup(self) -> None:
+        """The policy of the graph says what rows are, also while another one acts."""
+        spec = self.envs.spec()
+        self._policy = policy_for(self.config.policy, spec.obs, spec.action)
+        self.envstep = 0  # env steps whose rows were given
+        self._mode: Any = None
+        self._weights: State | None = None
+        self._start()
+        self.reset_policy(self._policy)
+
+    def _start(self) -> None:
+        """Begin anew in the envs."""
+        self._acting = Acting(self.envs, self._policy.memory_columns())
+        if self._mode is not None:
+            self._acting.let(self._mode)
+        self._finished: list[Episode] = []  # since the last report
+        self._unreported = 0  # env steps since then
+        self._dropped = 0  # env steps that were lost with failed episodes, since then
+
+    def _load(self, weights: State | None) -> None:
+        if weights is not None and weights is not self._weights:
+            self._mode.load(weights)
+            self._weights = weights
+
+    def reset_policy(self, policy: Actor) -> None:
+        """From now on let another policy act; what rows mean (n-step, discount, columns) stays.
+
+        A policy, one of its modes, or how to make one (`policy.collect_mode`).
+        """
+        spec = self.envs.spec()
+        mode: Any = policy
+        if isinstance(policy, PartSpec):
+            policy = policy_for(policy, spec.obs, spec.action)
+        if isinstance(policy, Policy):
+            self._demand_columns(policy)
+            mode = policy.collect_mode
+        elif isinstance(owner := getattr(policy, "__self__", None), Policy):
+            self._demand_columns(owner)
+        self._mode = mode(self.ctx.seed_for("collect")) if callable(mode) else mode
+        self._weights = None
+        self._acting.let(self._mode)
+
+    def _demand_columns(self, policy: Policy) -> None:
+        missing = sorted(set(self._policy.collect_columns()) - set(policy.collect_columns()))
+        if missing:
+            raise ValueError(
+                f"{type(policy).__name__} does not give the column '{missing[0]}' that rows of "
+                f"{type(self._policy).__name__} have; let a policy act that does"
+            )
+
+    def reconfigure(self, policy: Any) -> None:
+        """A warm-up phase lets another policy act."""
+        self.reset_policy(policy)
+
+    def reset_env(self, envs: Any = None) -> None:
+        """Go on in new episodes, of other envs if given; steps without a row are dropped."""
+        self.envs = envs or self.envs
+        self._start()
+
+    def reset(self, policy: Actor | None = None, envs: Any = None) -> None:
+        """Begin anew with the policy and the envs that are given, or those of before."""
+        self.reset_env(envs)
+        self.reset_policy(policy or self._policy)
+
+    def _report(self, env_steps: int, episodes: Sequence[Episode], dropped: int) -> None:
+        self.envstep += env_steps
+        self.ctx.count(env_steps=env_steps, episodes=len(episodes))
+        self._finished += episodes
+        self._unreported += env_steps
+        self._dropped += dropped
+        if self._unreported >= self.config.log_every_steps and self._finished:
+            told = episode_metrics(self._finished)
+            self.ctx.metrics({**told, "dropped_steps": self._dropped} if self._dropped else told)
+            self._finished, self._unreported, self._dropped = [], 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next token depends on, beside the weights and the envs."""
+        return {
+            "envstep": self.envstep,
+            "acting": self._acting.state_dict(),
+            "mode": self._mode.state_dict() if hasattr(self._mode, "state_dict") else {},
+            "finished": [tuple(episode) for episode in self._finished],
+            "unreported": [self._unreported, self._dropped],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, with the policy that acts now."""
+        self.envstep = int(state["envstep"])
+        self._acting.load_state_dict(state["acting"])
+        if hasattr(self._mode, "load_state_dict"):
+            self._mode.load_state_dict(state["mode"])
+        self._finished = [Episode(*episode) for episode in state["finished"]]
+        self._unreported, self._dropped = state["unreported"]

@@ -1,0 +1,111 @@
+"""Whole episodes: playing each env's share of them, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.nodes.collectors.acting import Acting, Taken
+from flowrl.nodes.collectors.transitions import transitions
+
+Step = Callable[[Array], Taken]  # send these envs on, and give what some of them did
+
+
+def quotas(episodes: int, envs: int, first: int = 0) -> Array:
+    """How many episodes each env plays: as even as possible, some from `first` on one more."""
+    return episodes // envs + ((np.arange(envs) - first) % envs < episodes % envs)
+
+
+def play(step: Step, left: Array, most_steps: int) -> Iterator[Taken]:
+    """Step envs until each has played as many episodes as are `left` to it.
+
+    Which episodes count is settled before any is played. To take the first that end, wherever they
+    end, would prefer short ones. An env that has played its quota is not stepped any more.
+    An episode of more than `most_steps` may have no end, and nothing else would ever end the wait.
+    """
+    left, lengths = left.copy(), np.zeros_like(left)
+    ids = np.flatnonzero(left)
+    loops, due = 0, most_steps  # before so many nothing can be too long
+    while left.any():
+        if loops == due:
+            due = loops + _spare(lengths, most_steps)
+        loops += 1
+        taken = step(ids)
+        yield taken
+        ids = np.arange(len(left)) if taken.ids is None else taken.ids
+        lengths[ids] += 1
+        if taken.episodes:
+            ended = [episode.env_id for episode in taken.episodes]
+            left[ended] -= 1
+            lengths[ended] = 0
+            ids = ids[left[ids] > 0]
+        if len(taken.failed):
+            lengths[np.asarray(taken.failed)] = 0
+
+
+def _spare(lengths: Array, most_steps: int) -> int:
+    """How many steps the longest of the episodes under way may still take."""
+    longest = int(lengths.argmax())
+    if lengths[longest] >= most_steps:
+        raise ValueError(
+            f"env {longest}: an episode goes on after {most_steps:,} steps; give the env "
+            "`max_episode_steps`, or this node more `most_steps`"
+        )
+    return most_steps - int(lengths[longest])
+
+
+def all_at_once(acting: Acting) -> Step:
+    """Steps the envs that are left together."""
+    return lambda ids: acting.together(None if len(ids) == acting.count else ids)
+
+
+def as_ready(acting: Acting, least: int) -> Step:
+    """Steps each env as soon as it, and at least so many, are ready."""
+
+    def step(ids: Array) -> Taken:
+        if len(ids):
+            acting.send(ids)
+        return acting.receive(least=min(least, int(acting.under_way.sum())))
+
+    return step
+
+
+def in_order(steps: Sequence[Taken], envs: int) -> dict[str, Array]:
+    """The columns of all steps, env by env and each in the order of time: (1, N, …).
+
+    Of an episode that failed, nothing is left.
+    """
+    ids = np.concatenate([np.arange(envs) if s.ids is None else s.ids for s in steps])
+    order = np.argsort(ids, kind="stable")
+    names = steps[0].columns
+    found = {n: np.concatenate([s.columns[n] for s in steps])[order] for n in names}
+    if any(len(s.failed) for s in steps):
+        void = [np.isin(np.arange(envs) if s.ids is None else s.ids, s.failed) for s in steps]
+        kept = _whole(found, np.concatenate(void)[order])
+        found = {name: array[kept] for name, array in found.items()}
+    return {name: array[None] for name, array in found.items()}
+
+
+def _whole(steps: Mapping[str, Array], void: Array) -> Array:
+    """Which steps are of episodes that did not fail."""
+    ends = steps["terminated"] | steps["truncated"] | void
+    episode = np.cumsum(ends) - ends
+    return ~void[ends][episode]  # type: ignore[no-any-return]
+
+
+def episode_rows(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:
+    """The rows of whole episodes that follow each other, (1, N, …)."""
+    # Every episode has its end, so no window reaches into the next one's steps; the steps that are
+    # added at the end only make the last windows whole.
+    longer = {n: np.concatenate([a, a[:, :1].repeat(nstep - 1, 1)], 1) for n, a in steps.items()}
+    rows = transitions(longer if nstep > 1 else steps, gamma, nstep)
+    return {name: array[0] for name, array in rows.items()}
+
+
+def offsets(last: Array) -> Array:
+    """How many rows of its episode come before each row."""
+    at = np.arange(len(last))
+    begins = np.append(True, last[:-1])
+    return (at - at[begins].repeat(np.diff(np.append(at[begins], len(last))))).astype(np.int32)

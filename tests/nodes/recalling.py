@@ -1,0 +1,51 @@
+"""A policy that remembers, in numpy, whose every number can be worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.nodes.policies.policy import Policy
+from flowrl.state import State
+
+
+class Recalling(Policy):
+    """It remembers how many steps it has taken in the episode; `logp` says how many it remembers."""
+
+    class Config(BaseConfig):
+        gamma: float = param(0.5, "discount")
+        nstep: int = param(1, "n")
+        unroll_steps: int | None = param(4, "steps of an unroll")
+        burn_in_steps: int = param(0, "steps of it that the one before had, too")
+
+    def collect_columns(self) -> Schema:
+        return {"action": self.action, "logp": Column("float32")}
+
+    def memory_columns(self) -> Schema:
+        return {"memory": Column("float32", (1,))}
+
+    def learn_columns(self) -> Schema:
+        return {}
+
+    def collect_mode(self, seed: int) -> Any:
+        return RecallingAct()
+
+    def eval_mode(self, seed: int) -> Any:
+        return RecallingAct()
+
+
+class RecallingAct:
+    memory = {"memory": Column("float32", (1,))}
+
+    def load(self, state: State) -> None:
+        pass
+
+    def forward(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
+        remembered = memory["memory"]
+        logp, action = remembered[:, 0].copy(), np.zeros(len(obs), np.int64)
+        return {"action": action, "logp": logp, "memory": remembered + 1}

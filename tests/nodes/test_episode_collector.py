@@ -1,0 +1,141 @@
+"""The collector of episodes: which count, their rows, and what waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch
+from flowrl.node import Known, Unsound
+from flowrl.nodes.collectors.episode_collector import EpisodeCollector
+from flowrl.nodes.collectors.episodes import quotas
+from tests.nodes.recalling import Recalling
+from tests.nodes.scripted_envs import ScriptedEnvs
+from tests.nodes.toy_policies import Toy, weights
+
+LENGTHS = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+def collector(
+    envs: Any, n_episode: int, nstep: int = 1, policy: type = Toy, **params: Any
+) -> EpisodeCollector:
+    spec = envs.spec()
+    more = {"unroll_steps": None} if policy is Recalling else {}
+    made = policy(obs=spec.obs, action=spec.action, nstep=nstep, **more)
+    return EpisodeCollector(envs=envs, policy=made, n_episode=n_episode, **params)
+
+
+def episodes_of(batch: Batch) -> list[Batch]:
+    begins = np.flatnonzero(batch["offset"] == 0)
+    return [
+        batch.take(slice(*span)) for span in zip(begins, [*begins[1:], len(batch)], strict=True)
+    ]
+
+
+def test_a_token_is_as_described() -> None:
+    envs = ScriptedEnvs([[3], [5]])
+    node = collector(envs, 4)
+    known = Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+    facts = EpisodeCollector.describe(node.config, known)
+    batch = node.fire(weights(0))
+    assert facts.outs["data"] == dict(batch.schema)
+    assert facts.env_steps is None
+    assert len(batch) == 16
+    assert node.ctx.take_count() == (16, 4, 0)
+
+
+def test_rows_of_an_episode_are_counted_from_its_begin_and_end_with_its_end() -> None:
+    batch = collector(ScriptedEnvs([[3], [2]]), 3).fire(weights(0))
+    assert batch["offset"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert batch["obs"][:, 2].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert batch["last"].tolist() == batch["terminated"].tolist()
+    assert batch["last"].tolist() == [False, False, True] * 2 + [False, True]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    LENGTHS, st.integers(1, 9), st.integers(1, 3), st.sampled_from(["together", "ready"]), st.data()
+)
+def test_every_env_plays_its_share_of_whole_episodes_in_turn(
+    lengths: list[list[int]], n: int, nstep: int, stepping: str, data: st.DataObject
+) -> None:
+    pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 4))
+    fails = data.draw(st.dictionaries(pairs, st.integers(1, 7), max_size=4))
+    envs = ScriptedEnvs(lengths, fails)
+    node = collector(envs, n, nstep, policy=Recalling, stepping=stepping)
+    played = np.zeros(len(lengths), int)
+    seen: set[tuple[float, ...]] = set()
+    for turn in range(4):
+        before, token = envs.steps, node.fire(weights(0))
+        episodes = episodes_of(token)
+        assert len(episodes) == n == node.ctx.take_count().episodes
+        of_env = [int(e["obs"][0, 0]) for e in episodes]
+        assert of_env == sorted(of_env)
+        share = np.bincount(of_env, minlength=len(lengths))
+        assert share.tolist() == quotas(n, len(lengths), turn * n % len(lengths)).tolist()
+        played += share
+        assert played.max() - played.min() <= 1
+        for e in episodes:
+            env, number = int(e["obs"][0, 0]), int(e["obs"][0, 1])
+            lasts = lengths[env][number % len(lengths[env])]
+            assert e["obs"].tolist() == [[env, number, t] for t in range(lasts)]
+            assert e["offset"].tolist() == e["logp"].tolist() == [*range(lasts)]
+            ends = [min(t + nstep, lasts) for t in range(lasts)]
+            assert e["next_obs"][:, 2].tolist() == ends
+            assert e["terminated"].tolist() == [end == lasts for end in ends]
+            assert fails.get((env, number), lasts + 1) > lasts
+            assert (env, number) not in seen
+            seen.add((env, number))
+        if not fails:
+            assert envs.steps - before == len(token)  # no step for another token
+
+
+def test_all_steps_of_a_token_are_acted_with_the_same_weights() -> None:
+    node = collector(ScriptedEnvs([[3], [8]]), 4)
+    assert [set(node.fire(weights(w))["action"]) for w in (1, 2, 3)] == [{1}, {2}, {0}]
+
+
+def test_who_has_played_its_share_waits_for_the_others() -> None:
+    envs = ScriptedEnvs([[2], [5]])
+    collector(envs, 2).fire(weights(0))
+    assert envs.served == [2, 2, 1, 1, 1]
+
+
+def test_what_failed_is_played_again_and_counted() -> None:
+    envs = ScriptedEnvs([[3], [3]], fails={(0, 0): 3, (1, 1): 1})
+    node = collector(envs, 4, log_every_steps=1)
+    batch = node.fire(weights(0))
+    assert [e["obs"][0].tolist() for e in episodes_of(batch)] == [
+        [0, 1, 0],
+        [0, 2, 0],
+        [1, 0, 0],
+        [1, 2, 0],
+    ]
+    assert node.ctx.records[-1].values["dropped_steps"] == 4
+
+
+def test_by_hand_each_episode_is_a_table() -> None:
+    node = collector(ScriptedEnvs([[3], [2]]), 8)
+    episodes = node.collect(n_episode=3)
+    assert [len(e) for e in episodes] == [3, 3, 2]
+    assert node.envstep == 8
+
+
+def test_an_episode_without_end_is_an_error() -> None:
+    node = collector(ScriptedEnvs([[3], [50]]), 4, most_steps=20)
+    with pytest.raises(ValueError, match="env 1: an episode goes on after 20 steps"):
+        node.fire(weights(0))
+
+
+def test_a_policy_that_learns_from_unrolls_is_refused() -> None:
+    envs = ScriptedEnvs([[3]])
+    spec = envs.spec()
+    policy = Recalling(obs=spec.obs, action=spec.action)
+    with pytest.raises(Unsound, match=r"Recalling learns from unrolls.*sample_collector"):
+        EpisodeCollector(envs=envs, policy=policy)
+    with pytest.raises(Unsound, match="`least` is for"):
+        collector(envs, 2, least=2)

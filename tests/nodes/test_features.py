@@ -1,0 +1,125 @@
+"""What models make of observations: scaled bytes, one-hot, running moments; torch and numpy alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.batch import Array, Column
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.features import encoder, feature_leaves, measured, width
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.model import Heads, Linear
+from flowrl.nodes.models.torch_features import TorchFeatures
+from flowrl.nodes.models.trained import Trained
+from flowrl.nodes.observations import Nested
+from flowrl.nodes.policies.ppo import Ppo
+
+MIXED = Nested(
+    {
+        "action_mask": Column("int8", (4,), n=2),
+        "image": Column("uint8", (2, 2)),
+        "kind": Column("int64", n=3),
+        "speed": Column("float32", (2,)),
+    }
+)
+HEADS: Heads = {"q": Linear(2)}
+
+
+def some(rows: int, seed: int = 0) -> Array:
+    rng = np.random.default_rng(seed)
+    obs = MIXED.empty(rows)
+    obs["action_mask"] = 1
+    obs["image"] = rng.integers(256, size=(rows, 2, 2))
+    obs["kind"] = rng.integers(3, size=rows)
+    obs["speed"] = rng.normal(100, 20, (rows, 2))
+    return obs
+
+
+def tensors(obs: Array) -> dict[str, Any]:
+    return {leaf: torch.from_numpy(obs[leaf].copy()) for leaf in obs.dtype.names or ()}
+
+
+def test_features_are_fractions_then_one_hot_then_numbers_and_never_the_mask() -> None:
+    obs = MIXED.empty(1)
+    obs["image"], obs["kind"], obs["speed"] = [[0, 51], [255, 102]], 1, [3, -4]
+    expected = [[0, 0.2, 1, 0.4, 0, 1, 0, 3, -4]]
+    np.testing.assert_allclose(encoder(MIXED, True)(obs), expected, rtol=1e-6)
+    module = TorchFeatures(feature_leaves(MIXED), scale_bytes=True, normalise=False)
+    np.testing.assert_allclose(module(tensors(obs)), expected, rtol=1e-6)
+    assert module.width == sum(map(width, feature_leaves(MIXED).values())) == 9
+    assert not module.state_dict()
+
+
+def test_bytes_that_are_no_fractions_can_be_left_as_they_are() -> None:
+    column, obs = Column("uint8", (2,)), np.array([[3, 9]], np.uint8)
+    module = TorchFeatures({"": column}, scale_bytes=False, normalise=False)
+    for found in (encoder(column, False)(obs), module(torch.from_numpy(obs)).numpy()):
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, [[3, 9]])
+
+
+def test_only_measured_quantities_are_normalised() -> None:
+    np.testing.assert_array_equal(measured(feature_leaves(MIXED)), [False] * 7 + [True] * 2)
+
+
+def test_what_acts_normalises_as_what_learns() -> None:
+    model = Mlp(hidden=[8], normalise_obs=True)
+    net = Trained(model.build(MIXED, HEADS, 3))
+    acts = model.infer(MIXED, HEADS, ["q"])
+    for seed in range(3):
+        acts.load({k: v for k, v in net.weights().items() if model.acts_with(["q"], k)})
+        obs = some(50, seed)
+        with torch.no_grad():
+            heads = net(tensors(obs))["q"].numpy()
+        np.testing.assert_allclose(acts(obs)["q"], heads, rtol=1e-4, atol=1e-5)
+        net.observe(tensors(obs))
+
+
+def test_normalised_features_have_mean_zero_and_deviation_one() -> None:
+    module = TorchFeatures(feature_leaves(MIXED), scale_bytes=True, normalise=True)
+    obs = some(500)
+    for part in np.array_split(obs, 7):
+        module.observe(tensors(part))
+    found = module(tensors(obs)).numpy()[:, -2:]
+    np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(found.std(0), 1, rtol=1e-5)
+    far = some(1)
+    far["speed"] = 1e9
+    np.testing.assert_array_equal(module(tensors(far))[0, -2:], 10)
+
+
+def test_moments_are_weights_and_checkpoints_hold_them() -> None:
+    model = Mlp(hidden=[8], normalise_obs=True)
+    net, other = (Trained(model.build(MIXED, HEADS, seed)) for seed in (1, 2))
+    net.observe(tensors(some(20)))
+    moments = [f"features.moments.{name}" for name in ("count", "mean", "squares")]
+    assert set(moments) <= set(net.weights())
+    other.load_state_dict(net.state_dict())
+    np.testing.assert_array_equal(other.weights()[moments[1]], net.weights()[moments[1]])
+    frozen = net.frozen()
+    net.observe(tensors(some(20, 5)))
+    assert not np.array_equal(frozen.weights()[moments[1]], net.weights()[moments[1]])
+    frozen.follow(net)
+    np.testing.assert_array_equal(frozen.weights()[moments[1]], net.weights()[moments[1]])
+
+
+@pytest.mark.parametrize("iters", [1, 3])
+def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
+    """The likelihoods that acting saw are those that learning begins with: the ratio is 1."""
+    envs = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=4)
+    spec = envs.spec()
+    model = Mlp(hidden=[16], normalise_obs=True)
+    policy = Ppo(obs=spec.obs, action=spec.action, model=model, lr=1e-9, epochs=1)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=64)
+    learner = Learner(policy=policy)
+    for _ in range(iters):
+        told = learner._mode.forward(collector.fire(learner.state()), {"lr": 1e-9})
+        assert float(told.metrics["kl"]) < 1e-9
+    assert learner.state().arrays["features.moments.count"] == 64 * iters

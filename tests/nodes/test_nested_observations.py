@@ -1,0 +1,172 @@
+"""Nested observations: structured between env and batch, one column a leaf within it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flowrl
+from flowrl.batch import Batch, Column
+from flowrl.node import Known
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.model import ModuleModel
+from flowrl.nodes.observations import Nested, flat, leaf_of, observed_in, taken, under
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.random import Random
+
+LEAVES = ["camera", "pair/0", "pair/1"]
+PAIR = Nested({"a": Column("uint8", (3,)), "b": Column("float32")})
+
+
+def envs_of(count: int = 3, **kwargs: object) -> BaseEnvManager:
+    part = Gymnasium(id="tests.nodes.nested_envs:Nested", kwargs=kwargs)
+    return BaseEnvManager(env=part, count=count, seed=2)
+
+
+def policy_of(cls: type[Policy], envs: BaseEnvManager, **params: object) -> Policy:
+    spec = envs.spec()
+    return cls(obs=spec.obs, action=spec.action, **params)
+
+
+def test_an_env_manager_gives_structured_arrays() -> None:
+    envs = envs_of()
+    obs = envs.reset()
+    assert obs.shape == (3,)
+    assert obs.dtype.names == tuple(LEAVES)
+    assert obs["camera"].shape == (3, 6, 6, 1)
+    stepped = envs.advance(obs["pair/0"])
+    np.testing.assert_array_equal(stepped.reward, 1)
+    np.testing.assert_array_equal(stepped.obs["camera"], 10)
+    np.testing.assert_allclose(stepped.obs["pair/1"], [[0.1, -0.5]] * 3)
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [
+        ("nan", r"step 2: 'pair/1': the observation is not finite"),
+        ("lacks", r"step 2: the observation has no 'pair/0', which its space promises"),
+        ("no tuple", r"step 2: the observation has no 'pair/0', which its space promises"),
+    ],
+)
+def test_a_leaf_that_is_not_as_promised_is_named(broken: str, what: str) -> None:
+    envs = envs_of(broken=broken)
+    envs.reset()
+    envs.advance(np.zeros(3, np.int64))
+    with pytest.raises(EnvError, match=what):
+        envs.advance(np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("nstep", [1, 3])
+def test_each_leaf_is_a_column_of_the_rows_as_described(nstep: int) -> None:
+    envs = envs_of()
+    policy = policy_of(Dqn, envs, nstep=nstep)
+    node = SampleCollector(envs=envs, policy=policy, n_sample=31, seed=1)
+    known = Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+    described = node.describe(node.config, known).outs["data"]
+    batch = node.fire(Learner(policy=policy).state())
+    assert batch.schema == described
+    assert {f"obs/{leaf}" for leaf in LEAVES} <= set(batch)
+    inside = ~(batch["last"] | batch["terminated"])
+    steps = batch["next_obs/pair/1"][inside, 0] - batch["obs/pair/1"][inside, 0]
+    np.testing.assert_allclose(steps, nstep / 10, atol=1e-6)
+    assert all(batch[name].flags.c_contiguous for name in batch)
+
+
+@pytest.mark.parametrize("cls", [Dqn, Ppo])
+def test_policies_learn_from_the_leaf_that_matters(cls: type[Policy]) -> None:
+    envs = envs_of(count=8)
+    if cls is Dqn:
+        params = {"gamma": 0.0, "epsilon_end": 0.3, "epsilon_decay_steps": 400}
+    else:
+        params = {"gamma": 0.0, "lr": 3e-3}
+    policy = policy_of(cls, envs, **params)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=128, seed=1)
+    buffer, learner = NaiveReplayBuffer(seed=1), Learner(policy=policy, seed=1)
+    for _ in range(30):
+        batch = collector.fire(learner.state())
+        if cls is Ppo:
+            learner.train(batch, 128)
+            continue
+        buffer.push(batch)
+        for _ in range(4):
+            learner.train(buffer.sample(), 32)
+    greedy = policy.eval_mode(0)
+    greedy.load(learner.state())
+    obs = envs.reset()
+    np.testing.assert_array_equal(greedy.forward(obs)["action"], obs["pair/0"])
+
+
+def test_a_module_of_ones_own_gets_tensors_by_leaf() -> None:
+    envs = envs_of()
+    model = ModuleModel(path="tests.nodes.nested_module:ByLeaf")
+    policy = policy_of(Dqn, envs, model=model, dueling=False)
+    learner = Learner(policy=policy)
+    rows = SampleCollector(envs=envs, policy=policy, n_sample=30).fire(learner.state())
+    before = learner.state().arrays["q.weight"].copy()
+    learner.train(rows)
+    assert not np.array_equal(before, learner.state().arrays["q.weight"])
+
+
+def test_the_random_policy_does_not_care() -> None:
+    envs = envs_of()
+    mode = policy_of(Random, envs).collect_mode(0)
+    assert mode.forward(envs.reset())["action"].shape == (3,)
+
+
+def test_columns_lead_back_to_what_was_observed() -> None:
+    columns = under("obs", PAIR)
+    assert list(columns) == ["obs/a", "obs/b"]
+    assert observed_in(columns, "obs") == PAIR
+    assert observed_in({"obs": Column("float32")}, "obs") == Column("float32")
+    assert observed_in(columns, "next_obs") is None
+
+
+def test_rows_of_a_batch_are_taken_by_leaf() -> None:
+    array = PAIR.empty(4)
+    array["a"], array["b"] = 7, np.arange(4)
+    batch = Batch(flat({"obs": array, "reward": np.arange(4.0)}))
+    assert list(batch) == ["obs/a", "obs/b", "reward"]
+    some = taken(batch, "obs", np.array([3, 1]))
+    assert isinstance(some, dict)
+    np.testing.assert_array_equal(some["b"], [3, 1])
+    with pytest.raises(KeyError, match="no column 'next_obs'; there are obs/a, obs/b, reward"):
+        taken(batch, "next_obs")
+
+
+def test_a_leaf_is_found_in_dictionaries_and_tuples() -> None:
+    assert leaf_of({"a": ({"b": 3},)}, "a/0/b") == 3
+    with pytest.raises(TypeError, match="a set where a tuple was promised"):
+        leaf_of({1, 2}, "0")
+
+
+GRAPH = """
+extends: cartpole_dqn
+env: {id: "tests.nodes.nested_envs:Nested", max_episode_steps: 4}
+nodes: {evaluator: {stop_value: null, episodes: 3}}
+"""
+
+
+def test_a_graph_with_nested_observations_runs_alike_in_processes(tmp_path: Path) -> None:
+    (tmp_path / "g.yaml").write_text(GRAPH)
+    runs = [
+        flowrl.load(tmp_path / "g.yaml").run(
+            train_iters=100, out=tmp_path / place, placement=place, seed=1
+        )
+        for place in ("serial", "processes")
+    ]
+    assert runs[0].digest == runs[1].digest
+
+
+def test_a_node_that_looks_at_one_column_says_so(tmp_path: Path) -> None:
+    (tmp_path / "g.yaml").write_text(GRAPH.replace("cartpole_dqn", "cartpole_dqn_rnd"))
+    [problem] = flowrl.load(tmp_path / "g.yaml").check().problems
+    assert "observations are nested, and rnd looks at one column" in problem.what

@@ -1,0 +1,181 @@
+"""Unrolls of a fixed length, and what a recurrent policy remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.config import PartSpec
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.policies.policy import policy_of_rows
+from tests.nodes.recalling import Recalling
+from tests.nodes.scripted_envs import ScriptedEnvs
+from tests.nodes.toy_policies import Toy, weights
+
+LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+def collector(
+    envs: Any, n_sample: int, stepping: str = "together", **params: Any
+) -> SampleCollector:
+    spec = envs.spec()
+    policy = Recalling(obs=spec.obs, action=spec.action, **params)
+    return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, stepping=stepping)
+
+
+def known(envs: Any) -> Known:
+    return Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+
+
+def test_a_row_is_an_unroll_as_described() -> None:
+    envs = ScriptedEnvs([[6]] * 2)
+    node = collector(envs, n_sample=8, unroll_steps=4)
+    facts = SampleCollector.describe(node.config, known(envs))
+    batch = node.fire(weights(0))
+    assert facts.outs["data"] == dict(batch.schema)
+    assert facts.rows == {"data": 2} == {"data": len(batch)}
+    assert facts.env_steps == 8 == node.ctx.take_count().env_steps
+    assert batch["obs"].shape == (2, 4, 3)
+    assert batch["memory"].shape == (2, 1)  # as it was at the unroll's first step
+
+
+def test_unrolls_go_on_where_the_last_one_ended_through_the_ends_of_episodes() -> None:
+    node = collector(ScriptedEnvs([[6]]), n_sample=4, unroll_steps=4)
+    tokens = [node.fire(weights(0)) for _ in range(3)]
+    assert [t["obs"][0, :, 2].tolist() for t in tokens] == [
+        [0, 1, 2, 3],
+        [4, 5, 0, 1],
+        [2, 3, 4, 5],
+    ]
+    assert [t["memory"][0, 0] for t in tokens] == [0, 4, 2]
+    assert [t["last"][0].tolist() for t in tokens] == [
+        [False, False, False, True],
+        [False, True, False, True],
+        [False, False, False, True],
+    ]
+    assert tokens[1]["terminated"][0].tolist() == [False, True, False, False]
+
+
+def test_a_burn_in_repeats_the_end_of_the_unroll_before() -> None:
+    node = collector(ScriptedEnvs([[20]]), n_sample=3, unroll_steps=5, burn_in_steps=2)
+    tokens = [node.fire(weights(0)) for _ in range(3)]
+    assert [t["obs"][0, :, 2].tolist() for t in tokens] == [
+        [0, 1, 2, 3, 4],
+        [3, 4, 5, 6, 7],
+        [6, 7, 8, 9, 10],
+    ]
+    assert [t["memory"][0, 0] for t in tokens] == [0, 3, 6]
+    assert node.ctx.take_count().env_steps == 9  # the new ones
+
+
+def test_windows_of_rewards_reach_beyond_an_unroll() -> None:
+    node = collector(ScriptedEnvs([[20]]), n_sample=3, unroll_steps=3, nstep=3)
+    assert node.fire(weights(0))["reward"].tolist() == [[1.75, 1.75, 1.75]]
+    assert node.envs.steps == 5
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    LENGTHS,
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(0, 3),
+    st.integers(1, 3),
+    st.sampled_from(["together", "ready"]),
+    st.data(),
+)
+def test_unrolls_are_consecutive_and_none_is_lost_or_given_twice(
+    lengths: list[list[int]],
+    pieces: int,
+    length: int,
+    burn_in: int,
+    nstep: int,
+    stepping: str,
+    data: st.DataObject,
+) -> None:
+    burn_in = min(burn_in, length - 1)
+    pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 3))
+    fails = data.draw(st.dictionaries(pairs, st.integers(1, 6), max_size=3))
+    envs = ScriptedEnvs(lengths, fails)
+    n = pieces * (length - burn_in)
+    node = collector(envs, n, stepping, unroll_steps=length, burn_in_steps=burn_in, nstep=nstep)
+    seen: dict[float, list[tuple[float, ...]]] = {}
+    for _ in range(4):
+        batch = node.fire(weights(0))
+        assert len(batch) == pieces
+        assert batch["last"][:, -1].all()
+        for k in range(pieces):
+            steps = [tuple(s) for s in batch["obs"][k].tolist()]
+            assert len({s[0] for s in steps}) == 1
+            assert batch["memory"][k, 0] == steps[0][2]  # zero where an episode begins
+            assert batch["logp"][k].tolist() == [s[2] for s in steps]
+            before = seen.setdefault(steps[0][0], [])
+            new = [s for s in steps if s not in before]
+            assert steps == sorted(steps)
+            if not fails:
+                assert len(new) == length - (burn_in if before else 0)
+                assert steps[: length - len(new)] == before[len(before) - (length - len(new)) :]
+            before += new
+    for env, steps in seen.items():
+        assert steps == sorted(set(steps))
+        if not fails:
+            of_env = lengths[int(env)]
+            episodes = range(int(steps[-1][1]) + 1)
+            all_steps = [(env, k, t) for k in episodes for t in range(of_env[k % len(of_env)])]
+            assert steps == all_steps[: len(steps)]
+
+
+def test_halves_remember_as_all_together_do() -> None:
+    nodes = [
+        collector(ScriptedEnvs([[3, 4], [5], [2, 6]]), n_sample=24, stepping=way)
+        for way in ("together", "halves")
+    ]
+    for _ in range(3):
+        first, second = (node.fire(weights(0)) for node in nodes)
+        assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_a_policy_that_remembers_nothing_fills_a_buffer_for_one_that_does() -> None:
+    envs = ScriptedEnvs([[6]] * 2)
+    node = collector(envs, n_sample=8)
+    spec = envs.spec()
+    node.reset_policy(Toy(obs=spec.obs, action=spec.action))
+    batch = node.fire(weights(1))
+    assert set(batch["action"].ravel()) == {1}
+    assert batch["memory"].tolist() == [[0.0], [0.0]]
+    node.reset_policy(node._policy)  # it begins anew, wherever the episodes are
+    assert node.fire(weights(1))["logp"].tolist() == [[0, 1, 0, 1]] * 2
+
+
+def test_a_buffer_holds_unrolls_as_rows() -> None:
+    node = collector(ScriptedEnvs([[6]] * 2), n_sample=8)
+    buffer = NaiveReplayBuffer(size=4, batch_size=3)
+    for _ in range(3):
+        buffer.push(node.fire(weights(0)))
+    assert buffer.count == 4
+    assert buffer.sample()["obs"].shape == (3, 4, 3)
+
+
+def test_a_learners_policy_knows_what_a_step_is() -> None:
+    envs = ScriptedEnvs([[6]])
+    node = collector(envs, n_sample=4)
+    rows = SampleCollector.describe(node.config, known(envs)).outs["data"]
+    spec = PartSpec("recalling", Recalling, Recalling.Config())
+    policy = policy_of_rows(spec, rows["obs"], rows["action"])
+    assert (policy.obs, policy.action) == (envs.spec().obs, envs.spec().action)
+    assert policy.action.n == 3
+
+
+def test_a_token_holds_whole_unrolls() -> None:
+    envs = ScriptedEnvs([[6]])
+    with pytest.raises(Unsound, match=r"10 env steps are not whole unrolls of 4 .*take 8"):
+        collector(envs, n_sample=10)
+    node = collector(envs, n_sample=8)
+    with pytest.raises(ValueError, match="6 env steps are not whole unrolls"):
+        node.collect(6)

@@ -1,0 +1,146 @@
+"""Small services, and nodes that call them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.batch import Array, Batch
+from flowrl.config import Config, param
+from flowrl.node import Facts, Known, Node
+from flowrl.ports import In, Link, Out, Service
+from tests.engine.toy_nodes import TABLE, table
+
+
+class Draw(NamedTuple):
+    """What a deep well gives."""
+
+    number: int
+    depths: list[tuple[int, ...]]
+    water: Array
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How deep to draw."""
+
+    metres: int
+
+
+class Secret(NamedTuple):
+    """A named tuple that its service does not name."""
+
+    word: str
+
+
+class DeepWell(Node):
+    """A service with a life: random numbers, lines, metrics, counts; and ways to fail."""
+
+    water = Service("deep", methods=("draw", "whisper", "verdict"), values=(Draw, Depth))
+
+    class Config(Config):
+        dry_at: int = param(0, "this draw fails (0: none)", ge=0)
+        tells_early: bool = param(False, "tell something while it is made")
+
+    def setup(self) -> None:
+        self.drawn = 0
+        self.rng = self.ctx.rng("water")
+        if self.config.tells_early:
+            self.ctx.log("dug")
+
+    def draw(self, depth: Depth, *, quietly: bool = False) -> Draw:
+        self.drawn += 1
+        self.ctx.count(episodes=1)
+        if not quietly:
+            self.ctx.log(f"draw {self.drawn} from {depth.metres}")
+            self.ctx.metrics({"drawn": self.drawn})
+        if self.drawn == self.config.dry_at and not self.ctx.restarts:
+            raise ValueError(f"dry after {self.drawn}")
+        water = self.rng.random(depth.metres)
+        return Draw(self.drawn, [(self.drawn, depth.metres), ()], water)
+
+    def whisper(self) -> Secret:
+        return Secret("hush")
+
+    def verdict(self, number: int) -> None:
+        if self.drawn == number:
+            self.ctx.verdict(f"drawn {number}")
+
+    def unlisted(self) -> None:
+        raise AssertionError("this is no method of the service")
+
+
+class Unmade(DeepWell):
+    """A service that cannot be made."""
+
+    def setup(self) -> None:
+        raise OSError("no ground")
+
+
+class Pump(Node):
+    """A service that calls another."""
+
+    well: Any = Link("deep")
+    water = Service("deep", methods=("draw",), values=(Draw, Depth))
+
+    def draw(self, depth: Depth, *, quietly: bool = False) -> Draw:
+        drawn: Draw = self.well.draw(Depth(depth.metres + 1), quietly=quietly)
+        self.ctx.log(f"pumped {drawn.number}")
+        return drawn
+
+
+class Spring(Node):
+    """A service without state, for many."""
+
+    water = Service("deep", methods=("draw",), values=(Draw, Depth), stateful=False)
+
+    class Config(Config):
+        tells: bool = param(False, "tell something in a call, which it cannot")
+
+    def draw(self, depth: Depth, *, quietly: bool = False) -> Draw:
+        if self.config.tells:
+            self.ctx.log("heard by whom?")
+        return Draw(depth.metres, [], np.ones(depth.metres))
+
+
+class Farmer(Node):
+    """A collector that draws some times in each firing."""
+
+    role = "collector"
+    well: Any = Link("deep")
+    data = Out("samples")
+
+    class Config(Config):
+        times: int = param(3, "draws in a firing", ge=1)
+        asks_for: str = param("", "something else to call first")
+        stops_at: int = param(0, "the draw that ends the run (0: none)", ge=0)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        return Facts(outs={"data": TABLE}, env_steps=config.times)
+
+    def fire(self) -> Batch:
+        if self.config.asks_for:
+            getattr(self.well, self.config.asks_for)()
+        for turn in range(self.config.times):
+            number, depths, water = self.well.draw(Depth(turn + 2), quietly=turn == 1)
+            self.ctx.log(f"{number} {depths} {water.sum():.6f}")
+            if self.config.stops_at:
+                self.well.verdict(self.config.stops_at)
+        self.ctx.count(env_steps=self.config.times)
+        return table(number)
+
+
+class Mill(Node):
+    """A service that fires, too."""
+
+    data = In("samples")
+    flour = Service("deep", methods=("draw",), values=(Draw, Depth))
+
+    def fire(self, data: Batch) -> None:
+        self.ctx.log("ground")
+
+    def draw(self, depth: Depth, *, quietly: bool = False) -> Draw:
+        return Draw(0, [], np.zeros(1))

@@ -1,0 +1,86 @@
+"""Values of calls as data, and back."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch, Column
+from flowrl.channels.errors import Refused, Unsendable
+from flowrl.ports import Service
+from flowrl.sites.records import Records
+from tests.channels.test_codec import there_and_back
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    inside: Any
+    label: str = ""
+
+
+RECORDS = Records((Pair, Box))
+
+VALUES = [
+    *(None, True, 3, 1.5, "word", b"bytes"),
+    [1, (2, 3), {"a": [()]}],
+    Pair(1, Pair((2,), None)),
+    Box([Pair(Box(0), ())], "deep"),
+    {"k": Pair("a", Box("b"))},
+    Column("float32", (2, 3), low=(0.0, 1.0), high=1.0),
+    (Pair, Box)[0](-1, -1),
+    (-1, 0, 1),
+]
+
+
+def through(value: Any) -> Any:
+    """As it arrives at another site."""
+    return RECORDS.whole(there_and_back(RECORDS.plain(value)))
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    for came in (RECORDS.whole(RECORDS.plain(value)), through(value)):
+        assert came == value
+        assert type(came) is type(value)
+
+
+def test_arrays_and_batches_pass_as_they_are() -> None:
+    rows = np.arange(6.0).reshape(2, 3)
+    came = through(Pair(rows, Batch({"obs": rows})))
+    assert came.left.tolist() == rows.tolist()
+    assert came.right["obs"].tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, OrderedDict(a=1), [Pair], slice(1)],
+    ids=["object", "set", "ordered", "class", "slice"],
+)
+def test_what_is_not_data_is_refused(value: Any) -> None:
+    with pytest.raises(Unsendable, match="a call cannot take or give a "):
+        RECORDS.plain([value])
+
+
+def test_a_record_that_was_not_named_is_refused() -> None:
+    with pytest.raises(Unsendable, match=r"test_records\.Box .*name it in the service's `values`"):
+        Records((Pair,)).plain(Box(1))
+
+
+@pytest.mark.parametrize("data", [(9, 1), (-2,), ("Pair", 1, 2), (True, 1), (), (1.0, 2)])
+def test_data_that_is_no_record_is_refused(data: Any) -> None:
+    with pytest.raises(Refused, match="unknown record"):
+        RECORDS.whole(data)
+
+
+def test_a_service_names_types_that_have_fields() -> None:
+    with pytest.raises(TypeError, match="int is neither a named tuple nor a dataclass"):
+        Service("s", ("draw",), values=(int,))
