@@ -26,7 +26,7 @@ WORDS: dict[str, tuple[type, ...]] = {
     "join": (int, dict),  # the protocol, and all about it (`facts`)
     "beat": (),
     "listening": (dict,),  # its ports, by site
-    "said": (str, str),  # what a site's process printed
+    "said": (str,),  # what sites print
     "ended": (str, str),  # a site, and why
     "failed": (str,),  # why it cannot do what it was told
     "left": (str,),  # why; it will say no more
@@ -35,7 +35,7 @@ WORDS: dict[str, tuple[type, ...]] = {
     "refused": (str,),  # why
     "file": (str, bytes),  # a path in the host's own folder, and a piece of what belongs there
     "listen": (list,),  # the sites that it will have
-    "start": (dict, list),  # what all of these are told, and what each is
+    "start": (dict, dict),  # what all of these are told, and what each is
     "over": (str,),  # how the run ended
 }
 

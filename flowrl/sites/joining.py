@@ -183,7 +183,7 @@ class Hosts:
         if word == "listening":
             joined.ports = dict(values[0])
         elif word == "said":
-            for line in values[1].splitlines():
+            for line in values[0].splitlines():
                 self._tell(f"[{joined.name}] {line}")
         elif word == "ended":
             joined.ended.setdefault(*values)
@@ -230,7 +230,7 @@ class Hosts:
         for joined in {id(j): j for j in self._homes.values()}.values():
             for name, piece in sent.pieces():
                 self._say(joined, "file", name, piece)
-            mine = [told[site] for site, home in self._homes.items() if home is joined]
+            mine = {site: told[site] for site, home in self._homes.items() if home is joined}
             self._say(joined, "start", {**common, **sent.told}, mine)
 
     def dead(self, site: str) -> str | None:

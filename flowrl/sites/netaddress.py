@@ -73,3 +73,13 @@ def is_number(machine: str) -> bool:
         return not ip_address(machine.partition("%")[0]).is_unspecified
     except ValueError:
         return False
+
+
+def listening(machine: str) -> tuple[socket.socket, int]:
+    """A socket at which somebody is awaited from now on, and its port."""
+    family = socket.AF_INET6 if ":" in machine else socket.AF_INET
+    try:
+        door = socket.create_server((machine, 0), family=family, backlog=1024)
+    except OSError as error:
+        raise UsageError(f"{machine}: cannot listen there: {error.strerror}") from None
+    return door, int(door.getsockname()[1])
