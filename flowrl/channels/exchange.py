@@ -12,7 +12,7 @@ from typing import Any
 
 from flowrl.channels.decode import decode, read_clock
 from flowrl.channels.errors import Late, PeerLost, Refused
-from flowrl.channels.items import ASK, BREAK, CREDIT, END, GIVEN, TOKEN, WANT, Item
+from flowrl.channels.items import ASIDE, ASK, BREAK, CREDIT, END, GIVEN, TOKEN, WANT, Item
 from flowrl.channels.mailbox import Mailbox
 from flowrl.channels.message import Lazy
 from flowrl.channels.post import Bound
@@ -39,6 +39,7 @@ class Exchange:
         self._senders: dict[str, Sender] = {}
         self._receivers: dict[str, Receiver] = {}
         self._served: list[Callable[[], None]] = []
+        self.on_aside: Callable[[str, str], None] = _no_asides
 
     def sender(self, lane: str, peer: str, epoch: int = 0, bound: Bound = BOUND) -> Sender:
         """Open the giving end of a lane; of an older epoch's lane nothing more is heard."""
@@ -146,6 +147,9 @@ class Exchange:
                 work()
 
     def _heard(self, peer: str, item: Item) -> None:
+        if item[0] == ASIDE:
+            self.on_aside(peer, item[1])
+            return
         kind, lane, epoch, number = item[:4]
         if kind in _TO_RECEIVERS:
             ends: dict[str, Any] = self._receivers
@@ -163,6 +167,10 @@ class Exchange:
     def close(self, drop: bool = False) -> None:
         """Close the mailbox; lanes that should end well were closed and settled before."""
         self.mailbox.close(drop)
+
+
+def _no_asides(peer: str, text: str) -> None:
+    raise Refused("aside")
 
 
 def _token(receiver: Receiver, number: int, item: Item) -> None:

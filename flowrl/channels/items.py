@@ -25,10 +25,11 @@ Item = list[Any]
     WANT,  # lane, epoch, number: send again from this one on
     ASK,  # lane, epoch, number: so many were sent; how many were taken?
     BREAK,  # lane, epoch, number, reason: the receiver is gone, and took in so many
+    ASIDE,  # text: of no lane; what a site does just now
     SLAB,  # number, pid, fd, slot_bytes, slots: open this shared memory
     OPENED,  # number, whether that worked
     FORGET,  # number: this shared memory is not used any more
-) = range(10)
+) = range(11)
 
 TOKEN_PARTS = 8
 _LANE = (str, int, int)
@@ -38,6 +39,7 @@ SHAPES: dict[int, tuple[type, ...]] = {
     WANT: _LANE,
     ASK: _LANE,
     BREAK: (*_LANE, str),
+    ASIDE: (str,),
     SLAB: (int, int, int, int, int),
     OPENED: (int, bool),
     FORGET: (int,),

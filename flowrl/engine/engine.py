@@ -15,6 +15,7 @@ from typing import Literal
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record
+from flowrl.engine.account import Account
 from flowrl.engine.guard import Failed, Happened, Sink
 from flowrl.engine.runner import Runner
 from flowrl.engine.teller import Teller
@@ -25,15 +26,6 @@ from flowrl.ports import StateOut
 from flowrl.state import Count, State
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What an instance has done so far."""
-
-    key: str
-    fired: int
-    busy_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +58,8 @@ class Engine(Walk):
         super().__init__(checked, self.seed)
         self._asked: tuple[Reason, str] | None = None  # a cut that somebody outside asks for
         self._deadline_s = float("inf")
+        self.began_s: float | None = None  # the first firing
+        self.ended_s: float | None = None
         self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
         self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
         part = self.program.round
@@ -95,6 +89,10 @@ class Engine(Walk):
         """Each instance, its firings and its time."""
         return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
 
+    def idle_s(self) -> dict[str, float]:
+        """One site alone waits for nobody."""
+        return {}
+
     def happened_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
         return [*self.happened.lines(), *map(str, self.wired.unclosed)]
@@ -105,12 +103,13 @@ class Engine(Walk):
 
     def run(self) -> Cut:
         """Execute the program until the earliest cut; nodes stay open for whoever looks at them."""
-        self.site.last_s = time.perf_counter()
+        self.began_s = self.site.last_s = time.perf_counter()
         if self.limits.time_s is not None:
             self._deadline_s = self.site.last_s + self.limits.time_s
         try:
             self.walk()
         except _Cut as cut:
+            self.ended_s = time.perf_counter()
             self.happened.dropped = self.wired.dropped()
             return Cut(cut.reason, cut.why, self.rounds, self.done)
         raise AssertionError("the program ended without a cut")

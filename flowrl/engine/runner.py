@@ -10,6 +10,7 @@ from flowrl.context import Context
 from flowrl.engine.outputs import Outputs
 from flowrl.engine.streams import Push, Queue, Take, nothing, nowhere
 from flowrl.engine.teller import Teller
+from flowrl.engine.waits import Wait
 from flowrl.errors import NodeError
 from flowrl.graph import NodeSpec
 from flowrl.node import Node
@@ -25,7 +26,7 @@ RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.ex
 class Site:
     """One thread of execution: where it is in the program, and when its last firing ended."""
 
-    __slots__ = ("at", "last_s", "phase", "round", "rounds")
+    __slots__ = ("at", "last_s", "phase", "round", "rounds", "waiting", "waits")
 
     def __init__(self) -> None:
         self.phase = ""  # "warm-up 1, ", or nothing
@@ -33,6 +34,8 @@ class Site:
         self.rounds = 0  # whole rounds so far, those of the warm-up too
         self.at: Position = (0,)  # where in the program: see `Engine.position`
         self.last_s = time.perf_counter()  # the next firing's time starts here
+        self.waits: list[Wait] = []  # all that it may ever have to wait for
+        self.waiting: tuple[Wait, float] | None = None  # for what it waits now, and since when
 
 
 class Runner:

@@ -106,6 +106,11 @@ class Walk:
         return (*self.site.at, step.slot, step.replica, step.who.fired) if step else self.site.at
 
     @property
+    def turn(self) -> Step | None:
+        """Whose turn it is (of a paced part: there)."""
+        return self._step
+
+    @property
     def has_verdict(self) -> bool:
         """Whether a verdict was given, and all that its firing paces has fired."""
         return self._verdict is not None and len(self.site.at) <= self._verdict_depth

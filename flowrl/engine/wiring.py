@@ -46,7 +46,7 @@ class Home:
         """A queue that another site empties."""
         raise AssertionError("everything lives here")
 
-    def joined(self, queues: list[Queue]) -> Queue:
+    def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
         """Several queues as one that gives what comes first."""
         raise AssertionError("everything lives here")
 
@@ -326,7 +326,8 @@ def _shared(wired: Wired, edge: Edge, lanes: dict[Lane, Queue], sources: int) ->
         mine = [lane for lane in lanes if lane[2] == replica]
         apart = [ln for ln in mine if not home.has(edge.sources[ln[0]].node, ln[1])]
         queue = _queue(wired.checked, edge, sources)
-        whole = home.joined([queue, *(lanes[lane] for lane in apart)]) if apart else queue
+        queues = [queue, *(lanes[lane] for lane in apart)]
+        whole = home.joined(edge, replica, queues) if apart else queue
         found |= {lane: whole if lane in apart else queue for lane in mine}
         if apart:  # what is taken is taken from the whole
             found[min(mine)] = whole

@@ -95,7 +95,7 @@ class LiveDisplay(Watcher):
         from rich.console import Group
         from rich.text import Text
 
-        if run.fires_from_s is None:
+        if run.engine is None or run.engine.began_s is None:
             return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
         note = [Text(self._note, style="yellow")] if self._note else []
         return Group(Text(self.headline(run), style="bold"), node_table(run), *note)

@@ -18,7 +18,7 @@ import errno
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -139,15 +139,13 @@ class RunFolder:
             if self._board is not None:
                 self._board.add(teller.key, total.env_steps, values)
 
-    def timings(self, wall_s: float, busy_s: Mapping[str, float], now: bool = False) -> None:
+    def timings(
+        self, wall_s: float, row: Callable[[], Mapping[str, Any]], now: bool = False
+    ) -> None:
         """Where time went so far, about once a second."""
         if now or wall_s - self._last_timing_s >= TIMINGS_EVERY_S:
             self._last_timing_s = wall_s
-            row = {
-                "wall_s": round(wall_s, 6),
-                "busy_s": {k: round(v, 6) for k, v in busy_s.items()},
-            }
-            self.line("timings.jsonl", json.dumps(row))
+            self.line("timings.jsonl", json.dumps(row()))
 
     def checkpoint(self, name: str, states: Mapping[str, State], info: Mapping[str, Any]) -> None:
         """States, in a file that is whole at any moment."""

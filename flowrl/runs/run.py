@@ -10,10 +10,12 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.context import Keep, Metrics, Record, key_of
 from flowrl.draw.dot import to_dot
+from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError
@@ -77,7 +79,6 @@ class Run:
         self.folder: RunFolder | None = None
         self.engine: Engine | Coordinator | None = None
         self.begun_s = time.perf_counter()
-        self.fires_from_s: float | None = None  # when its nodes were made
         self.eval_return: float | None = None
         self.best_return: float | None = None
         self._judge = next(iter(self.graph.role("evaluator")), "")  # whose word the summary tells
@@ -91,8 +92,11 @@ class Run:
 
     @property
     def firing_s(self) -> float:
-        """Seconds since its nodes were made."""
-        return 0.0 if self.fires_from_s is None else time.perf_counter() - self.fires_from_s
+        """Seconds in which nodes fire: since they were made, until the cut."""
+        engine = self.engine
+        if engine is None or engine.began_s is None:
+            return 0.0
+        return (engine.ended_s or time.perf_counter()) - engine.began_s
 
     @property
     def done(self) -> Count:
@@ -101,7 +105,23 @@ class Run:
 
     def busy_s(self) -> dict[str, float]:
         """Seconds that each node has fired for."""
-        return {a.key: a.busy_s for a in self.engine.accounts()} if self.engine else {}
+        return {account.key: account.busy_s for account in self.accounts()}
+
+    def accounts(self) -> list[Account]:
+        """Where the time of each instance went."""
+        return self.engine.accounts() if self.engine else []
+
+    def timings(self) -> dict[str, Any]:
+        """Where time went so far, as data."""
+        accounts = self.accounts()
+        return {
+            "wall_s": round(self.wall_s, 6),
+            "busy_s": {a.key: round(a.busy_s, 6) for a in accounts},
+            "waiting_s": {a.key: _rounded(a.waiting_s) for a in accounts if a.waiting_s},
+            "blocked_s": {a.key: _rounded(a.blocked_s) for a in accounts if a.blocked_s},
+            "idle_s": _rounded(self.engine.idle_s() if self.engine else {}),
+            "site": {a.key: a.site for a in accounts},
+        }
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
@@ -127,7 +147,7 @@ class Run:
         elif isinstance(record, Keep) and record.name == "best":
             self.best_return = record.info.get("eval_return", self.best_return)
         self.folder.record(teller, record)
-        self.folder.timings(self.wall_s, self.busy_s())
+        self.folder.timings(self.wall_s, self.timings)
         self.watcher.event(self, teller, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
@@ -146,7 +166,7 @@ class Run:
             best_return=_finite(self.best_return),
             wall_s=round(wall_s, 3),
             env_steps_per_s=round(done.env_steps / wall_s, 1),
-            bottleneck=bottleneck_sentence(self.busy_s(), self.firing_s),
+            bottleneck=bottleneck_sentence(self.accounts(), self.firing_s),
             digest=digest,
             seed=self.seed,
             why=why,
@@ -178,7 +198,6 @@ class Run:
             limit_threads(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
             self.engine = Coordinator(self.checked, self, self.layout, self.seed, self.limits)
-        self.fires_from_s = time.perf_counter()
         return self.engine.run()
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
@@ -186,7 +205,7 @@ class Run:
         weights, digest = self.engine.weights(), self.engine.digest()
         if weights:
             folder.checkpoint("last", weights, {"why": cut.why})
-        folder.timings(self.wall_s, self.busy_s(), now=True)
+        folder.timings(self.wall_s, self.timings, now=True)
         self.engine.close()  # before the summary, which tells what would not close
         status = ENDS.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat(folder, cut))
@@ -237,6 +256,10 @@ def _of_another_judge(record: Record, key: str) -> Record:
     if not isinstance(record, Keep):
         return record
     return replace(record, name=f"{record.name}-{key.replace('/', '__')}")
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(s, 6) for key, s in seconds.items()}
 
 
 def _finite(value: float | None) -> float | None:

@@ -6,15 +6,12 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import sys
-from typing import Any
 
 from flowrl.channels import Exchange, Mailbox
-from flowrl.channels.keys import Keys
 from flowrl.checks.check import check
-from flowrl.sites.layout import Layout
-from flowrl.sites.netaddress import tcp
+from flowrl.sites.beacon import Beacon
+from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.site import run_site
 from flowrl.source.loading import load_text
 
@@ -26,25 +23,17 @@ def main() -> None:
     told = json.load(sys.stdin)
     _die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
-    mailbox = _mailbox(told)
+    run = bytes.fromhex(told["run"])
+    mailbox = Mailbox(told["name"], run)
+    mailbox.listen(told["addresses"][told["name"]])
+    for peer in told["peers"]:
+        mailbox.meet(peer, told["addresses"][peer])
     where = {(node, replica): site for node, replica, site in told["where"]}
     checked = check(load_text(told["graph"], told["title"]))
     layout = Layout(told["kinds"], where)
-    run_site(checked, layout, told["name"], Exchange(mailbox), told["seed"])
-
-
-def _mailbox(told: dict[str, Any]) -> Mailbox:
-    """Reachable on this machine, and from others if one of them has business here."""
-    keys = Keys.of_text(told["keys"]) if told["keys"] else None
-    mailbox = Mailbox(told["name"], bytes.fromhex(told["run"]), keys=keys)
-    mailbox.listen(told["near"])
-    if told["door"] is not None:
-        door = socket.socket(fileno=told["door"])
-        host, port = door.getsockname()[:2]
-        mailbox.listen(tcp(host, port), door.detach())
-    for peer, address in told["peers"].items():
-        mailbox.meet(peer, address)
-    return mailbox
+    beacon = Beacon(Mailbox(told["name"], run), told["addresses"][COORDINATOR])
+    run_site(checked, layout, told["name"], Exchange(mailbox), told["seed"], beacon.watch)
+    beacon.close()
 
 
 def _die_with(parent: int) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.context import Verdict
-from flowrl.engine.engine import Account, Cut, Reason, digest_of
+from flowrl.engine.account import Account
+from flowrl.engine.engine import Cut, Reason, digest_of
 from flowrl.engine.guard import Happened, Sink
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
@@ -20,6 +21,7 @@ from flowrl.sites.cuts import Cuts, Why, asked, includes, is_earlier
 from flowrl.sites.launch import SiteLost, Sites
 from flowrl.sites.layout import Layout
 from flowrl.sites.ledger import Ledger
+from flowrl.sites.watched import Watched
 from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
 
@@ -45,10 +47,12 @@ class Coordinator:
         self._granted = 0  # rounds that sites may begin
         self._ledger = Ledger()
         self._told: list[Told] = []
-        self._accounts: dict[str, Account] = {}
+        self.watched = Watched(self.sites)
         self._states: dict[str, State] = {}
         self._happened = Happened()
         self._unclosed: list[str] = []
+        self.began_s: float | None = None  # the first firing may begin
+        self.ended_s: float | None = None
         self._stop: Position | None = None
         self._why: Why = ("done", "")
         self._asked: Why | None = None
@@ -65,8 +69,12 @@ class Coordinator:
     def accounts(self) -> list[Account]:
         """Each instance, its firings and its time, in the order of the graph."""
         place = {name: at for at, name in enumerate(self.checked.graph.nodes)}
-        found = list(self._accounts.values())
+        found = self.watched.accounts()
         return sorted(found, key=lambda account: place[account.key.partition("#")[0]])
+
+    def idle_s(self) -> dict[str, float]:
+        """How long each site waited to be allowed to go on."""
+        return self.watched.idle_s()
 
     def weights(self) -> dict[str, State]:
         """The learners' states at the cut, by `learner.port`."""
@@ -103,12 +111,13 @@ class Coordinator:
         self._wait("ready", START_S)
         if self._stop is not None:
             self.sites.say("stop", *self._stop)
-        began = time.perf_counter()
+        self.began_s = began = time.perf_counter()
         while self._missing["stopped"]:
             self._grant(time.perf_counter() - began)
             self._listen()
             self._tell(self._final)
             self._look_for_cuts(time.perf_counter() - began)
+        self.ended_s = time.perf_counter()
         self._tell(None)
         self.sites.say("states")
         self._wait("states", STATES_S)
@@ -160,12 +169,11 @@ class Coordinator:
         self._cut_at(tuple(position), asked("train_iters", iters))
 
     def _on_progress(
-        self, name: str, rounds: int, did: list[Any], told: list[Any], busy: dict[str, Any]
+        self, name: str, rounds: int, did: list[Any], told: list[Any], seen: list[Any]
     ) -> None:
         self._rounds[name] = rounds
         self._ledger.add(did)
-        for key, (fired, busy_s) in busy.items():
-            self._accounts[key] = Account(key, fired, busy_s)
+        self.watched.told(name, seen)
         for one in map(as_told, told):
             self._told.append(one)
             if isinstance(one.record, Verdict):

@@ -3,82 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowrl.channels import Bound, ChannelError, Exchange, Receiver, Sender
 from flowrl.checks.check import Checked
+from flowrl.context import key_of
 from flowrl.engine.runner import Position, Site
 from flowrl.engine.streams import Awaited, Push, Queue, Take, Token, nothing
 from flowrl.engine.versions import Versions
+from flowrl.engine.waits import Wait, lane_name
 from flowrl.engine.wiring import Home, Lane, Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.layout import Layout
 from flowrl.sites.services import Calls
+from flowrl.sites.waiting import Elsewhere, Waiting
 from flowrl.state import START, State
 
-WAIT_S = 7 * 86400.0  # another site's firing may take long; whether it lives, the coordinator knows
 SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that is worked on
 STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
-
-
-class Elsewhere(BaseException):
-    """A lane ended under a firing: not the firing's fault, and not to be caught as one."""
-
-    def __init__(self, error: ChannelError) -> None:
-        self.error = error
-        super().__init__(str(error))
-
-
-class Waiting:
-    """How a site waits: not at all for what comes after the cut, which may never come."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.check: Callable[[], None] = lambda: None  # raises where the site has gone far enough
-        self._served = 0  # calls that are being answered
-
-    def on(self, lane: Sender | Receiver) -> None:
-        """Until a lane is ready."""
-        if not lane.ready():
-            self.check()
-            self.exchange.wait(lane, WAIT_S)
-
-    def on_call(self, lane: Sender | Receiver) -> None:
-        """The same for the lanes of a call, which ends with them."""
-        try:
-            self.on(lane)
-        except ChannelError as error:
-            raise Elsewhere(error) from error
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Meanwhile a call is answered, and what that waits for is not beyond the cut."""
-        self._served += 1
-        try:
-            yield
-        finally:
-            self._served -= 1
-
-    @property
-    def serves(self) -> bool:
-        """Whether a call is being answered."""
-        return self._served > 0
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Until some lane has brought this about."""
-        if not condition():
-            self.check()
-            self.exchange.wait_until(condition, (), WAIT_S)
 
 
 class Arriving(Awaited):
     """A queue that another site fills. What lies in it is here; the rest is waited for."""
 
-    def __init__(self, waiting: Waiting, receiver: Receiver, tokens: Iterable[Token] = ()) -> None:
+    def __init__(
+        self, waiting: Waiting, receiver: Receiver, wait: Wait, tokens: Iterable[Token] = ()
+    ) -> None:
         super().__init__(tokens)
-        self._waiting, self._receiver = waiting, receiver
+        self._waiting, self._receiver, self.wait = waiting, receiver, wait
 
     def popleft(self) -> Token:
         """The next token, whenever it comes."""
@@ -88,7 +41,7 @@ class Arriving(Awaited):
         """The next token from the lane."""
         receiver = self._receiver
         try:
-            self._waiting.on(receiver)
+            self._waiting.on(receiver, self.wait)
             return receiver.take()
         except ChannelError as error:
             raise Elsewhere(error) from error
@@ -106,15 +59,15 @@ class Arriving(Awaited):
 class Leaving(deque[Token]):
     """A queue that another site empties."""
 
-    def __init__(self, waiting: Waiting, sender: Sender) -> None:
+    def __init__(self, waiting: Waiting, sender: Sender, wait: Wait) -> None:
         super().__init__()
-        self._waiting, self._sender = waiting, sender
+        self._waiting, self._sender, self._wait = waiting, sender, wait
 
     def append(self, token: Token) -> None:
         """Send a token, as soon as there is room."""
         sender = self._sender
         try:
-            self._waiting.on(sender)
+            self._waiting.on(sender, self._wait)
             sender.send(*token)
         except ChannelError as error:
             raise Elsewhere(error) from error
@@ -123,8 +76,8 @@ class Leaving(deque[Token]):
 class LeavingOrLost(Leaving):
     """The same on an edge that drops: the newest token goes where there is no room for it."""
 
-    def __init__(self, waiting: Waiting, sender: Sender) -> None:
-        super().__init__(waiting, sender)
+    def __init__(self, waiting: Waiting, sender: Sender, wait: Wait) -> None:
+        super().__init__(waiting, sender, wait)
         self.dropped = 0
 
     def append(self, token: Token) -> None:
@@ -139,16 +92,16 @@ class LeavingOrLost(Leaving):
 class FirstCome(Awaited):
     """Several queues as one: whatever is here first is taken first."""
 
-    def __init__(self, waiting: Waiting, queues: list[Queue]) -> None:
+    def __init__(self, waiting: Waiting, queues: list[Queue], wait: Wait) -> None:
         super().__init__()
-        self._waiting, self._queues = waiting, queues
+        self._waiting, self._queues, self._wait = waiting, queues, wait
 
     def popleft(self) -> Token:
         """A token of any of them."""
         return super().popleft() if super().__len__() else self._first()
 
     def _first(self) -> Token:
-        self._waiting.until(lambda: any(map(len, self._queues)))
+        self._waiting.until(lambda: any(map(len, self._queues)), self._wait)
         return next(queue for queue in self._queues if len(queue)).popleft()
 
     def fill(self, tokens: int) -> None:
@@ -221,7 +174,7 @@ class SiteHome(Home):
     def __init__(self, checked: Checked, layout: Layout, name: str, exchange: Exchange) -> None:
         super().__init__()
         self._checked, self._layout, self.name = checked, layout, name
-        self._exchange, self.waiting = exchange, Waiting(exchange)
+        self._exchange, self.waiting = exchange, Waiting(exchange, self.site)
         lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
         self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
@@ -245,17 +198,22 @@ class SiteHome(Home):
     def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
-        return Arriving(self.waiting, receiver, tokens)
+        wait = self.waiting.on_input(
+            key_of(edge.to.node, lane[2]), lane_name(edge, *lane), receiver
+        )
+        return Arriving(self.waiting, receiver, wait, tokens)
 
     def giving(self, edge: Edge, lane: Lane) -> Queue:
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
-        if edge.when_full == "drop_oldest":
-            return LeavingOrLost(self.waiting, sender)
-        return Leaving(self.waiting, sender)
+        who = key_of(edge.sources[lane[0]].node, lane[1])
+        wait = self.waiting.on_output(who, lane_name(edge, *lane), sender)
+        kind = LeavingOrLost if edge.when_full == "drop_oldest" else Leaving
+        return kind(self.waiting, sender, wait)
 
-    def joined(self, queues: list[Queue]) -> Queue:
-        return FirstCome(self.waiting, queues)
+    def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
+        wait = self.waiting.on_input(key_of(edge.to.node, replica), f"any of {edge}")
+        return FirstCome(self.waiting, queues, wait)
 
     def view(self, edge: Edge, replica: int) -> Take:
         """The same view whenever a phase connects the instance anew."""
@@ -267,7 +225,8 @@ class SiteHome(Home):
         """An end of each round, or the versions that pace, or the newest."""
         peer = self._layout.where[edge.source.node, 0]
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=_STATES)
-        arriving = Arriving(self.waiting, receiver)
+        who, name = key_of(edge.to.node, replica), lane_name(edge, 0, 0, replica)
+        arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
             return Pacing(self.site, arriving).take
         if edge.latest:
@@ -302,7 +261,7 @@ class SiteHome(Home):
         """What a node that may find too few tokens does elsewhere, turn by turn."""
         peer = self._layout.where[node, 0]
         receiver = self._exchange.receiver(_attempts_name(node, self.name), peer, bound=_STATES)
-        arriving = Arriving(self.waiting, receiver)
+        arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
         return lambda: bool(arriving.popleft()[0])
 
     def told_attempts(self, node: str) -> list[Push]:
@@ -313,12 +272,13 @@ class SiteHome(Home):
 
     def _attempts_lane(self, node: str, site: str) -> Leaving:
         sender = self._exchange.sender(_attempts_name(node, site), site, bound=_STATES)
-        return Leaving(self.waiting, sender)
+        return Leaving(self.waiting, sender, self.waiting.on_telling(node, sender))
 
     def _state_lane(self, edge: Edge, replica: int) -> Leaving:
         peer = self._layout.where[edge.to.node, replica]
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=_STATES)
-        return Leaving(self.waiting, sender)
+        name = lane_name(edge, 0, 0, replica)
+        return Leaving(self.waiting, sender, self.waiting.on_output(edge.source.node, name, sender))
 
     def _elsewhere(self, edge: Edge) -> list[int]:
         replicas = range(self._checked.graph.nodes[edge.to.node].replicas)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
+import signal
+import subprocess
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from flowrl.channels import Exchange, Mailbox, Threads
 from flowrl.channels.folder import SocketFolder
 from flowrl.checks.check import Checked
 from flowrl.errors import FlowError, NodeError
-from flowrl.sites.addresses import Addresses, neighbours
 from flowrl.sites.layout import COORDINATOR, Layout
-from flowrl.sites.netaddress import tcp
-from flowrl.sites.processes import Process, door_at, end, start_process, why_ended
-from flowrl.sites.site import CONTROL, run_site
+from flowrl.sites.site import CONTROL, SiteWalk, run_site
 from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
-
-if TYPE_CHECKING:
-    from flowrl.sites.joining import Hosts
 
 PUMP_S = 0.02
 FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
@@ -35,100 +34,91 @@ class SiteLost(FlowError):
 class Sites:
     """The sites of a run, as the coordinator sees them."""
 
-    def __init__(
-        self, checked: Checked, layout: Layout, seed: int, hosts: Hosts | None = None
-    ) -> None:
+    def __init__(self, checked: Checked, layout: Layout, seed: int) -> None:
         self.checked, self.layout, self.seed = checked, layout, seed
         self.names = [name for name in layout.kinds if layout.living(name)]
-        self.hosts = hosts
         self._run = os.urandom(16)
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._threads: dict[str, threading.Thread] = {}
-        self._folder = SocketFolder() if self._kind("process") else None
-        self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
+        self._folder = SocketFolder() if "process" in layout.kinds.values() else None
+        names = (COORDINATOR, *self.names) if self._folder else ()
+        self._addresses = {n: self._folder.address(n) for n in names if self._folder}
         threads: Threads = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
+        self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
         self._closed = False
 
     def _kind(self, kind: str) -> list[str]:
-        """The sites of a kind on this machine."""
-        kinds = self.layout.kinds
-        return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
+        return [name for name in self.names if self.layout.kinds[name] == kind]
 
     def _box(self, name: str, threads: Threads) -> Mailbox:
-        box = Mailbox(name, self._run, threads, keys=self._addresses.keys(name))
-        if self._folder:
-            self._addresses.near[name] = box.listen(self._folder.address(name))
-        if self.hosts and self._addresses.is_far(name):
-            bound = box.listen(tcp(self.hosts.machine, "*"))
-            self._addresses.ports[name] = int(bound.rpartition(":")[2])
+        box = Mailbox(name, self._run, threads)
+        if name in self._addresses:
+            box.listen(self._addresses[name])
         return box
 
     # starting
 
     def start(self) -> None:
         """Start all; they are at work when they say so."""
-        processes = self._kind("process")
-        doors = {name: self._listen(name) for name in processes}
-        if self.hosts:
-            self.hosts.listen(self._addresses, self.names)
         for name, box in self._boxes.items():
-            for peer in self._addresses.peers[name]:
-                box.meet(peer, self._address(peer, name))
+            for peer in self.names if name == COORDINATOR else self._peers(name):
+                box.meet(peer, self._address(peer))
         exchange = self._exchange
         self._up = {n: exchange.receiver(f"{UP}:{n}", n, bound=CONTROL) for n in self.names}
         self._last = {n: exchange.receiver(f"{FAILED}:{n}", n, bound=CONTROL) for n in self.names}
         self._down = {n: exchange.sender(f"{DOWN}:{n}", n, bound=CONTROL) for n in self.names}
-        common = self._common()
-        for name in processes:
-            self._processes[name] = start_process({**common, **self._told(name)}, door=doors[name])
-        if self.hosts:
-            self.hosts.start(common, {n: self._told(n) for n in self.layout.hosts})
+        for name in self._kind("process"):
+            self._start_process(name)
         for name in self._kind("thread"):
             self._start_thread(name)
 
-    def _listen(self, name: str) -> socket.socket | None:
-        """Decide where a process will be reached; on the network, somebody listens there from now on."""
-        assert self._folder is not None
-        self._addresses.near[name] = self._folder.address(name)
-        if not self.hosts or not self._addresses.is_far(name):
-            return None
-        door, self._addresses.ports[name] = door_at(self.hosts.machine)
-        return door
+    def _address(self, name: str) -> str:
+        return self._boxes[name].address if name in self._boxes else self._addresses[name]
 
-    def _address(self, name: str, by: str) -> str:
-        if name in self._boxes and by in self._boxes:
-            return self._boxes[name].address
-        return self._addresses.of(name, by)
+    def _peers(self, name: str) -> list[str]:
+        """The coordinator, and the sites that a site shares an edge with."""
+        homes: dict[str, set[str]] = {}
+        for (node, _), site in self.layout.where.items():
+            homes.setdefault(node, set()).add(site)
+        found = {COORDINATOR}
+        for edge in self.checked.graph.edges:
+            for source in edge.sources:
+                starts, ends = homes[source.node], homes[edge.to.node]
+                if name in starts:
+                    found |= ends
+                if name in ends:
+                    found |= starts
+        return sorted(found - {name})
 
     def _start_thread(self, name: str) -> None:
         work = (self.checked, self.layout, name, Exchange(self._boxes[name]), self.seed)
-        thread = threading.Thread(target=run_site, args=work, name=name, daemon=True)
+        made = partial(self.walks.__setitem__, name)
+        thread = threading.Thread(target=run_site, args=(*work, made), name=name, daemon=True)
         self._threads[name] = thread
         thread.start()
 
-    def _common(self) -> dict[str, Any]:
-        """What all processes are told."""
-        return {
+    def _start_process(self, name: str) -> None:
+        told = {
+            "name": name,
             "run": self._run.hex(),
+            "parent": os.getpid(),
+            "addresses": self._addresses,
+            "peers": self._peers(name),
             "kinds": dict(self.layout.kinds),
             "where": [[node, r, site] for (node, r), site in self.layout.where.items()],
             "graph": expand(self.checked.graph),
             "title": self.checked.graph.name,
             "seed": self.seed,
         }
-
-    def _told(self, name: str) -> dict[str, Any]:
-        """What one process is told: how it is reached, and how it reaches others."""
-        addresses = self._addresses
-        keys = addresses.keys(name)
-        return {
-            "name": name,
-            "near": addresses.near.get(name, ""),
-            "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
-            "keys": keys.as_text() if keys else None,
-        }
+        command = [sys.executable, "-m", "flowrl.sites.child"]
+        # what a node prints must not get into the one line that `run --json` prints
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
+        self._processes[name] = process
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(told).encode())
+        process.stdin.close()
 
     # talking
 
@@ -137,6 +127,10 @@ class Sites:
         for name in self.names:
             self._down[name].send(list(words))
         self._exchange.flush()
+
+    def on_aside(self, hear: Callable[[str, str], None]) -> None:
+        """Call this with what is told of a site while it is busy."""
+        self._exchange.on_aside = hear
 
     def heard(self) -> list[tuple[str, list[Any]]]:
         """What sites have said meanwhile; raises what ended one of them."""
@@ -151,11 +145,9 @@ class Sites:
 
     def dead(self, name: str) -> str | None:
         """Why a site is dead, or None."""
-        if self.hosts and self.layout.host(name):
-            return self.hosts.dead(name)
         process, thread = self._processes.get(name), self._threads.get(name)
         if process is not None and process.poll() is not None:
-            return why_ended(process.returncode)
+            return _why_ended(process.returncode)
         if thread is not None and not thread.is_alive():
             return "its thread has ended"
         return None
@@ -190,7 +182,7 @@ class Sites:
                 self._down[name].send(["leave"])
         self._exchange.flush()
         for process in self._processes.values():
-            end(process, deadline)
+            _end(process, deadline)
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.1))
         self._exchange.close()
@@ -209,3 +201,22 @@ def _failure(name: str, words: list[Any]) -> FlowError:
     lost = SiteLost(f"site '{name}': {what}")
     lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
     return lost
+
+
+def _why_ended(code: int) -> str:
+    if code < 0:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process ended with status {code}"
+
+
+def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
+    """Wait a little, then be less polite."""
+    for ask in (None, process.terminate, process.kill):
+        if ask is not None:
+            ask()
+        try:
+            process.wait(max(deadline - time.monotonic(), 0.2))
+            return
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

@@ -7,23 +7,23 @@ the answer, and what it raises is raised again at the client's. So a run is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 from flowrl.channels import Bound, Receiver, Sender
 from flowrl.channels.calls import Caller, Desk
 from flowrl.checks.order import own_services
-from flowrl.context import Context
+from flowrl.context import Context, key_of
 from flowrl.engine.runner import RAISED
+from flowrl.engine.waits import lane_name
 from flowrl.engine.wiring import Wired
 from flowrl.graph import Edge, Graph
 from flowrl.node import Node
 from flowrl.ports import Service
 from flowrl.sites.layout import Layout
 from flowrl.sites.records import Records
+from flowrl.sites.waiting import Waiting
 from flowrl.sites.words import error_words, raised_there, record_data, record_of
-
-if TYPE_CHECKING:
-    from flowrl.sites.home import Waiting
 
 HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
 RENEW = "(renew)"  # the same: make it anew
@@ -80,16 +80,16 @@ class Counter:
         node: Callable[[], Node],
         renew: Callable[[], None],
         told: Contexts,
-        waiting: Waiting,
+        serving: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._service, self._node, self._renew = service, node, renew
-        self._told, self._waiting = told, waiting
+        self._told, self._serving = told, serving
         self._records = Records(service.values)
 
     def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Answer:
         """Do what is asked; what goes wrong is the client's to hear."""
         try:
-            with self._waiting.serving():
+            with self._serving():
                 value = self._records.plain(self._do(*request))
         except RAISED as error:
             return self.failed(error)
@@ -147,7 +147,11 @@ class Calls:
         if client == self._site != server:
             requests = exchange.sender(f"{name}?", server, bound=BOUND)
             answers = exchange.receiver(f"{name}!", server, bound=BOUND)
-            self._callers[name] = Caller(requests, answers, self._waiting.on_call)
+            who = key_of(edge.to.node, replica)
+            link = lane_name(edge, 0, replica, replica)
+            self._callers[name] = Caller(
+                requests, answers, self._waiting.calling(who, link, server)
+            )
         elif server == self._site != client:
             asked = exchange.receiver(f"{name}?", client, bound=BOUND)
             self._desks[name] = asked, exchange.sender(f"{name}!", client, bound=BOUND)
@@ -176,7 +180,7 @@ class Calls:
                     lambda: wired.services[node, replica],
                     lambda: wired.renew_service(node, replica),
                     told,
-                    self._waiting,
+                    self._waiting.as_service(key_of(node, replica)),
                 )
                 exchange = self._waiting.exchange
                 Desk(exchange, *self._desks[name], counter.serve, counter.failed)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from flowrl.channels import Bound, ChannelError, Exchange
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
+from flowrl.engine.glance import glance_at
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position, Runner
 from flowrl.engine.teller import Teller
@@ -17,9 +19,10 @@ from flowrl.engine.walk import Until, Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
 from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
-from flowrl.sites.home import WAIT_S, Elsewhere, SiteHome
+from flowrl.sites.home import SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.recall import Recall
+from flowrl.sites.waiting import Elsewhere
 from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data, error_words
 from flowrl.state import Count, State
 
@@ -77,6 +80,7 @@ class SiteWalk(Walk):
                 self._check()
             elif word == "states":
                 assert self._stop is not None
+                self.tell()  # where time went: services have answered calls since they had stopped
                 states = self.states_at(self._stop)
                 self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
             elif word == "leave":
@@ -104,7 +108,7 @@ class SiteWalk(Walk):
         rounds = self.site.rounds
         if not self._may_begin():
             self.tell()
-            self.exchange.wait_until(self._may_begin, (), WAIT_S)
+            self._home.waiting.idle(self._may_begin)
         stop = self._stop
         if stop is None or rounds < stop[0]:
             return None
@@ -173,8 +177,8 @@ class SiteWalk(Walk):
         """How far it is, what was done, what nodes recorded, where time went."""
         told, self._told = self._told, []
         did, self._did = self._did, []
-        busy = {r.key: [r.fired, r.busy_s] for r in self.wired.all()}
-        self.say("progress", self.site.rounds, did, [as_data(t) for t in told], busy)
+        seen = glance_at(self).as_data()
+        self.say("progress", self.site.rounds, did, [as_data(t) for t in told], seen)
         self._told_s = time.perf_counter()
 
     def states_at(self, cut: Position) -> dict[str, State]:
@@ -189,7 +193,8 @@ class SiteWalk(Walk):
         self._walking = True
         self.exchange.serve(self._check)  # again, after a call that the end had to wait for
         try:
-            self.exchange.wait_until(self._may_begin, (), WAIT_S)  # granted once all are ready
+            self.site.last_s = time.perf_counter()
+            self._home.waiting.idle(self._may_begin)  # granted once all are ready
             self._home.begin()
             self.walk()
         except Stopped:
@@ -206,17 +211,28 @@ class SiteWalk(Walk):
 
     def _wait_to_leave(self) -> None:
         try:
-            self.exchange.wait_until(lambda: self._leave, (), WAIT_S)
+            self._home.waiting.idle(lambda: self._leave, "stopped")
         except Stopped:
             return
 
 
-def run_site(checked: Checked, layout: Layout, name: str, exchange: Exchange, seed: int) -> None:
-    """One site from its making to its end; what goes wrong is told to the coordinator."""
+def run_site(
+    checked: Checked,
+    layout: Layout,
+    name: str,
+    exchange: Exchange,
+    seed: int,
+    made: Callable[[SiteWalk], None] = lambda walk: None,
+) -> None:
+    """One site from its making to its end; what goes wrong is told to the coordinator.
+
+    `made` is called with the site's walk, for whoever looks at it.
+    """
     walk: SiteWalk | None = None
     try:
         limit_threads(checked.graph.torch_threads)
         walk = SiteWalk(checked, layout, name, exchange, seed)
+        made(walk)
         limit_threads(checked.graph.torch_threads)
         walk.live()
     except Stopped:

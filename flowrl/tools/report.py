@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from flowrl.checks.check import Checked
 from flowrl.checks.program import Part
+from flowrl.engine.account import Account
 from flowrl.graph import Edge
 from flowrl.runs.result import RunResult
 
@@ -152,15 +153,33 @@ def check_json(checked: Checked) -> dict[str, object]:
     }
 
 
-def bottleneck_sentence(busy_s: Mapping[str, float], firing_s: float) -> str:
-    """Where the time of a serial run went (without making its nodes), in a sentence."""
-    shares = sorted(((s / firing_s, n) for n, s in busy_s.items() if s and firing_s), reverse=True)
-    if not shares:
+def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
+    """Where the time of a run went (without making its nodes), in a sentence."""
+    fired = [account for account in accounts if account.busy_s and firing_s]
+    if not fired:
         return "nothing fired"
-    (share, name), *others = shares
-    rest = ", ".join(f"{n} {s:.0%}" for s, n in others[:3] if s >= 0.01)
-    text = f"{name} is the bottleneck: it fired for {share:.0%} of the time"
-    return f"{text} (then {rest})" if rest else text
+    first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.key))
+    shown = [_share(a, firing_s) for a in others[:3] if a.busy_s >= 0.01 * firing_s or _wait_of(a)]
+    share = f"{first.busy_s / firing_s:.0%}"
+    text = f"{first.key} is the bottleneck: it fired for {share} of the time"
+    return f"{text} (then {', '.join(shown)})" if shown else text
+
+
+def _share(account: Account, firing_s: float) -> str:
+    """How much an instance fired, and what it mostly waited for."""
+    text = f"{account.key} {account.busy_s / firing_s:.0%}"
+    wait = _wait_of(account)
+    if wait is None or wait[0] < 0.01 * firing_s:
+        return text
+    s, kind, edge = wait
+    return f"{text}, {kind} {s / firing_s:.0%} {edge}"
+
+
+def _wait_of(account: Account) -> tuple[float, str, str] | None:
+    """The longest of an instance's waits."""
+    waits = [(s, "waiting", f"for {edge}") for edge, s in account.waiting_s.items()]
+    waits += [(s, "blocked", f"on {edge}") for edge, s in account.blocked_s.items()]
+    return max(waits, default=None)
 
 
 def run_text(result: RunResult) -> str:

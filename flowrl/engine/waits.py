@@ -1,0 +1,66 @@
+"""What may keep an instance from firing, and how long it did: an edge without a token, or without room."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from flowrl.context import key_of
+from flowrl.graph import Edge
+
+# for an input (or a call's answer), on an output, at work for clients elsewhere, for a grant, at the end
+Kind = Literal["waiting", "blocked", "serving", "idle", "stopped"]
+
+
+class Counts(Protocol):
+    """What one end of a lane has counted, in tokens and bytes."""
+
+    @property
+    def tokens(self) -> int:
+        """Sent, or taken."""
+
+    @property
+    def bytes(self) -> int:
+        """Of those."""
+
+    @property
+    def queued(self) -> int:
+        """Sent and not known to be taken, or here and not taken."""
+
+
+class Bound(Protocol):
+    """What a lane holds at most."""
+
+    @property
+    def tokens(self) -> int:
+        """So many."""
+
+
+class Lane(Protocol):
+    """One end of an edge that leads to another site."""
+
+    @property
+    def bound(self) -> Bound:
+        """What it holds at most."""
+
+    def statistics(self) -> Counts:
+        """Counts so far."""
+
+
+class Wait:
+    """One end of an edge, for which an instance may have to wait; how long and how often it did."""
+
+    __slots__ = ("edge", "kind", "lane", "peer", "s", "times", "who")
+
+    def __init__(
+        self, kind: Kind, who: str = "", edge: str = "", peer: str = "", lane: Lane | None = None
+    ) -> None:
+        self.kind: Kind = kind
+        self.who, self.edge, self.peer, self.lane = who, edge, peer, lane
+        self.s, self.times = 0.0, 0
+
+
+def lane_name(edge: Edge, source: int, a: int, b: int) -> str:
+    """One way of an edge: from one replica of a source to one of the consumer."""
+    gives, takes = edge.sources[source], edge.to
+    arrow = "<->" if edge.kind == "link" else "->"
+    return f"{key_of(gives.node, a)}.{gives.port} {arrow} {key_of(takes.node, b)}.{takes.port}"

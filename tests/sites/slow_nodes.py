@@ -1,0 +1,97 @@
+"""Nodes that take a known time, or for ever: what they make others wait for is known too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from flowrl.batch import Batch
+from flowrl.config import Config, param
+from flowrl.node import Facts, Known, Node
+from flowrl.ports import In, Link, Out, Service, StateIn
+from flowrl.state import State
+from tests.engine.toy_nodes import TABLE, table
+
+
+class Giver(Node):
+    """Gives a token after some time; hangs in one of its firings."""
+
+    role = "collector"
+    weights = StateIn("weights", optional=True)
+    data = Out("samples")
+
+    class Config(Config):
+        each_s: float = param(0.0, "how long a firing takes", ge=0)
+        hangs_in: int = param(-1, "the firing that never ends; -1: none")
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        return Facts(outs={"data": TABLE}, env_steps=1)
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, weights: State | None) -> Batch:
+        take_time(self.config.each_s, self.fired == self.config.hangs_in)
+        self.fired += 1
+        self.ctx.count(env_steps=1)
+        return table(self.fired)
+
+
+class Taker(Node):
+    """Takes some time for a token; hangs in one of its firings."""
+
+    data = In("samples")
+    out = Out("samples", optional=True)
+
+    class Config(Config):
+        each_s: float = param(0.0, "how long a firing takes", ge=0)
+        hangs_in: int = param(-1, "the firing that never ends; -1: none")
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, data: Batch) -> Batch:
+        take_time(self.config.each_s, self.fired == self.config.hangs_in)
+        self.fired += 1
+        return data
+
+
+def take_time(s: float, hangs: bool) -> None:
+    """Let other threads run meanwhile."""
+    if hangs:
+        threading.Event().wait()
+    time.sleep(s)
+
+
+class Served(Node):
+    """A service whose calls take some time."""
+
+    serve = Service("slowness", methods=("work",))
+
+    class Config(Config):
+        each_s: float = param(0.0, "how long a call takes", ge=0)
+
+    def work(self) -> int:
+        take_time(self.config.each_s, False)
+        return 1
+
+
+class Caller(Node):
+    """Calls its service some times in a firing."""
+
+    role = "collector"
+    serve = Link("slowness")
+    data = Out("samples")
+
+    class Config(Config):
+        calls: int = param(1, "calls in each firing", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        return Facts(outs={"data": TABLE}, env_steps=1)
+
+    def fire(self) -> Batch:
+        self.ctx.count(env_steps=1)
+        return table(sum(self.serve.work() for _ in range(self.config.calls)))
