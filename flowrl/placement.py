@@ -1,8 +1,8 @@
 """Placements: which nodes share a site. They say where a graph runs, and nothing it computes.
 
-A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. Alone it means a site for each linked
-group that is put there; with a name (`process:left`) it is one site for all that are put there. What a placement does
-not name goes with the nodes it is linked to, or else to the main site, where the run was started.
+A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. Alone it means a site for each
+linked group that is put there; with a name (`process:left`) it is one site for all that are put there. What a
+placement does not name goes with the nodes it is linked to, or else to the main site, where the run was started.
 """
 
 from __future__ import annotations

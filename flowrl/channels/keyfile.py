@@ -11,7 +11,9 @@ from zmq.utils import z85
 from flowrl.channels.keys import Keys, new_pair
 from flowrl.errors import UsageError
 
-ABOUT = "# a flowrl key: whoever has this file may join runs, and run code on hosts that wait with it"
+ABOUT = (
+    "# a flowrl key: whoever has this file may join runs, and run code on hosts that wait with it"
+)
 MAKE = "make one with 'flowrl host --new-key FILE', and copy it to every machine of the run"
 KEY_BYTES = 32
 

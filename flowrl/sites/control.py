@@ -1,7 +1,7 @@
 """The control connection between a run and a host: words with plain values, checked before anybody acts on them.
 
-A message is msgpack: the session (which the host chose when it joined), a number that counts the words that way, the word,
-its values. Whatever is not the next word of its session is refused, with the reason.
+A message is msgpack: the session (which the host chose when it joined), a number that counts the words that way, the
+word, its values. Whatever is not the next word of its session is refused, with the reason.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from flowrl.sites.netaddress import Address
 PROTOCOL = 1
 LIMIT_BYTES = 64 << 20  # of a message
 SESSION_BYTES = 16
-BEAT_S = 1.0  # how often a host says that it lives
+BEAT_S = 1.0  # how often both say that they live
 SILENCE_S = 8.0  # after which it does not
 LEAVE_S = 3.0  # that sites have to end
 
 WORDS: dict[str, tuple[type, ...]] = {
+    "beat": (),  # both: it lives
     # a host says
-    "join": (int, dict),  # the protocol, and all about it (`facts`)
-    "beat": (),
+    "join": (int, dict),  # the protocol, and all about it
     "listening": (dict,),  # its ports, by site
     "said": (str,),  # what sites print
     "ended": (str, str),  # a site, and why
@@ -89,9 +89,7 @@ def read(data: bytes) -> tuple[bytes, int, str, list[Any]]:
     return session, number, word, values
 
 
-def prepare(
-    socket: zmq.Socket[bytes], address: Address, heard_bytes: int = LIMIT_BYTES
-) -> None:
+def prepare(socket: zmq.Socket[bytes], address: Address, heard_bytes: int = LIMIT_BYTES) -> None:
     """The settings of both ends."""
     socket.linger = 0
     socket.maxmsgsize = heard_bytes

@@ -26,12 +26,15 @@ from flowrl.sites.reception import address_with_key
 LOOK_S = 0.2
 SAID_BYTES = 1 << 20  # of what sites print, that is passed on in a second
 AGAIN_S = 0.5  # before the next run is looked for
-_BROKEN = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+HUNG_UP = (
+    3  # times in the midst of a handshake: once may be a run that just ends, this is another key
+)
+REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 WATCHED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | _BROKEN
+    | REFUSED
 )
 
 
@@ -86,6 +89,7 @@ class Visit:
         self._over: str | None = None
         self._beat_s = self._second = 0.0
         self._passed_on = 0  # bytes in this second
+        self._hung_up = 0
         self._hosted: Hosted | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -114,7 +118,7 @@ class Visit:
 
     def _look(self) -> None:
         """Whatever has happened meanwhile."""
-        self._poller.poll(LOOK_S * 1000)
+        self._poller.poll(int(LOOK_S * 1000))
         while self._monitor.poll(0):
             self._event(parse_monitor_message(self._monitor.recv_multipart())["event"])
         self._hear()
@@ -127,7 +131,9 @@ class Visit:
             self._say("join", PROTOCOL, self._about())
         elif event == zmq.EVENT_DISCONNECTED and self._run:
             raise RunLost(f"the run {self._run} is gone: the connection to {self._there} broke off")
-        elif event & _BROKEN:
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            self._hung_up += 1
+        if event & REFUSED or self._hung_up >= HUNG_UP:
             what = "whoever listens there has another key, or none"
             if self._waiting.key is None:
                 what = "whoever listens there asks for a key; give it with --key FILE"
@@ -167,7 +173,7 @@ class Visit:
             raise RunLost(f"the run at {self._there} refuses this host: {values[0]}")
         elif word == "over":
             [self._over] = values
-        elif self._run:
+        elif self._run and word != "beat":
             self._work(word, values)
 
     def _work(self, word: str, values: list[Any]) -> None:
@@ -180,7 +186,7 @@ class Visit:
                 hosted.file(*values)
             elif word == "start":
                 hosted.start(*values)
-                self._tell(f"{len(values[1])} sites are at work: {', '.join(values[1])}")
+                self._tell(f"at work: {', '.join(values[1])}")
         except (FlowError, OSError, LookupError, TypeError, AttributeError) as error:
             self._say("failed", f"'{word}' could not be done: {type(error).__name__}: {error}")
             raise RunLost(f"'{word}' could not be done: {error}") from error

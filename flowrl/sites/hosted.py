@@ -1,11 +1,11 @@
-"""The sites of a run on this host: where they are reached, what they were sent, their processes and what these print."""
+"""The sites of a run on this host: where they are reached, what they were sent, their processes and prints."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 

@@ -5,12 +5,11 @@ Data flows on other ways, from site to site.
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flowrl.channels.errors import Refused
@@ -18,8 +17,9 @@ from flowrl.errors import FlowError, UsageError
 from flowrl.placement import Offer
 from flowrl.runs.likeness import differences, machine_facts, unlike
 from flowrl.sites.addresses import Addresses
-from flowrl.sites.control import LEAVE_S, PROTOCOL, SILENCE_S, Line, read
-from flowrl.sites.netaddress import address_of, is_number
+from flowrl.sites.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, Line, read
+from flowrl.sites.meeting import Meeting
+from flowrl.sites.netaddress import ANY, address_of, is_number
 from flowrl.sites.reception import Reception
 from flowrl.sites.sending import Sent
 
@@ -30,16 +30,6 @@ LOOK_S = 0.2
 
 class HostError(FlowError):
     """A host that did not join, does not fit, or cannot do what it was told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where a run meets its hosts, how many there must be, and how long it waits for them."""
-
-    listen: str
-    key: Path | None = None
-    hosts: int = 1
-    within_s: float = 60.0
 
 
 class Joined:
@@ -60,22 +50,30 @@ class Hosts:
     def __init__(
         self,
         meeting: Meeting,
-        title: str,
-        tell: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        sent: Sent,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`tell` shows a line to whoever has started the run."""
-        self.meeting, self.title, self._tell = meeting, title, tell
+        """`sent`: the graph; `tell` shows a line to whoever has started the run."""
+        self.meeting, self.sent, self._tell = meeting, sent, tell
         self.facts = machine_facts()
         self._joined: dict[bytes, Joined] = {}
         self._homes: dict[str, Joined] = {}  # by site
         self._unfit: list[tuple[Offer, str]] = []  # hosts that could not join, and why
         self._refused: Counter[str] = Counter()  # messages, by reason and host
+        self._closed = False
+        self._beat_s = 0.0
         self._reception = Reception(meeting.listen, meeting.key)
 
     @property
     def address(self) -> str:
         """Where hosts join."""
         return self._reception.address
+
+    @property
+    def shown(self) -> str:
+        """The same as somebody elsewhere would write it."""
+        address = self._reception.address
+        return address.replace(ANY, socket.gethostname()) if self.machine == ANY else address
 
     @property
     def machine(self) -> str:
@@ -130,7 +128,7 @@ class Hosts:
             f"{wanted} not joined within {self.meeting.within_s:g} s (joined: {there})",
             *[f"host '{offer.name}' was refused: {why}" for offer, why in self._unfit],
             *self._refusals(),
-            f"on the host: flowrl host --join {self.address} --name NAME, with the same --key",
+            f"on the host: flowrl host --join {self.shown} --name NAME, with the same --key",
         ]
         return "; ".join(told)
 
@@ -149,8 +147,17 @@ class Hosts:
             except Refused as error:
                 by = f"host '{joined.name}'" if joined else "somebody who has not joined"
                 self._refused[f"{error.reason}, from {by}"] += 1
+        self._look()
+
+    def _look(self) -> None:
+        """Who hangs up is known when something is said to it; who is cut off is silent."""
+        now = time.monotonic()
+        if now - self._beat_s >= BEAT_S:
+            self._beat_s = now
+            for joined in self._here():
+                self._say(joined, "beat")
         for joined in self._here():
-            if time.monotonic() - joined.heard_s > SILENCE_S:
+            if now - joined.heard_s > SILENCE_S:
                 joined.gone = f"nothing was heard of it for {SILENCE_S:g} s"
 
     def _join(self, who: bytes, data: bytes) -> None:
@@ -169,7 +176,7 @@ class Hosts:
             return
         self._joined[who] = joined
         self._tell(f"host '{offer.name}' has joined ({about['cores']} cores, {about['cpu']})")
-        self._say(joined, "welcome", self.title)
+        self._say(joined, "welcome", self.sent.told["title"])
 
     def _unsuitable(self, protocol: int, joined: Joined) -> str:
         if any(joined.name == other.name for other in self._here()):
@@ -184,7 +191,7 @@ class Hosts:
             joined.ports = dict(values[0])
         elif word == "said":
             for line in values[0].splitlines():
-                self._tell(f"[{joined.name}] {line}")
+                print(f"[{joined.name}] {line}", file=sys.stderr, flush=True)
         elif word == "ended":
             joined.ended.setdefault(*values)
         elif word in ("left", "failed"):
@@ -225,13 +232,13 @@ class Hosts:
             raise HostError(f"host '{joined.name}': it listens for other sites than it was asked")
         return joined.ports
 
-    def start(self, sent: Sent, common: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    def start(self, common: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Send what the graph needs, and have each host start its sites (by site: what it is told)."""
         for joined in {id(j): j for j in self._homes.values()}.values():
-            for name, piece in sent.pieces():
+            for name, piece in self.sent.pieces():
                 self._say(joined, "file", name, piece)
             mine = {site: told[site] for site, home in self._homes.items() if home is joined}
-            self._say(joined, "start", {**common, **sent.told}, mine)
+            self._say(joined, "start", {**common, **self.sent.told}, mine)
 
     def dead(self, site: str) -> str | None:
         """Why a site is dead, or None."""
@@ -247,6 +254,9 @@ class Hosts:
 
     def close(self, how: str) -> None:
         """Tell all that the run is over; wait, in bounded time, until they have ended everything."""
+        if self._closed:
+            return
+        self._closed = True
         for joined in self._here():
             self._say(joined, "over", how)
         deadline = time.monotonic() + GOODBYE_S

@@ -64,10 +64,9 @@ def layout_of(
                 site = _site(machine, label, 0 if shared else replica)
                 kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
                 where[node, replica] = site
-<<<<<<< HEAD
                 if place not in HERE:
                     hosts[site] = machine
-    _links_stay(graph, where)
+    _check_links(graph, where)
     return Layout(kinds, where, hosts)
 
 
@@ -85,10 +84,6 @@ def _machines(place: str, offers: tuple[Offer, ...], nodes: list[str]) -> list[s
             f"hosts: {joined}"
         )
     return found
-=======
-    _check_links(graph, where)
-    return Layout(kinds, where)
->>>>>>> main
 
 
 def _check_links(graph: Graph, where: Mapping[Instance, str]) -> None:

@@ -43,7 +43,9 @@ def address_of(text: str, option: str) -> Address:
     """A written address, with its name looked up."""
     found = _FORM.fullmatch(text.strip())
     if found is None or (found[2] != "*" and int(found[2]) > 65535):
-        raise UsageError(f"{option} {text}: expected tcp://ADDRESS:PORT, such as tcp://10.0.0.1:5555")
+        raise UsageError(
+            f"{option} {text}: expected tcp://ADDRESS:PORT, such as tcp://10.0.0.1:5555"
+        )
     machine = found[1].strip("[]")
     return Address(ANY if machine == "*" else numeric(machine, f"{option} {text}"), found[2])
 

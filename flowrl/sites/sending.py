@@ -1,4 +1,4 @@
-"""A graph on its way to another machine: as plain data, with the files that it names, and the Python files beside it."""
+"""A graph on its way to another machine: plain data, the files that it names, the Python files beside it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def to_send(checked: Checked) -> Sent:
     graph = checked.graph
     data = graph_data(graph)
     named = {keys: value_at(data, keys) for keys in file_params(graph)}
-    names = {path: f"files/{n}/{Path(path).name}" for n, path in enumerate(sorted({*named.values()}))}
+    names = {
+        path: f"files/{n}/{Path(path).name}" for n, path in enumerate(sorted({*named.values()}))
+    }
     beside = files_beside(graph)
     modules = tuple(
         (f"modules/{n}/{file.as_posix()}", folder / file)
@@ -51,6 +53,7 @@ def to_send(checked: Checked) -> Sent:
     _bounded("Python files beside the graph", modules, MODULE_BYTES, MODULES)
     _bounded("files that the graph names", files, FILE_BYTES, len(files))
     told = {
+        "title": graph.name,
         "graph": data,
         "modules": [f"modules/{n}" for n in range(len(beside))],
         "paths": [[list(keys), names[path]] for keys, path in named.items()],
@@ -67,9 +70,7 @@ def received(told: Mapping[str, Any], folder: Path) -> Loaded:
     return load_tree(data, told["title"])
 
 
-def _bounded(
-    what: str, files: tuple[tuple[str, Path], ...], limit_bytes: int, limit: int
-) -> None:
+def _bounded(what: str, files: tuple[tuple[str, Path], ...], limit_bytes: int, limit: int) -> None:
     size = sum(path.stat().st_size for _, path in files)
     if size > limit_bytes or len(files) > limit:
         raise UsageError(
