@@ -25,6 +25,7 @@ from flowrl.sites.reception import address_with_key
 
 LOOK_S = 0.2
 SAID_BYTES = 1 << 20  # of what sites print, that is passed on in a second
+LINE_BYTES = 16 << 10  # that are passed on even if they are no line
 AGAIN_S = 0.5  # before the next run is looked for
 HUNG_UP = (
     3  # times in the midst of a handshake: once may be a run that just ends, this is another key
@@ -90,6 +91,7 @@ class Visit:
         self._beat_s = self._second = 0.0
         self._passed_on = 0  # bytes in this second
         self._hung_up = 0
+        self._unsaid = ""  # the beginning of a line
         self._hosted: Hosted | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -205,14 +207,18 @@ class Visit:
             self._say("beat")
         if self._hosted is not None:
             for site, why in self._hosted.ended():
-                self._pass_on()
+                self._pass_on(all_of_it=True)
                 self._say("ended", site, why)
             self._pass_on()
 
-    def _pass_on(self) -> None:
-        """What sites have printed; more than so much in a second stays on this terminal."""
+    def _pass_on(self, all_of_it: bool = False) -> None:
+        """The lines that sites have printed; more than so much in a second stays on this terminal."""
         assert self._hosted is not None
-        text = self._hosted.printed()
+        self._unsaid += self._hosted.printed()
+        end = len(self._unsaid)
+        if not all_of_it and end < LINE_BYTES:
+            end = self._unsaid.rfind("\n") + 1
+        text, self._unsaid = self._unsaid[:end], self._unsaid[end:]
         if not text:
             return
         sys.stderr.write(text)
