@@ -17,6 +17,7 @@ from flowrl.nodes.envs.checks import Bad, observations, rewards
 from flowrl.nodes.envs.env_error import EnvError
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
+from flowrl.nodes.observations import Nested
 from flowrl.ports import Service
 
 RECENT_STEPS = 10  # whose actions an error shows
@@ -28,7 +29,7 @@ class BaseEnvManager(Node):
     serve = Service(
         "env_manager",
         methods=("spec", "reset", "advance", "send", "recv"),
-        values=(EnvSpec, Steps, Episode),
+        values=(EnvSpec, Nested, Steps, Episode),
     )
 
     class Config(BaseConfig):
@@ -65,7 +66,8 @@ class BaseEnvManager(Node):
     def reset(self) -> Array:
         """Begin a new episode in each env; gives the first observations (B, …)."""
         if not self._envs:
-            self._envs = [self._part.make(index) for index in self._ids]
+            before = self.ctx.replica * self.config.count
+            self._envs = [self._part.make(before + index) for index in self._ids]
             self._step_one = [env.step for env in self._envs]
         if not self._dynamic:
             self._begun[:] = 0
@@ -191,7 +193,8 @@ class BaseEnvManager(Node):
 
     def _end(self, index: int) -> Episode:
         self._ended[index] += 1
-        return Episode(int(index), float(self._totals[index]), int(self._lengths[index]))
+        total = getattr(self._envs[index], "unwrapped_return", self._totals[index])
+        return Episode(int(index), float(total), int(self._lengths[index]))
 
     def _fail(self, index: int, stepping: int, what: str, cause: Exception) -> NoReturn:
         step = int(self._lengths[index]) + stepping

@@ -13,7 +13,7 @@ from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import columns_of
+from flowrl.nodes.envs.spec import columns_of, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Evaluation, play
 from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
@@ -49,7 +49,7 @@ class Evaluator(Node):
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
-        obs, action = columns_of(config.env)
+        obs, action = columns_of(to_evaluate(config.env))
         policy_for(config.policy, obs, action)  # says what is wrong with it
         return Facts(outs={"data": row_schema(obs, action, {})})
 
@@ -58,7 +58,7 @@ class Evaluator(Node):
         c, ctx = self.config, self.ctx
         count = min(c.episodes, c.envs or MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=c.env, count=count)
+        config = BaseEnvManager.Config(env=to_evaluate(c.env), count=count)
         self._envs = BaseEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)
