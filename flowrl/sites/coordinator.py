@@ -115,8 +115,8 @@ class Coordinator:
         while self._missing["stopped"]:
             self._grant(time.perf_counter() - began)
             self._listen()
-            self._tell(self._final)
             self._look_for_cuts(time.perf_counter() - began)
+            self._tell(self._final)
         self.ended_s = time.perf_counter()
         self._tell(None)
         self.sites.say("states")
@@ -137,8 +137,6 @@ class Coordinator:
         """Let sites go on, about as far as they get while this is noticed."""
         lease = max(LEAST_LEASE, int(self._final / max(firing_s, 1e-9) * LEASE_S))
         granted = self._final + lease
-        if self._counts_steps:  # where the cut falls is known only at each round's end
-            granted = max(self._final, self.cuts.warm_rounds) + 1
         if granted > self._granted:
             self._granted = granted
             self.sites.say("grant", granted, self._settled)
@@ -201,20 +199,19 @@ class Coordinator:
 
     # cuts
 
-    @property
-    def _counts_steps(self) -> bool:
-        """Whether only counting tells when `--steps` are reached."""
-        return self.limits.steps is not None and self.cuts.steps is None
-
     def _look_for_cuts(self, firing_s: float) -> None:
-        limits, final = self.limits, self._final
-        steps = limits.steps if self._counts_steps and final > self.cuts.warm_rounds else None
-        if steps is not None and self._ledger.settled.env_steps >= steps:  # by this round's end
-            self._cut_at((final - 1,), asked("steps", steps))
+        limits = self.limits
+        if limits.steps is not None and self.cuts.steps is None:  # then only counting tells
+            reached = self._ledger.reached(limits.steps, self._final)
+            if reached is not None and self._final > self.cuts.warm_rounds:
+                at = max(reached, self.cuts.warm_rounds)
+                self._cut_at((at,), asked("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
-        if self._asked is not None:
-            self._cut_at(self.cuts.soon(self._granted), self._asked)
+        if (
+            self._asked is not None
+        ):  # in the round that the slowest is in: what the others did is discarded
+            self._cut_at(self.cuts.soon(self._final), self._asked)
             self._asked = None
 
     def _cut_at(self, cut: Position, why: Why) -> None:

@@ -27,7 +27,7 @@ from flowrl.sites.words import error_words, raised_there, record_data, record_of
 
 HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
 RENEW = "(renew)"  # the same: make it anew
-BOUND = Bound(tokens=2)  # a call, and one that was given up
+BOUND = Bound(tokens=64)  # one call at a time; but so many go without a word about credit
 
 Contexts = Mapping[str, Context]  # those of a service and of the services that it calls, by key
 Answer = tuple[bool, Any, list[Any]]  # whether it worked; the value or the error; what was told
