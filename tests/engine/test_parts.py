@@ -97,6 +97,6 @@ def test_a_part_beside_the_graph_may_be_in_the_list(tmp_path: Path) -> None:
 def test_the_schema_knows_lists_of_parts(written: str, good: bool, tmp_path: Path) -> None:
     path = graph(tmp_path, written)
     plain = read_yaml(path, "g").plain()
-    plain["env"]["type"] = "gymnasium"
+    plain["env"] |= {"type": "gymnasium", "id": "CartPole-v1"}
     found = list(jsonschema.Draft202012Validator(json_schema(Catalogue())).iter_errors(plain))
     assert (found == []) is good
