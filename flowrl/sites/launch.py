@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flowrl.channels import Exchange, Mailbox, Threads
+from flowrl.channels import Exchange, Mailbox, Sender, Threads
 from flowrl.channels.folder import SocketFolder
 from flowrl.checks.check import Checked
 from flowrl.errors import FlowError, NodeError
 from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.processes import Processes, loads_of
 from flowrl.sites.site import CONTROL, SiteWalk, run_site
 from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
@@ -38,7 +35,7 @@ class Sites:
         self.checked, self.layout, self.seed = checked, layout, seed
         self.names = [name for name in layout.kinds if layout.living(name)]
         self._run = os.urandom(16)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes = Processes()
         self._threads: dict[str, threading.Thread] = {}
         self._folder = SocketFolder() if "process" in layout.kinds.values() else None
         names = (COORDINATOR, *self.names) if self._folder else ()
@@ -46,6 +43,7 @@ class Sites:
         threads: Threads = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
+        self._down: dict[str, Sender] = {}
         self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
         self._closed = False
 
@@ -69,8 +67,8 @@ class Sites:
         self._up = {n: exchange.receiver(f"{UP}:{n}", n, bound=CONTROL) for n in self.names}
         self._last = {n: exchange.receiver(f"{FAILED}:{n}", n, bound=CONTROL) for n in self.names}
         self._down = {n: exchange.sender(f"{DOWN}:{n}", n, bound=CONTROL) for n in self.names}
-        for name in self._kind("process"):
-            self._start_process(name)
+        if self._folder is not None:
+            self._start_processes()
         for name in self._kind("thread"):
             self._start_thread(name)
 
@@ -99,26 +97,20 @@ class Sites:
         self._threads[name] = thread
         thread.start()
 
-    def _start_process(self, name: str) -> None:
+    def _start_processes(self) -> None:
         told = {
-            "name": name,
             "run": self._run.hex(),
-            "parent": os.getpid(),
             "addresses": self._addresses,
-            "peers": self._peers(name),
             "kinds": dict(self.layout.kinds),
             "where": [[node, r, site] for (node, r), site in self.layout.where.items()],
             "graph": expand(self.checked.graph),
             "title": self.checked.graph.name,
             "seed": self.seed,
         }
-        command = [sys.executable, "-m", "flowrl.sites.child"]
-        # what a node prints must not get into the one line that `run --json` prints
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
-        self._processes[name] = process
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(told).encode())
-        process.stdin.close()
+        names = self._kind("process")
+        sites = {name: {"peers": self._peers(name)} for name in names}
+        loads = {name: loads_of(self.checked, self.layout, name) for name in names}
+        self._processes.start(told, sites, loads)
 
     # talking
 
@@ -145,12 +137,10 @@ class Sites:
 
     def dead(self, name: str) -> str | None:
         """Why a site is dead, or None."""
-        process, thread = self._processes.get(name), self._threads.get(name)
-        if process is not None and process.poll() is not None:
-            return _why_ended(process.returncode)
-        if thread is not None and not thread.is_alive():
-            return "its thread has ended"
-        return None
+        thread = self._threads.get(name)
+        if thread is not None:
+            return None if thread.is_alive() else "its thread has ended"
+        return self._processes.why_ended(name)
 
     def _first_cause(self) -> FlowError:
         """What a node raised comes before a killed process, and that before what either did to others."""
@@ -177,12 +167,11 @@ class Sites:
             return
         self._closed = True
         deadline = time.monotonic() + LEAVE_S
-        for name in self._threads.keys() | self._processes.keys():
+        for name in self._down:
             if self.dead(name) is None and self._down[name].ready():
                 self._down[name].send(["leave"])
         self._exchange.flush()
-        for process in self._processes.values():
-            _end(process, deadline)
+        self._processes.end(deadline)
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.1))
         self._exchange.close()
@@ -201,22 +190,3 @@ def _failure(name: str, words: list[Any]) -> FlowError:
     lost = SiteLost(f"site '{name}': {what}")
     lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
     return lost
-
-
-def _why_ended(code: int) -> str:
-    if code < 0:
-        return f"its process was killed by {signal.Signals(-code).name}"
-    return f"its process ended with status {code}"
-
-
-def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Wait a little, then be less polite."""
-    for ask in (None, process.terminate, process.kill):
-        if ask is not None:
-            ask()
-        try:
-            process.wait(max(deadline - time.monotonic(), 0.2))
-            return
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()

@@ -50,8 +50,9 @@ class Evaluator(Node):
     def describe(cls, config: Any, known: Known) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
         obs, action = columns_of(to_evaluate(config.env))
-        policy_for(config.policy, obs, action)  # says what is wrong with it
-        return Facts(outs={"data": row_schema(obs, action, {})})
+        policy = policy_for(config.policy, obs, action)  # says what is wrong with it
+        schema = row_schema(obs, action, {})
+        return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""

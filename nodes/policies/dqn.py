@@ -66,6 +66,9 @@ class Dqn(Policy):
     def eval_mode(self, seed: int) -> DqnEval:
         return DqnEval(self)
 
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return self.model.loads(learn)
+
     def command(self, progress: Count) -> dict[str, float]:
         c = self.config
         fall = getattr(schedule, c.epsilon_shape)

@@ -74,6 +74,9 @@ class Ppo(Policy):
     def eval_mode(self, seed: int) -> PpoEval:
         return PpoEval(self)
 
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return self.model.loads(learn)
+
     def command(self, progress: Count) -> dict[str, float]:
         c = self.config
         if c.lr_decay_steps is None:
