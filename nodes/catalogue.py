@@ -41,6 +41,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "time_limit": "flowrl.nodes.envs.wrappers.episodes:TimeLimit",
     },
     "model": {
+        "cnn": "flowrl.nodes.models.cnn:Cnn",
         "mlp": "flowrl.nodes.models.mlp:Mlp",
         "module": "flowrl.nodes.models.model:ModuleModel",
     },
