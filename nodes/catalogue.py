@@ -5,6 +5,13 @@ from __future__ import annotations
 CATALOGUE: dict[str, dict[str, str]] = {
     "node": {
         "env_manager": "flowrl.nodes.envs.base_env_manager:BaseEnvManager",
+        "sync_subprocess_env_manager": (
+            "flowrl.nodes.envs.subprocess_env_managers:SyncSubprocessEnvManager"
+        ),
+        "async_subprocess_env_manager": (
+            "flowrl.nodes.envs.subprocess_env_managers:AsyncSubprocessEnvManager"
+        ),
+        "thread_env_manager": "flowrl.nodes.envs.thread_env_manager:ThreadEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",

@@ -195,6 +195,12 @@ def _eval(parser: Parser) -> None:
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="of the episodes (default: 0)"
     )
+    parser.add_argument(
+        "--video",
+        metavar="FILE|DIR",
+        help="film the worst, the median and the best episode: into a file (.mp4, .gif) one after "
+        "another, into a folder one file each",
+    )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
