@@ -291,7 +291,7 @@ def run_site(
     finally:
         if walk is not None:
             walk.close()
-        exchange.close()
+        exchange.close(drop=True)  # what the coordinator had to know, it has
 
 
 def _fail(exchange: Exchange, name: str, words: list[Any]) -> None:
