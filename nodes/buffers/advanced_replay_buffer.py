@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema, row_bytes
+from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.demonstrations import Demonstrations
-from flowrl.nodes.buffers.described import sound_size, table_schema
+from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
 from flowrl.nodes.buffers.prioritised_rows import NOTES, PrioritisedRows
+from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import In, Out
@@ -56,6 +57,8 @@ class AdvancedReplayBuffer(Node):
     class Config(BaseConfig):
         size: int = param(20_000, "rows that are kept; newer ones replace the oldest", ge=1)
         size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
+        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
+        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
         updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
@@ -78,7 +81,7 @@ class AdvancedReplayBuffer(Node):
                 "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
             )
         schema, with_demos = table_schema(known), "demos" in known.inputs
-        bytes_of_row = row_bytes(schema) + NOTED_BYTES
+        bytes_of_row = stored_bytes(config, schema) + NOTED_BYTES
         size = sound_size(config, bytes_of_row)
         more = dict(BOOKKEEPING) if config.bookkeeping else {}
         more |= {"is_demo": Column("bool")} if with_demos else {}
@@ -94,7 +97,11 @@ class AdvancedReplayBuffer(Node):
     def setup(self) -> None:
         """The rows with their priorities, and the batches whose priorities are still to come."""
         c = self.config
-        self._rows = PrioritisedRows(c.size, c.size_bytes, c.priority, c.alpha)
+        self._rows = PrioritisedRows(
+            Ring(c.size, c.size_bytes, NOTES, once_for(c, self.ctx.inputs.get("data"))),
+            c.priority,
+            c.alpha,
+        )
         self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._awaits = "priorities" in self.ctx.inputs

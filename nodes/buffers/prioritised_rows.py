@@ -23,8 +23,9 @@ NOTES = {"train_iters": "int32", "env_steps": "int64", "use": "int32", "priority
 class PrioritisedRows:
     """A new row has the highest priority that any row ever had."""
 
-    def __init__(self, size: int, size_bytes: str | None, kind: str, alpha: float) -> None:
-        self.ring = Ring(size, size_bytes, NOTES)
+    def __init__(self, ring: Ring, kind: str, alpha: float) -> None:
+        """The ring has these notes beside its rows."""
+        self.ring = ring
         self.live = 0  # rows that can be drawn
         self.removed = 0  # rows that left before they were overwritten
         self._kind, self._alpha = kind, alpha
