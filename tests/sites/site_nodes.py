@@ -129,3 +129,39 @@ class Sleepy(Learner):
     def fire(self, data: Batch) -> str:
         threading.Event().wait(0.05)
         return super().fire(data)
+
+
+class Band(Node):
+    """A buffer that fires on any input: so many batches at most for each token, and only what is asked for."""
+
+    fires_on = "any"
+    data = In("samples")
+    priorities = In("priorities", optional=True, initial=lambda: "begin")
+    batches = Out("samples", rate="most")
+
+    class Config(Config):
+        each: int = param(3, "batches for each token", ge=1)
+        most: int = param(2, "batches of a firing", ge=1)
+
+    def setup(self) -> None:
+        self.inserted = self.asked = self.given = 0
+
+    def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
+        self.inserted += data is not None
+        self.asked += priorities is not None
+        room = min(self.config.each * self.inserted - self.given, self.asked, self.config.most)
+        self.asked -= room
+        self.given += room
+        self.ctx.metrics({"inserted": self.inserted, "given": self.given})
+        return [table(self.given)] * room
+
+
+class Gushing(Node):
+    """Gives more than it may."""
+
+    fires_on = "any"
+    data = In("samples")
+    out = Out("samples", rate=2)
+
+    def fire(self, data: Batch | None) -> list[Batch]:
+        return [table(0)] * 3
