@@ -255,7 +255,8 @@ class SiteWalk(Walk):
             assert self._stop is not None
             self.tell()  # where time went: services have answered calls since they had stopped
             states = self.states_at(self._stop)
-            self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+            lines = [*self._home.happened_lines(), *map(str, self.close())]
+            self.say("states", states, self.wired.dropped(), lines)
             idle(lambda: self._leave, "stopped")
         except Stopped:
             return

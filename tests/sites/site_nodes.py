@@ -165,3 +165,10 @@ class Gushing(Node):
 
     def fire(self, data: Batch | None) -> list[Batch]:
         return [table(0)] * 3
+
+
+class Unasked(Band):
+    """Gives as much as it may for each token, and looks at priorities only."""
+
+    def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
+        return [] if data is None else [data] * self.config.most

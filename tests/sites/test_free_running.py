@@ -131,6 +131,17 @@ def test_latest_weights_only_grow(placement: str, tmp_path: Path) -> None:
     assert saw[-1] > 0
 
 
+def test_how_stale_the_latest_was_is_told(tmp_path: Path) -> None:
+    graph = tree(
+        {"c": "Source", "l": "Learner", "g": {"type": "Gear", "take": 50}, "f": "Follower"},
+        ["c -> l, g", "g -> f", {"l.weights -> f.weights": {"latest": True}}],
+    )
+    found = ran(graph, "f=thread,g=thread", tmp_path / "r", rounds=4)
+    [line] = [line for line in found["happened"] if line.startswith("l.weights -> f.weights")]
+    assert "the newest version, of which up to " in line
+    assert int(line.split(" passed")[0].split()[-1]) >= 20
+
+
 @pytest.mark.parametrize("reader", ["x.weights", "f.weights"])
 def test_a_latest_reader_that_hardly_fires_does_not_block_its_source(
     reader: str, tmp_path: Path
@@ -198,6 +209,18 @@ def test_a_buffer_that_fires_on_any_input_keeps_its_band(
     if limit == "rounds":
         assert found["env_steps"] == 600
     assert not found["dropped"]
+
+
+@pytest.mark.parametrize("placement", ["threads", "c=main,b=thread,l=main"])
+def test_a_buffer_that_gives_unasked_blocks_but_for_the_priorities(
+    placement: str, tmp_path: Path
+) -> None:
+    graph = tree(
+        {"c": "Source", "b": {"type": f"{OWN}:Unasked", "most": 40}, "l": "Learner"},
+        ["c -> b -> l", "l.priorities -> b.priorities"],
+    )
+    found = ran(graph, placement, tmp_path / "r", train_iters=400)
+    assert found["train_iters"] == 400
 
 
 def test_a_node_that_fires_on_any_input_is_called_nondeterministic() -> None:
