@@ -80,9 +80,9 @@ class SiteWalk(Walk):
         while len(self._down):
             word, *values = self._down.take()[0]
             if word == "grant":
-                self._granted, settled = values
+                self._granted, *settled = values
                 for recall in self._keeping:
-                    recall.settle(settled)
+                    recall.settle(*settled)
             elif word == "stop":
                 self._stop = tuple(values)
             elif word == "halt":

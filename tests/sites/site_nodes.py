@@ -13,7 +13,7 @@ from flowrl.config import Config, param
 from flowrl.node import Facts, Known, Node
 from flowrl.ports import ANY, In, Out, StateIn
 from flowrl.state import State
-from tests.engine.toy_nodes import TABLE, Learner, table
+from tests.engine.toy_nodes import TABLE, Judge, Learner, table
 
 
 class Varying(Node):
@@ -172,3 +172,30 @@ class Unasked(Band):
 
     def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
         return [] if data is None else [data] * self.config.most
+
+
+class Racer(Learner):
+    """Tells how far it is to whoever waits for that, in the same process."""
+
+    at: list[int] = [0]
+    moved = threading.Condition()
+
+    def fire(self, data: Batch) -> str:
+        with Racer.moved:
+            Racer.at[0] = self.ctx.clock.total.train_iters + 1
+            Racer.moved.notify_all()
+        return super().fire(data)
+
+
+class Watcher(Judge):
+    """An evaluation that is not done before the learner is some versions ahead."""
+
+    class Config(Judge.Config):
+        ahead: int = param(0, "versions")
+
+    def fire(self, weights: State) -> Batch:
+        goal = weights.version + self.config.ahead
+        with Racer.moved:
+            if not Racer.moved.wait_for(lambda: Racer.at[0] >= goal, timeout=20):
+                raise RuntimeError(f"the learner did not go on to {goal}")
+        return super().fire(weights)
