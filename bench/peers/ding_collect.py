@@ -27,9 +27,9 @@ class Sleeping(BaseEnv):  # type: ignore[misc]
     def __init__(self, make: Callable[[], Sleeper]) -> None:
         self._sleeper = make()
         shape = self._sleeper.obs.shape
-        self._observation_space = gym.spaces.Box(-10, 10, shape, np.float32)
-        self._action_space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
-        self._reward_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = gym.spaces.Box(-10, 10, shape, np.float32)
+        self.action_space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
+        self.reward_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
         self._init_flag, self._total = True, 0.0
 
     def reset(self) -> Any:
