@@ -17,7 +17,7 @@ from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import columns_of
+from flowrl.nodes.envs.spec import columns_of, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import film, scenes_of
 from flowrl.nodes.observations import flat
@@ -60,7 +60,7 @@ class Evaluator(Node):
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
-        obs, action = columns_of(config.env)
+        obs, action = columns_of(to_evaluate(config.env))
         policy = policy_for(config.policy, obs, action)  # says what is wrong with it
         if config.average == "win_rate" and config.win_above is None:
             what = "a win rate needs the return above which an episode is won"
@@ -73,7 +73,7 @@ class Evaluator(Node):
         c, ctx = self.config, self.ctx
         count = min(c.episodes, c.envs or MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=c.env, count=count)
+        config = BaseEnvManager.Config(env=to_evaluate(c.env), count=count)
         self._envs = BaseEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)
@@ -103,7 +103,7 @@ class Evaluator(Node):
         ids = np.concatenate([np.arange(count) if s.ids is None else s.ids for s in steps])
         actions = in_order(steps, count)["action"][0]
         scenes = scenes_of(list(found.episodes), np.sort(ids, kind="stable"), actions)
-        return film(self.config.env, count, self.ctx.seed_for("episodes"), scenes, out)
+        return film(to_evaluate(self.config.env), count, self.ctx.seed_for("episodes"), scenes, out)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
         """By hand: whether so many train iterations passed since this last said yes."""
