@@ -74,7 +74,7 @@ def make(
     cfg = EasyDict(deep_merge_dicts(manager.default_config(), mine))
     fns = [functools.partial(Sleeping, functools.partial(sleeper, i)) for i in range(ENVS)]
     envs = manager(env_fn=fns, cfg=cfg)
-    policy = Thinking(EasyDict(deep_merge_dicts(FakePolicy.default_config(), {"forward_time": 0})))
+    policy = Thinking(EasyDict(deep_merge_dicts(FakePolicy.default_config(), {"type": "fake"})))
     policy.think = think
     own = EasyDict(deep_merge_dicts(SampleSerialCollector.default_config(), {}))
     own.collect_print_freq = 1_000_000

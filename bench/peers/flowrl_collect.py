@@ -30,7 +30,7 @@ MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
         {"stepping": "ready"},
     ),
 }
-LEAST = {"small": 8, "middle": 8, "big": 1}
+LEAST = {"small": 4, "middle": 4, "big": 1}
 
 
 class Sleeping(gymnasium.Env):  # type: ignore[misc]
@@ -91,9 +91,7 @@ def make(
     assert isinstance(spec.obs, Column)
     policy = Random(obs=spec.obs, action=spec.action)
     least = {"least": LEAST[name]} if mode == "async" else {}
-    collector = SampleCollector(
-        envs=envs, policy=policy, n_sample=SAMPLES, **of_collector, **least
-    )
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=SAMPLES, **of_collector, **least)
     collector.reset_policy(Thinking(think))
     return lambda: len(collector.collect())
 

@@ -1,7 +1,7 @@
 """The published experiment (concept document 003): envs and policies that sleep, and for how long.
 
 What is drawn belongs to a seed, an env and its episode, so every library and the simulation
-(`bench/limits.py`) sleep alike. An episode has 500 steps, its first reset is not on the clock, and
+(`bench/peers/limits.py`) sleep alike. An episode has 500 steps, its first reset is not on the clock, and
 its first length is cut at random, so that short runs see as many resets as long ones. Every duration
 and length is multiplied by a draw from [0.4, 1.6], as the document says.
 
