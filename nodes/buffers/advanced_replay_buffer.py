@@ -16,13 +16,13 @@ from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
-from flowrl.nodes.buffers.prioritised_rows import NOTES, PrioritisedRows
+from flowrl.nodes.buffers.feedback import no_priorities, sound_priorities
+from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import In, Out
 
-NOTED_BYTES = sum(np.dtype(dtype).itemsize for dtype in NOTES.values())
 DRAWN_BYTES = 10  # of a place: its weight, and its part of the sums above
 BOOKKEEPING: Schema = {
     "row_id": Column("int64"),
@@ -31,10 +31,6 @@ BOOKKEEPING: Schema = {
     "age_iters": Column("int32"),
     "pushed_steps": Column("int64"),
 }
-
-
-def _no_priorities() -> Batch:
-    return Batch({"priority": np.empty(0, np.float32)})
 
 
 class AdvancedReplayBuffer(Node):
@@ -49,7 +45,7 @@ class AdvancedReplayBuffer(Node):
         "priorities",
         rate="updates_per_push",
         optional=True,
-        initial=_no_priorities,
+        initial=no_priorities,
         about="of the batches of the round before, in their order",
     )
     batches = Out("samples", rate="updates_per_push")
@@ -154,13 +150,14 @@ class AdvancedReplayBuffer(Node):
         if row_id is None and not self._drawn:
             raise ValueError(f"{self.ctx.key}: priorities came of a batch that was never drawn")
         numbers = self._drawn.popleft() if row_id is None else row_id
-        priorities = _sound(self.ctx.key, priorities, len(numbers))
+        priorities = sound_priorities(self.ctx.key, priorities, numbers.shape)
         if len(numbers) and numbers.max() >= self._rows.ring.written:
             raise ValueError(f"{self.ctx.key}: there never was a row {numbers.max()}")
-        known = numbers >= 0
-        self._late += self._rows.update(
-            numbers[known], priorities[known] + self.config.priority_least
-        )
+        priorities = priorities + self.config.priority_least
+        if self._demos.expected:
+            known = numbers >= 0
+            numbers, priorities = numbers[known], priorities[known]
+        self._late += self._rows.update(numbers, priorities)
 
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
@@ -169,7 +166,7 @@ class AdvancedReplayBuffer(Node):
     def _batches(self, batches: int, batch_size: int) -> list[Batch]:
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
-            self._rows.remove_collected_before(oldest)
+            self._rows.remove_older(oldest)
         demo_rows = self._demos.rows(batch_size)
         agent_rows = batch_size - demo_rows
         together = self.config.replace  # without: what a batch uses up is not in the next one
@@ -258,20 +255,3 @@ class AdvancedReplayBuffer(Node):
         self._last = state["last"]
         self._pushes, self._pushed, self._sampled, self._late = state["counters"]
         self._draw.rng.bit_generator.state = state["rng"]
-
-
-def _sound(whose: str, priorities: Array, rows: int) -> Array:
-    """Priorities as they may be: one a row, finite, not below zero."""
-    found = np.asarray(priorities, np.float64)
-    if found.shape != (rows,):
-        raise ValueError(
-            f"{whose}: priorities of shape {found.shape} came for a batch of {rows} rows; "
-            "give one for each row"
-        )
-    wrong = ~(np.isfinite(found) & (found >= 0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(
-            f"{whose}: the priority of row {row} is {found[row]}; priorities are finite and from 0"
-        )
-    return found

@@ -45,6 +45,7 @@ class Ring:
         rows = self._check(columns)
         if self._once is not None:
             columns = {name: array[-self.size :] for name, array in columns.items()}
+            self.written += max(rows - self.size, 0)  # as where all are written
             rows = min(rows, self.size)
             columns = self._once.encode(columns, self.written)
         start, stop = self._next, self._next + rows
@@ -92,6 +93,10 @@ class Ring:
     def places_of(self, numbers: Array) -> Array:
         """Where the rows of these numbers lie, if they are still held."""
         return (numbers - (self.written - self._next)) % self.size
+
+    def place_of(self, number: int) -> int:
+        """The same of one row."""
+        return (number - (self.written - self._next)) % self.size
 
     def numbers_of(self, places: Array) -> Array:
         """The numbers of the rows that lie there."""
