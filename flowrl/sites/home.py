@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowrl.channels import Bound, Exchange
@@ -66,9 +67,12 @@ class SiteHome(Home):
         )
         arriving = Arriving(self.waiting, receiver, wait, tokens)
         self._arriving.append(arriving)
-        source = edge.sources[lane[0]].node
-        if source in eager(self._checked.program.part_of(source)):
+        program, source = self._checked.program, edge.sources[lane[0]].node
+        if source in eager(program.part_of(source)):
             self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
+        elif edge.when_full == "wait":
+            capacity = program.capacity[edge.to]
+            self._exchange.serve(partial(arriving.relieve_of_bytes, capacity))
         return arriving
 
     def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:

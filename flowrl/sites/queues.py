@@ -38,6 +38,13 @@ class Arriving(Awaited):
         while len(self.receiver):
             super().append(self.receiver.take())
 
+    def relieve_of_bytes(self, tokens: int) -> None:
+        """The same for a lane that is full of bytes: what a round puts there must find room, however large it is."""
+        while super().__len__() < tokens and len(self.receiver):
+            if 2 * self.receiver.statistics().queued_bytes < self.receiver.bound.bytes:
+                return
+            super().append(self.receiver.take())
+
     def __len__(self) -> int:
         """Tokens that could be taken now."""
         return super().__len__() + len(self.receiver)
