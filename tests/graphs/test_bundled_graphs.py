@@ -17,6 +17,7 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_ppo": range(10),
     "cartpole_dqn_rnd": range(3),
     "cartpole_dqn_demos": range(3),
+    "cartpole_dqn_per": range(5),
 }
 SHORT = {  # graph: settings with which a few train iterations take a second or two
     "acrobot_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
@@ -24,6 +25,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "hopper_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "lunarlander_ppo": {"collector.n_sample": 256, "evaluator.episodes": 2},
     "minigrid_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
+    "mountaincar_dqn": {"evaluator.episodes": 2},
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
 }
 PACKAGES = {  # graph: what it needs, and the extra that brings it
@@ -79,7 +81,7 @@ for problem in flowrl.load("{name}").check().problems:
     assert all(f"needs the package '{package}'" in line for line in lines), run.stdout
 
 
-@pytest.mark.parametrize("name", ["cartpole_dqn_rnd", "cartpole_dqn_demos"])
+@pytest.mark.parametrize("name", ["cartpole_dqn_rnd", "cartpole_dqn_demos", "cartpole_dqn_per"])
 def test_the_edits_that_users_come_for_take_at_most_six_lines(name: str) -> None:
     lines = (graphs_folder() / f"{name}.yaml").read_text().splitlines()
     assert lines[0] == "extends: cartpole_dqn"

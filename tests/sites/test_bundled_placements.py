@@ -15,6 +15,7 @@ import pytest
 
 import flowrl
 from flowrl.errors import NodeError
+from tests.graphs.test_bundled_graphs import SHORT
 
 MIXED = "collector=process,evaluator=thread"
 
@@ -33,12 +34,15 @@ def outcome(folder: Path, graph: str, placement: str, **run: Any) -> dict[str, A
     }
 
 
+@pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
 @pytest.mark.parametrize("placement", ["threads", "processes", MIXED])
-def test_a_placement_cannot_be_seen_in_the_result(placement: str, tmp_path: Path) -> None:
+def test_a_placement_cannot_be_seen_in_the_result(
+    graph: str, placement: str, tmp_path: Path
+) -> None:
     run = {"seed": 4, "train_iters": 100}
-    serial = outcome(tmp_path / "a", "cartpole_dqn", "serial", **run)
+    serial = outcome(tmp_path / "a", graph, "serial", **run)
     assert serial["train_iters"] == 100
-    assert outcome(tmp_path / "b", "cartpole_dqn", placement, **run) == serial
+    assert outcome(tmp_path / "b", graph, placement, **run) == serial
 
 
 @pytest.mark.slow
@@ -64,6 +68,15 @@ def test_no_limit_replica_or_lag_lets_a_placement_be_seen(
 ) -> None:
     serial = outcome(tmp_path / "a", graph, "serial", seed=1, **run)
     assert outcome(tmp_path / "b", graph, placement, seed=1, **run) == serial
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", sorted(SHORT))
+def test_processes_cannot_be_seen_in_any_env(graph: str, tmp_path: Path) -> None:
+    sets = {**SHORT[graph], "evaluator.weights.every": 4, "evaluator.episodes": 2}
+    run = {"train_iters": 8, "seed": 1}
+    serial = outcome(tmp_path / "a", graph, "serial", **run, sets=sets)
+    assert outcome(tmp_path / "b", graph, "processes", **run, sets=sets) == serial
 
 
 def test_what_a_node_raises_in_a_process_is_told_as_its_own(tmp_path: Path) -> None:
