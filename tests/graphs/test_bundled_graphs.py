@@ -20,8 +20,17 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_dqn_per": range(5),
 }
 SHORT = {  # graph: settings with which a few train iterations take a second or two
-    "acrobot_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
-    "boxing_ppo": {"collector.n_sample": 64, "envs.count": 2, "policy.minibatch_size": 32},
+    "acrobot_ppo": {
+        "collector.n_sample": 128,
+        "evaluator.episodes": 2,
+        "env.max_episode_steps": 100,
+    },
+    "boxing_ppo": {
+        "collector.n_sample": 64,
+        "envs.count": 2,
+        "policy.minibatch_size": 32,
+        "env.max_episode_steps": 240,
+    },
     "hopper_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "lunarlander_ppo": {"collector.n_sample": 256, "evaluator.episodes": 2},
     "minigrid_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
