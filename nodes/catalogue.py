@@ -30,6 +30,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "env": {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
+        "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
         "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",
