@@ -54,6 +54,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "model": {
         "cnn": "flowrl.nodes.models.cnn:Cnn",
         "mlp": "flowrl.nodes.models.mlp:Mlp",
+        "gru": "flowrl.nodes.models.gru:Gru",
         "module": "flowrl.nodes.models.model:ModuleModel",
     },
 }
