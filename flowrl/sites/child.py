@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any
 
 from flowrl.channels import Exchange, Mailbox
-from flowrl.checks.check import check
+from flowrl.channels.keys import Keys
+from flowrl.checks.check import Checked, check
+from flowrl.errors import FlowError
 from flowrl.sites.beacon import Beacon
 from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.netaddress import tcp
+from flowrl.sites.reading import differing, reading
+from flowrl.sites.sending import received
 from flowrl.sites.site import run_site
 from flowrl.source.loading import load_text
 
@@ -17,23 +24,62 @@ class Child:
 
     def __init__(self, told: dict[str, Any]) -> None:
         self._told = told
-        self._checked = check(load_text(told["graph"], told["title"]))
+        self._checked = _read(told)
         where = {(node, replica): site for node, replica, site in told["where"]}
         self._layout = Layout(told["kinds"], where)
 
     def begin(self, name: str) -> None:
         """Be this site: reachable, and knowing whom it talks to."""
-        told, self._name = self._told, name
-        mailbox = Mailbox(name, bytes.fromhex(told["run"]))
-        mailbox.listen(told["addresses"][name])
-        for peer in told["sites"][name]["peers"]:
-            mailbox.meet(peer, told["addresses"][peer])
+        self._name = name
+        self._site: dict[str, Any] = self._told["sites"][name]
+        mailbox = self._mailbox()
+        mailbox.listen(self._site["near"])
+        self._open_door(mailbox)
+        for peer, address in self._site["peers"].items():
+            mailbox.meet(peer, address)
         self._exchange = Exchange(mailbox)
+
+    def _mailbox(self) -> Mailbox:
+        keys = Keys.of_text(self._site["keys"]) if self._site["keys"] else None
+        return Mailbox(self._name, bytes.fromhex(self._told["run"]), keys=keys)
+
+    def _open_door(self, mailbox: Mailbox) -> None:
+        """Where other machines reach this site, if they have business here; those of others are closed."""
+        for name, site in self._told["sites"].items():
+            if site["door"] is None:
+                continue
+            with socket.socket(fileno=site["door"]) as door:
+                if name == self._name:
+                    machine, port = door.getsockname()[:2]
+                    mailbox.listen(tcp(machine, port), door.detach())
 
     def run(self) -> None:
         """Be at work until the coordinator says otherwise."""
-        told, name = self._told, self._name
-        aside = Mailbox(name, bytes.fromhex(told["run"]))
-        beacon = Beacon(aside, told["addresses"][COORDINATOR])
-        run_site(self._checked, self._layout, name, self._exchange, told["seed"], beacon.watch)
+        beacon = Beacon(self._mailbox(), self._site["peers"][COORDINATOR])
+        work = (self._checked, self._layout, self._name, self._exchange, self._told["seed"])
+        run_site(*work, beacon.watch)
         beacon.close()
+
+
+def _read(told: dict[str, Any]) -> Checked:
+    """The graph: of this machine, or sent here and read as there."""
+    if "reading" not in told:
+        return check(load_text(told["graph"], told["title"]))
+    checked = check(received(told, Path(told["files"])))
+    different = differing(reading(checked), told["reading"])
+    if different:
+        raise ReadsDifferently(different, checked)
+    return checked
+
+
+class ReadsDifferently(FlowError):
+    """The graph is another one here than where the run was started."""
+
+    def __init__(self, parts: list[str], checked: Checked) -> None:
+        problems = "; ".join(map(str, checked.problems))
+        why = (
+            f": {problems}"
+            if problems
+            else "; install the same versions of what its types are from"
+        )
+        super().__init__(f"the graph reads differently here ({', '.join(parts)}){why}")

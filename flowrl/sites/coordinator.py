@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
 from flowrl.context import Verdict
@@ -25,6 +25,9 @@ from flowrl.sites.watched import Watched
 from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
 
+if TYPE_CHECKING:
+    from flowrl.sites.joining import Hosts
+
 LEASE_S = 0.5  # of work that sites may be ahead of the slowest
 LEAST_LEASE = 8  # rounds
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
@@ -35,12 +38,18 @@ class Coordinator:
     """Runs a sound graph on several sites; the same to a run as the engine of one."""
 
     def __init__(
-        self, checked: Checked, sink: Sink, layout: Layout, seed: int, limits: Limits
+        self,
+        checked: Checked,
+        sink: Sink,
+        layout: Layout,
+        seed: int,
+        limits: Limits,
+        hosts: Hosts | None = None,
     ) -> None:
         self.checked, self.sink = checked.demand(), sink
         self.limits = limits
         self.cuts = Cuts(checked, limits)
-        self.sites = Sites(checked, layout, seed)
+        self.sites = Sites(checked, layout, seed, hosts)
         names = self.sites.names
         self._missing = {word: set(names) for word in ("ready", "stopped", "states")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site

@@ -114,6 +114,9 @@ class Model(Part):
             self.build(obs, heads, 0), wanted
         )  # the seed: weights are loaded before it acts
 
+    def suits(self, obs: Observed) -> None:
+        """Raises `Unsound` where it can make nothing of these observations."""
+
     def loads(self, learn: bool) -> tuple[str, ...]:
         """The modules that learning imports, or acting does."""
         return ("torch",)
