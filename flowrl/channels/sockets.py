@@ -27,7 +27,9 @@ BATCH = 64  # messages that one look takes in at most
 NOBLOCK, READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # the enumeration's arithmetic is slow
 LINGER_MS = 1000  # for what was sent when the site ends
 RECONNECT_MS, RECONNECT_MAX_MS = 10, 1000
-NEAR_MAX_MS = 40  # on this host trying costs next to nothing, and sites that start wait for each other
+NEAR_MAX_MS = (
+    40  # on this host trying costs next to nothing, and sites that start wait for each other
+)
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # on the network, where a host may vanish without a word
 LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 
