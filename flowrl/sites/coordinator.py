@@ -247,7 +247,7 @@ class Coordinator:
             self._asked is not None
         ):  # in the round that the slowest is in: what the others did is discarded
             self._cut_at(self.cuts.soon(self._final), self._asked)
-            self._hurries_s = time.monotonic()
+            self._hurries_s = min(self._hurries_s, time.monotonic())
             self._asked = None
 
     def _cut_at(self, cut: Position, why: Why) -> None:

@@ -166,7 +166,9 @@ NAMED = re.compile(
 def killed_once(folder: Path, draw: random.Random) -> str:
     """Kill a random process at a random moment of a run; what became of it."""
     with running(folder, killed_graph(), placement="processes") as run:
-        time.sleep(draw.uniform(0.2, 1.6))
+        while not run.others() and run.process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 1.2))
         victims = run.others()
         victim = draw.choice(victims) if victims else None
         ended = False

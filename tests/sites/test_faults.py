@@ -130,6 +130,7 @@ def test_a_run_that_is_meant_to_end_does_not_wait_for_a_node_that_hangs(
         run.run()
 
 
+@slow
 def test_a_signal_while_sites_are_made_stops_at_once(tmp_path: Path) -> None:
     with running(tmp_path / "run", faulty("hangs", "setup")) as run:
         run.until("c", "graph.yaml")
@@ -229,6 +230,7 @@ def test_a_killed_process_ends_the_run_and_is_named(tmp_path: Path) -> None:
     assert end.err.endswith("' has ended: its process was killed by SIGKILL\n")
 
 
+@slow
 def test_a_killed_server_takes_its_sites_along_and_is_named(tmp_path: Path) -> None:
     with running(tmp_path / "run", killed_graph() | {"limits": {"rounds": LONG_ROUNDS}}) as run:
         run.until("return_mean")
