@@ -23,6 +23,7 @@ from flowrl.sites.free import free_sites
 from flowrl.sites.launch import SiteLost, Sites
 from flowrl.sites.layout import Layout
 from flowrl.sites.ledger import Ledger
+from flowrl.sites.paced import paced_sites, rounds_behind
 from flowrl.sites.watched import Watched
 from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
@@ -57,6 +58,8 @@ class Coordinator:
         names = self.sites.names
         self._free = free_sites(checked, layout)
         self._halting = False
+        self._paced = paced_sites(checked, layout)
+        self._behind = rounds_behind(checked) if self._paced and not self._free else 0
         self._missing = {word: set(names) for word in ("ready", "stopped", "states", "closed")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
         self._granted = 0  # rounds that sites may begin
@@ -65,7 +68,7 @@ class Coordinator:
         self.watched = Watched(self.sites)
         self._states: dict[str, State] = {}
         self._happened = Happened()
-        self._unclosed: list[str] = []
+        self._noted: list[str] = []
         self.began_s: float | None = None  # the first firing may begin
         self.ended_s: float | None = None
         self._stop: Position | None = None
@@ -108,7 +111,7 @@ class Coordinator:
 
     def happened_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self._happened.lines(), *self._unclosed]
+        return [*self._happened.lines(), *self._noted]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut soon (from another thread, or a signal)."""
@@ -160,7 +163,7 @@ class Coordinator:
         try:
             self._wait("closed", CLOSE_S)
         except SiteLost as error:
-            self._unclosed.append(str(error))
+            self._noted.append(str(error))
 
     def _demand_progress(self) -> None:
         """A node that hangs must not hang a run that is meant to end."""
@@ -172,11 +175,11 @@ class Coordinator:
 
     def _grant(self, firing_s: float) -> None:
         """Let sites go on, about as far as they get while this is noticed."""
-        lease = max(LEAST_LEASE, int(self._final / max(firing_s, 1e-9) * LEASE_S))
-        granted = self._final + lease
+        lease = max(LEAST_LEASE, int(self._fired / max(firing_s, 1e-9) * LEASE_S))
+        granted = min(self._fired + lease, self._final + max(lease, self._behind))
         if granted > self._granted:
             self._granted = granted
-            self.sites.say("grant", granted, self._settled)
+            self.sites.say("grant", granted, self._settled(self._final), self._settled(self._fired))
 
     # what sites say
 
@@ -194,12 +197,15 @@ class Coordinator:
             if word in self._missing:
                 self._missing[word].discard(name)
 
-    def _on_states(self, name: str, states: dict[str, State], dropped: int) -> None:
+    def _on_states(
+        self, name: str, states: dict[str, State], dropped: int, happened: list[str]
+    ) -> None:
         self._states |= states
         self._happened.dropped += dropped
+        self._noted += happened
 
     def _on_closed(self, name: str, unclosed: list[str]) -> None:
-        self._unclosed += unclosed
+        self._noted += unclosed
 
     def _on_reached(self, name: str, position: list[int], iters: int) -> None:
         """A learner that fires when it can has fired so often as was asked for."""
@@ -241,9 +247,14 @@ class Coordinator:
         return min(rounds, default=0)
 
     @property
-    def _settled(self) -> int:
-        """Rounds that no cut goes back to."""
-        return self._final if self._stop is None else min(self._final, self._stop[0])
+    def _fired(self) -> int:
+        """Rounds that all have ended but those sites on which nothing fires in rounds; in them is no cut but theirs."""
+        rounds = [n for name, n in self._rounds.items() if name not in self._paced | self._free]
+        return min(rounds) if self._behind else self._final
+
+    def _settled(self, rounds: int) -> int:
+        """Rounds that no cut goes back to, of those that have ended."""
+        return rounds if self._stop is None else min(rounds, self._stop[0])
 
     def _tell(self, final: int | None) -> None:
         """Tell the run what no site can tell anything before; at the end, all up to the cut."""
@@ -253,21 +264,21 @@ class Coordinator:
             for told in sorted(now, key=lambda t: t.position):
                 if self._stop is None or includes(self._stop, told.position):
                     self._happened.pass_on(self.sink, told.teller, told.record)
-        self._ledger.settle(self._settled)
+        self._ledger.settle(self._settled(self._final))
 
     # cuts
 
     def _look_for_cuts(self, firing_s: float) -> None:
         limits = self.limits
         if limits.steps is not None and self.cuts.steps is None:  # then only counting tells
-            reached = self._ledger.reached(limits.steps, self._final)
-            if reached is not None and self._final > self.cuts.warm_rounds:
+            reached = self._ledger.reached(limits.steps, self._fired)
+            if reached is not None and self._fired > self.cuts.warm_rounds:
                 at = max(reached, self.cuts.warm_rounds)
                 self._cut_at((at,), asked("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
         if self._asked is not None:  # in the round of the slowest: what the others did is discarded
-            self._cut_at(self.cuts.soon(self._final), self._asked)
+            self._cut_at(self.cuts.soon(self._fired), self._asked)
             self._hurries_s = min(self._hurries_s, time.monotonic())
             self._asked = None
 

@@ -89,7 +89,7 @@ class Running:
 
 def _command(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text()[:60]
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     return "gone"
 
 
@@ -169,7 +169,7 @@ def killed_once(folder: Path, draw: random.Random) -> str:
         while not run.others() and run.process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1.2))
-        victims = run.others()
+        victims = [pid for pid in run.others() if "flowrl.sites.server" in _command(pid)]
         victim = draw.choice(victims) if victims else None
         ended = False
         if victim is not None:
