@@ -29,6 +29,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "policy": {
         "random": "flowrl.nodes.policies.random:Random",
+        "expert": "flowrl.nodes.policies.expert:Expert",
         "dqn": "flowrl.nodes.policies.dqn:Dqn",
         "ppo": "flowrl.nodes.policies.ppo:Ppo",
     },
