@@ -145,7 +145,7 @@ class SiteWalk(Walk):
 
         if not can_fire():
             self.tell()
-            self._home.waiting.idle(can_fire)
+            self._home.wait_for_tokens(can_fire)
 
     def _until(self, stop: Position) -> Until | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
