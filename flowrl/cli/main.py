@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowrl.version import VERSION
 
@@ -125,10 +125,37 @@ def make_parser() -> Parser:
         metavar="FILE.png",
         help="where to (default: plot.png in the first run's folder)",
     )
+    _live(verb)
     new = verb("new", "project:new", "a starting project in a new folder")
     new.add_argument("dir", metavar="DIR")
     verb("doctor", "project:doctor", "what is wrong with this installation")
     return parser
+
+
+def _live(verb: Callable[[str, str, str], Parser]) -> None:
+    """The verbs that look at runs while they go on."""
+    ps = verb("ps", "live:ps", "the runs that go on: of this user, on this machine")
+    ps.add_argument("--json", action="store_true", help="one line of JSON: a list")
+    top = verb("top", "live:top", "where the time of a run goes, and what lies on its edges")
+    _a_run(top)
+    top.add_argument("--once", action="store_true", help="print it once (q ends it otherwise)")
+    top.add_argument("--json", action="store_true", help="one line of JSON, once")
+    why = verb("why", "live:why", "who waits for whom in a run, on which edge, since when")
+    _a_run(why)
+    why.add_argument("--json", action="store_true", help="one line of JSON")
+    stop = verb("stop", "live:stop", "end a run at its next cut, as Ctrl-C does")
+    _a_run(stop)
+    stop.add_argument("--now", action="store_true", help="at once, as a second Ctrl-C does")
+    logs = verb("logs", "logs:logs", "what the nodes of a run have told; of ended runs too")
+    _a_run(logs)
+    logs.add_argument("node", nargs="?", metavar="NODE", help="only this node (and its replicas)")
+    logs.add_argument("-f", "--follow", action="store_true", help="until the run ends")
+
+
+def _a_run(parser: Parser) -> None:
+    parser.add_argument(
+        "run", metavar="RUN", help="a run's folder, its name or how that begins, a pid, or 'last'"
+    )
 
 
 def _graph(parser: Parser) -> None:

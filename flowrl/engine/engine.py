@@ -16,12 +16,14 @@ from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record
 from flowrl.engine.account import Account
+from flowrl.engine.glance import Seen, glance_at
 from flowrl.engine.guard import Failed, Happened, Sink
 from flowrl.engine.runner import Runner
 from flowrl.engine.teller import Teller
 from flowrl.engine.versions import Versions
 from flowrl.engine.walk import Walk
 from flowrl.graph import Limits
+from flowrl.placement import MAIN
 from flowrl.ports import StateOut
 from flowrl.state import Count, State
 
@@ -88,6 +90,10 @@ class Engine(Walk):
     def accounts(self) -> list[Account]:
         """Each instance, its firings and its time."""
         return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
+
+    def seen(self) -> dict[str, Seen | None]:
+        """What there is to see of the one site just now (from any thread)."""
+        return {MAIN: Seen(glance_at(self))}
 
     def idle_s(self) -> dict[str, float]:
         """One site alone waits for nobody."""

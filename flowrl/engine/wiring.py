@@ -14,6 +14,7 @@ from flowrl.context import Context
 from flowrl.engine.runner import RAISED, Runner, Site
 from flowrl.engine.streams import DropOldest, Push, Queue, Take, Token, give_to, take_list, take_one
 from flowrl.engine.versions import Versions
+from flowrl.engine.ways import Lane, lanes_of
 from flowrl.errors import FlowError, NodeError
 from flowrl.graph import Edge, NodeSpec, PortRef
 from flowrl.node import Facts, Node
@@ -24,8 +25,6 @@ NOBODY = (
     "a service that several nodes call, or none, can neither count nor tell anything: "
     "it would be of nobody's firing; let its clients do it"
 )
-
-Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
 
 
 class Home:
@@ -296,15 +295,7 @@ def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
 
 def _lanes(wired: Wired, edge: Edge) -> dict[Lane, Queue]:
     """The queues into one input: one for each pair of replicas that talk; or all share one."""
-    graph, home = wired.checked.graph, wired.home
-    consumers = graph.nodes[edge.to.node].replicas
-    pairs = [
-        (number, a, b)
-        for number, source in enumerate(edge.sources)
-        for a in range(graph.nodes[source.node].replicas)
-        for b in range(consumers)
-        if graph.nodes[source.node].replicas != consumers or a == b  # equal numbers pair off
-    ]
+    home, pairs = wired.home, lanes_of(wired.checked.graph, edge)
     lanes: dict[Lane, Queue] = {}
     for lane in pairs:
         gives = home.has(edge.sources[lane[0]].node, lane[1])

@@ -43,6 +43,10 @@ class Lines(Watcher):
         if isinstance(record, Metrics) and teller.role == "evaluator":
             print(evaluation_line(run, teller, record), flush=True)
 
+    def warn(self, run: Run, text: str) -> None:
+        """Beside the lines."""
+        print(f"note: {text}", file=sys.stderr)
+
     def stopping(self, run: Run) -> None:
         """Past Python's buffers, which the signal may have come in the midst of."""
         os.write(2, f"{STOPPING}\n".encode())
@@ -79,6 +83,10 @@ class LiveDisplay(Watcher):
             self._best = mean
             line = evaluation_line(run, teller, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
+
+    def warn(self, run: Run, text: str) -> None:
+        """Before the table is there."""
+        print(f"note: {text}", file=sys.stderr)
 
     def stopping(self, run: Run) -> None:
         """Drawn with the next picture."""

@@ -197,3 +197,8 @@ def _number(value: float) -> float | str:
 
 def _file_name(key: str) -> str:
     return key.replace("/", "__")
+
+
+def log_name(path: Path) -> str:
+    """The instance whose log a file is."""
+    return path.stem.replace("__", "/")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,10 @@ from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError
 from flowrl.graph import Limits
 from flowrl.placement import MAIN, placement_named
+from flowrl.runs.control import controlled
 from flowrl.runs.environment import environment, limit_threads
 from flowrl.runs.folder import RunFolder, new_folder
+from flowrl.runs.look import look_at
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.sites.coordinator import Coordinator
@@ -44,6 +49,9 @@ class Watcher:
 
     def event(self, run: Run, teller: Teller, record: Record) -> None:
         """A node told something."""
+
+    def warn(self, run: Run, text: str) -> None:
+        """Something that does not stop the run, and should be known."""
 
     def stopping(self, run: Run) -> None:
         """Somebody asked the run to stop. Called from a signal's handler, so print nothing here."""
@@ -84,6 +92,8 @@ class Run:
         self._judge = next(iter(self.graph.role("evaluator")), "")  # whose word the summary tells
         self.ended: RunResult | None = None
         self._interrupts = 0
+        self.stops = False  # somebody asked it to
+        self._thread = threading.current_thread()
 
     @property
     def wall_s(self) -> float:
@@ -125,17 +135,46 @@ class Run:
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
+        self._thread = threading.current_thread()
         with signals_to(self._signalled):
-            self.folder = RunFolder(new_folder(self.graph.name.replace("/", "_"), self.out))
-            try:
-                self.watcher.begin(self)
-                self._write_beginning(self.folder)
-                return self._finish(self.folder, self._execute())
-            except BaseException as error:
-                self._fail(self.folder, error)
-                raise
-            finally:
-                self._close(self.folder)
+            folder = self.folder = RunFolder(
+                new_folder(self.graph.name.replace("/", "_"), self.out)
+            )
+            warn = partial(self.watcher.warn, self)
+            with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
+                try:
+                    self.watcher.begin(self)
+                    self._write_beginning(folder)
+                    return self._finish(folder, self._execute())
+                except BaseException as error:
+                    self._fail(folder, error)
+                    raise
+                finally:
+                    self._close(folder)
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What somebody asks from outside; called by another thread."""
+        if question.get("ask") == "look":
+            return look_at(self)
+        if question.get("ask") == "stop":
+            self.stop(now=bool(question.get("now")))
+            return {"stops": True}
+        raise UsageError(f"unknown question {question.get('ask')!r}; known: look, stop")
+
+    def stop(self, now: bool = False) -> None:
+        """Like Ctrl-C, or twice that; from any thread."""
+        if not now:
+            self.stops = True
+            if self.engine is not None:  # else as soon as it is made
+                self.engine.stop("interrupt", "flowrl stop")
+            self.watcher.stopping(self)
+        elif self._thread is threading.main_thread():
+            self._interrupts = max(self._interrupts, 1)
+            signal.pthread_kill(self._thread.ident or 0, signal.SIGINT)
+        else:
+            raise UsageError(
+                "it runs in a thread of another program, which alone can end it at once"
+            )
 
     def record(self, teller: Teller, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
@@ -198,6 +237,8 @@ class Run:
             limit_threads(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
             self.engine = Coordinator(self.checked, self, self.layout, self.seed, self.limits)
+        if self.stops:
+            self.engine.stop("interrupt", "flowrl stop")
         return self.engine.run()
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
@@ -247,6 +288,7 @@ class Run:
         self._interrupts += 1
         if self._interrupts > 1 or self.engine is None:
             raise KeyboardInterrupt
+        self.stops = True
         self.engine.stop("interrupt", name)
         self.watcher.stopping(self)
 

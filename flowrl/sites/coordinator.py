@@ -14,6 +14,7 @@ from flowrl.checks.check import Checked
 from flowrl.context import Verdict
 from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Reason, digest_of
+from flowrl.engine.glance import Seen
 from flowrl.engine.guard import Happened, Sink
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
@@ -71,6 +72,10 @@ class Coordinator:
         place = {name: at for at, name in enumerate(self.checked.graph.nodes)}
         found = self.watched.accounts()
         return sorted(found, key=lambda account: place[account.key.partition("#")[0]])
+
+    def seen(self) -> dict[str, Seen | None]:
+        """What there is to see of each site just now (from any thread); None: nothing yet."""
+        return self.watched.sites()
 
     def idle_s(self) -> dict[str, float]:
         """How long each site waited to be allowed to go on."""

@@ -12,8 +12,9 @@ from flowrl.context import key_of
 from flowrl.engine.runner import Position, Site
 from flowrl.engine.streams import Awaited, Push, Queue, Take, Token, nothing
 from flowrl.engine.versions import Versions
-from flowrl.engine.waits import Wait, lane_name
-from flowrl.engine.wiring import Home, Lane, Wired
+from flowrl.engine.waits import Wait
+from flowrl.engine.ways import Lane, lane_name
+from flowrl.engine.wiring import Home, Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.layout import Layout
 from flowrl.sites.services import Calls
@@ -198,16 +199,14 @@ class SiteHome(Home):
     def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
-        wait = self.waiting.on_input(
-            key_of(edge.to.node, lane[2]), lane_name(edge, *lane), receiver
-        )
+        wait = self.waiting.on_input(key_of(edge.to.node, lane[2]), lane_name(edge, lane), receiver)
         return Arriving(self.waiting, receiver, wait, tokens)
 
     def giving(self, edge: Edge, lane: Lane) -> Queue:
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
         who = key_of(edge.sources[lane[0]].node, lane[1])
-        wait = self.waiting.on_output(who, lane_name(edge, *lane), sender)
+        wait = self.waiting.on_output(who, lane_name(edge, lane), sender)
         kind = LeavingOrLost if edge.when_full == "drop_oldest" else Leaving
         return kind(self.waiting, sender, wait)
 
@@ -225,7 +224,7 @@ class SiteHome(Home):
         """An end of each round, or the versions that pace, or the newest."""
         peer = self._layout.where[edge.source.node, 0]
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=_STATES)
-        who, name = key_of(edge.to.node, replica), lane_name(edge, 0, 0, replica)
+        who, name = key_of(edge.to.node, replica), lane_name(edge, (0, 0, replica))
         arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
             return Pacing(self.site, arriving).take
@@ -277,7 +276,7 @@ class SiteHome(Home):
     def _state_lane(self, edge: Edge, replica: int) -> Leaving:
         peer = self._layout.where[edge.to.node, replica]
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=_STATES)
-        name = lane_name(edge, 0, 0, replica)
+        name = lane_name(edge, (0, 0, replica))
         return Leaving(self.waiting, sender, self.waiting.on_output(edge.source.node, name, sender))
 
     def _elsewhere(self, edge: Edge) -> list[int]:
