@@ -17,7 +17,7 @@ from flowrl.version import VERSION as __version__
 if TYPE_CHECKING:
     from flowrl.api import FlowGraph, load
     from flowrl.batch import Batch, Column, Schema
-    from flowrl.config import Config, Part, param, part
+    from flowrl.config import Config, Part, param, part, parts
     from flowrl.context import Context
     from flowrl.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.functions import as_node
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
     **dict.fromkeys(("FlowGraph", "load"), "api"),
     **dict.fromkeys(("Batch", "Column", "Schema"), "batch"),
-    **dict.fromkeys(("Config", "Part", "param", "part"), "config"),
+    **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "config"),
     "Context": "context",
     **dict.fromkeys(("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "errors"),
     "as_node": "functions",
@@ -69,6 +69,7 @@ __all__ = [
     "load",
     "param",
     "part",
+    "parts",
 ]
 
 # In a checkout that is not installed, `nodes` and `graphs` lie beside this package, not in it.

@@ -15,13 +15,17 @@ Bound = float | tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: dtype and the shape of a row; `n` counts a discrete column's values, `low`/`high` bound it."""
+    """One column: dtype and the shape of a row; `n` counts a discrete column's values, `low`/`high` bound it.
+
+    `frames` says that a row is so many frames of one episode, the oldest first, which rows that follow share.
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
     n: int | None = field(default=None, compare=False)
     low: Bound = field(default=None, compare=False)
     high: Bound = field(default=None, compare=False)
+    frames: int | None = field(default=None, compare=False)
 
     @property
     def row_bytes(self) -> int:

@@ -49,6 +49,11 @@ def part(
     return Field(None, description=about, json_schema_extra=extra)
 
 
+def parts(kind: str, about: str) -> Any:
+    """A parameter that is a list of parts, each with a type and parameters of its own."""
+    return Field(default=(), description=about, json_schema_extra={"parts": kind})
+
+
 class Part:
     """A described thing that is not a node: it has a kind, a type's name, and parameters."""
 

@@ -40,7 +40,15 @@ class Verdict:
     reason: str
 
 
-Record = Metrics | Keep | Verdict | str  # a str is a line of the node's log
+@dataclass(frozen=True, slots=True)
+class Irregular:
+    """Something that made this run differ from another of the same graph and seed, so many times."""
+
+    what: str
+    times: int = 1
+
+
+Record = Metrics | Keep | Verdict | Irregular | str  # a str is a line of the node's log
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +124,10 @@ class Context:
     def verdict(self, reason: str) -> None:
         """Say that the run has reached its goal."""
         self.tell(Verdict(reason))
+
+    def happened(self, what: str, times: int = 1) -> None:
+        """Report what made this run differ from another: it is in the run's summary."""
+        self.tell(Irregular(what, times))
 
     def tell(self, record: Record) -> None:
         """Add a record of this firing."""

@@ -45,6 +45,9 @@ class Facts:
     on_policy: bool = False  # a learner that must not see stale data
     nondeterministic: str = ""  # why two runs may differ, if they may
     service: Any = None  # what linked nodes are told
+    loads: tuple[
+        str, ...
+    ] = ()  # modules that making or firing it will import: loaded once, for all
 
 
 class Unsound(ValueError):

@@ -1,14 +1,16 @@
 """Placements: which nodes share a site. They say where a graph runs, and nothing it computes.
 
-A place is `thread`, `process` or a host. Alone it means a site for each linked group that is put
-there; with a name (`process:left`) it is one site for all that are put there. What a placement does
-not name goes with the nodes it is linked to, or else to the main site, where the run was started.
+A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. Alone it means a site for each
+linked group that is put there; with a name (`process:left`) it is one site for all that are put there. What a
+placement does not name goes with the nodes it is linked to, or else to the main site, where the run was started.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from flowrl.errors import UsageError, nearest
@@ -16,8 +18,46 @@ from flowrl.graph import Graph, linked_groups
 from flowrl.source.yamlfile import Item, read_yaml
 
 MAIN = "main"
+HERE = (MAIN, "thread", "process")  # places on the machine where the run was started
 BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}
 _PLACE = re.compile(r"[\w.*?@:/\[\]-]+")
+_NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A machine that is offered to a run: what a placement can call it."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for word in (self.name, *self.labels):
+            if not _NAME.fullmatch(word) or word in (*HERE, "coordinator"):
+                what = f"host: '{word}' cannot be a host's name or label"
+                raise UsageError(
+                    f"{what}; expected up to 63 letters, digits, '.', '-' and '_', "
+                    f"and not {', '.join(HERE)}"
+                )
+
+    def fits(self, place: str) -> bool:
+        """Whether a place means this machine, perhaps among others."""
+        return any(fnmatchcase(word, place) for word in (self.name, *self.labels))
+
+
+def fitting(place: str, offers: Iterable[Offer]) -> list[str]:
+    """The hosts that a place means, in the order of their names: cpu-2 comes before cpu-10."""
+    return sorted((o.name for o in offers if o.fits(place)), key=_natural)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
+
+
+def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
+    """The places of a placement that are hosts, without the names of shared sites."""
+    places = (site.partition(":")[0] for site in sites(graph, placement))
+    return sorted({place for place in places if place not in HERE})
 
 
 def placement_named(graph: Graph, text: str) -> dict[str, str]:

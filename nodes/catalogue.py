@@ -5,6 +5,13 @@ from __future__ import annotations
 CATALOGUE: dict[str, dict[str, str]] = {
     "node": {
         "env_manager": "flowrl.nodes.envs.base_env_manager:BaseEnvManager",
+        "sync_subprocess_env_manager": (
+            "flowrl.nodes.envs.subprocess_env_managers:SyncSubprocessEnvManager"
+        ),
+        "async_subprocess_env_manager": (
+            "flowrl.nodes.envs.subprocess_env_managers:AsyncSubprocessEnvManager"
+        ),
+        "thread_env_manager": "flowrl.nodes.envs.thread_env_manager:ThreadEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
@@ -23,7 +30,25 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
     },
+    "wrapper": {
+        "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",
+        "frame_stack": "flowrl.nodes.envs.wrappers.frame_stack:FrameStack",
+        "gray": "flowrl.nodes.envs.wrappers.images:Gray",
+        "resize": "flowrl.nodes.envs.wrappers.images:Resize",
+        "reward_clip": "flowrl.nodes.envs.wrappers.rewards:RewardClip",
+        "reward_normalise": "flowrl.nodes.envs.wrappers.rewards:RewardNormalise",
+        "sticky_actions": "flowrl.nodes.envs.wrappers.actions:StickyActions",
+        "action_repeat": "flowrl.nodes.envs.wrappers.actions:ActionRepeat",
+        "action_scale": "flowrl.nodes.envs.wrappers.actions:ActionScale",
+        "action_mask": "flowrl.nodes.envs.wrappers.leaves:ActionMask",
+        "previous": "flowrl.nodes.envs.wrappers.leaves:Previous",
+        "noop_start": "flowrl.nodes.envs.wrappers.episodes:NoopStart",
+        "fire_on_reset": "flowrl.nodes.envs.wrappers.episodes:FireOnReset",
+        "episodic_life": "flowrl.nodes.envs.wrappers.episodes:EpisodicLife",
+        "time_limit": "flowrl.nodes.envs.wrappers.episodes:TimeLimit",
+    },
     "model": {
+        "cnn": "flowrl.nodes.models.cnn:Cnn",
         "mlp": "flowrl.nodes.models.mlp:Mlp",
         "module": "flowrl.nodes.models.model:ModuleModel",
     },

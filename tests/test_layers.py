@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ENGINE = sorted(p for p in (ROOT / "flowrl").rglob("*.py") if "starter" not in p.parts)
 NODES = sorted((ROOT / "nodes").rglob("*.py"))
-CONTRACT = {"batch", "config", "context", "node", "ports", "state"}  # what nodes see of the engine
+CONTRACT = {"batch", "config", "context", "errors", "node", "ports", "state"}  # seen by nodes
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import zmq
 from zmq.utils import z85
@@ -16,6 +17,17 @@ class Keys:
     public: bytes
     secret: bytes = field(repr=False)
     known: Mapping[str, bytes] = field(default_factory=dict)
+
+    def as_text(self) -> dict[str, Any]:
+        """The same as JSON knows it."""
+        known = {name: key.decode() for name, key in self.known.items()}
+        return {"public": self.public.decode(), "secret": self.secret.decode(), "known": known}
+
+    @classmethod
+    def of_text(cls, text: Mapping[str, Any]) -> Keys:
+        """What `as_text` gave."""
+        known = {name: key.encode() for name, key in text["known"].items()}
+        return cls(text["public"].encode(), text["secret"].encode(), known)
 
 
 def new_pair() -> tuple[bytes, bytes]:

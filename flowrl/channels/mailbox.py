@@ -65,10 +65,13 @@ class Mailbox:
             self._poller.register(self._inbox.wake_fd, zmq.POLLIN)
         return self._sockets
 
-    def listen(self, address: str) -> str:
-        """Be reachable at `ipc://path` or `tcp://host:port` too; the address to tell others (port `*`: any)."""
+    def listen(self, address: str, door: int | None = None) -> str:
+        """Be reachable at `ipc://path` or `tcp://host:port` too; the address to tell others (port `*`: any).
+
+        `door`: a descriptor that listens there already.
+        """
         sockets = self._socketed()
-        bound = sockets.listen(address)
+        bound = sockets.listen(address, door)
         sockets.watch(self._poller.register)
         return bound
 

@@ -58,14 +58,22 @@ class Sockets:
         self._inbound: list[zmq.Socket[bytes]] = []
         self._monitors: list[zmq.Socket[bytes]] = []
         self._gate: Gate | None = None
+        self._locked: set[zmq.Socket[bytes]] = (
+            set()
+        )  # sockets whose mail comes with its sender's key
         self._authenticated: set[str] = set()  # peers whose mail must come with their key
 
     # addresses
 
-    def listen(self, address: str) -> str:
-        """Bind `ipc://path`, or `tcp://host:port` (port `*`: any); the address that others connect to."""
+    def listen(self, address: str, door: int | None = None) -> str:
+        """Bind `ipc://path`, or `tcp://host:port` (port `*`: any); the address that others connect to.
+
+        `door` is the descriptor of a socket that listens there already, for whoever was faster than this site.
+        """
         socket = self._context.socket(zmq.PULL)
         socket.linger = 0
+        if door is not None:
+            socket.setsockopt(zmq.USE_FD, door)
         socket.maxmsgsize = self.limit_bytes
         self._inbound.append(socket)
         if address.startswith("tcp:"):
@@ -91,6 +99,7 @@ class Sockets:
             self._gate.let_in(name, public)
         socket.curve_server = True
         socket.curve_secretkey = self.keys.secret
+        self._locked.add(socket)
 
     def connect(self, peer: str, address: str) -> SocketPost:
         """The way to another site."""
@@ -151,12 +160,12 @@ class Sockets:
             except zmq.Again:  # what made it ready was cut off half-way
                 return
             rest = socket.recv_multipart(NOBLOCK, copy=False) if head.more else []
-            self._open(head, rest, mail)
+            self._open(head, rest, mail, socket in self._locked)
             events: Any = socket.get(zmq.EVENTS)  # asked, as failing would cost more
             if not events & READABLE:
                 return
 
-    def _open(self, head: zmq.Frame, rest: list[zmq.Frame], mail: list[Mail]) -> None:
+    def _open(self, head: zmq.Frame, rest: list[zmq.Frame], mail: list[Mail], locked: bool) -> None:
         """Add a message's items to the mail."""
         self.messages += 1
         self.bytes += len(head)
@@ -167,7 +176,7 @@ class Sockets:
         sender = "?"
         try:
             name, body_bytes, items = self._heads.read(head.buffer)
-            sender = self._checked_sender(name, head)
+            sender = self._checked_sender(name, head, locked)
             mapped = self._mapped.get(sender)
             placed = place(items, body_bytes, frames, mapped.array if mapped else None)
         except Refused as error:
@@ -195,10 +204,11 @@ class Sockets:
         except Refused as error:
             self.refuse(error.reason, peer)
 
-    def _checked_sender(self, name: str, head: zmq.Frame) -> str:
+    def _checked_sender(self, name: str, head: zmq.Frame, locked: bool) -> str:
+        """A site on the network comes with its key; one of this machine does not come that way."""
         if name not in self._posts:
             raise Refused("unknown site")
-        if name in self._authenticated and head.get("User-Id") != name:
+        if locked != (name in self._authenticated) or (locked and head.get("User-Id") != name):
             raise Refused("another site's key")
         return name
 

@@ -126,6 +126,7 @@ def make_parser() -> Parser:
         help="where to (default: plot.png in the first run's folder)",
     )
     _live(verb)
+    _host(verb("host", "hosts:host", "offer this machine to a run"))
     new = verb("new", "project:new", "a starting project in a new folder")
     new.add_argument("dir", metavar="DIR")
     verb("doctor", "project:doctor", "what is wrong with this installation")
@@ -203,6 +204,7 @@ def _run(parser: Parser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-<time>)"
     )
+    _hosts(parser)
     parser.add_argument(
         "--no-recover", action="store_true", help="end the run when a part of it dies"
     )
@@ -214,6 +216,53 @@ def _run(parser: Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
+def _hosts(parser: Parser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="where hosts join, as tcp://10.0.0.1:5555; for placements that name hosts (docs/hosts.md)",
+    )
+    _key(parser)
+    parser.add_argument(
+        "--hosts", type=_count, default=1, metavar="N", help="how many to wait for (default: 1)"
+    )
+    parser.add_argument(
+        "--hosts-within", default="60s", metavar="TIME", help="how long to wait (default: 60s)"
+    )
+
+
+def _key(parser: Parser) -> None:
+    parser.add_argument(
+        "--key", metavar="FILE", help="the key of the run and its hosts; not needed on the loopback"
+    )
+
+
+def _host(parser: Parser) -> None:
+    parser.add_argument("--join", metavar="ADDRESS", help="where the run listens: tcp://head:5555")
+    _key(parser)
+    parser.add_argument("--new-key", metavar="FILE", help="make a key file, and do nothing else")
+    parser.add_argument("--name", help="what placements call this host (default: the machine's)")
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        dest="labels",
+        help="what else they may call it, and others (repeatable)",
+    )
+    parser.add_argument(
+        "--address", help="where other hosts reach this one (default: as it reaches the run)"
+    )
+    parser.add_argument(
+        "--within",
+        default="10m",
+        metavar="TIME",
+        help="how long to wait for the run (default: 10m)",
+    )
+    parser.add_argument(
+        "--stay", action="store_true", help="wait for the next run after each, without end"
+    )
+
+
 def _eval(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
     parser.add_argument(
@@ -221,6 +270,12 @@ def _eval(parser: Parser) -> None:
     )
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="of the episodes (default: 0)"
+    )
+    parser.add_argument(
+        "--video",
+        metavar="FILE|DIR",
+        help="film the worst, the median and the best episode: into a file (.mp4, .gif) one after "
+        "another, into a folder one file each",
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 

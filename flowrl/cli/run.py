@@ -6,6 +6,7 @@ import json
 import sys
 import traceback
 from argparse import Namespace
+from pathlib import Path
 
 from flowrl.cli.graphs import read
 from flowrl.errors import FlowError, NodeError, UsageError
@@ -13,6 +14,7 @@ from flowrl.graph import Limits
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.sites.meeting import Meeting
 from flowrl.source.sections import seconds
 from flowrl.tools.report import run_text
 
@@ -28,6 +30,7 @@ def run(arguments: Namespace) -> int:
         limits=_limits(arguments, checked.graph.limits),
         out=arguments.out,
         placement=arguments.placement or "serial",
+        meeting=_meeting(arguments),
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
     )
     try:
@@ -41,13 +44,28 @@ def run(arguments: Namespace) -> int:
         return _ended(arguments, made.ended or made.result("failed", str(error)))
 
 
+def _meeting(arguments: Namespace) -> Meeting | None:
+    if arguments.listen is None:
+        given = arguments.key is not None or arguments.hosts > 1
+        if given:
+            raise UsageError("--key and --hosts are for hosts, which join at --listen ADDRESS")
+        return None
+    within_s = seconds_of("--hosts-within", arguments.hosts_within)
+    key = Path(arguments.key) if arguments.key is not None else None
+    return Meeting(arguments.listen, key, arguments.hosts, within_s)
+
+
 def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
-    time_s = None
-    if arguments.time is not None:
-        time_s = seconds(arguments.time)
-        if time_s is None:
-            raise UsageError(f"--time {arguments.time}: expected a time such as 30s, 10m or 2h")
+    time_s = None if arguments.time is None else seconds_of("--time", arguments.time)
     return of_graph.over(steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """An option that is a time."""
+    found = seconds(text)
+    if found is None:
+        raise UsageError(f"{option} {text}: expected a time such as 30s, 10m or 2h")
+    return found
 
 
 def _ended(arguments: Namespace, result: RunResult) -> int:

@@ -11,7 +11,8 @@ def evaluate(arguments: Namespace) -> int:
     """`flowrl eval`."""
     from flowrl.runs.judge import judge
 
-    found = judge(Path(arguments.run), arguments.episodes, arguments.seed)
+    video = Path(arguments.video) if arguments.video else None
+    found = judge(Path(arguments.run), arguments.episodes, arguments.seed, video)
     if arguments.json:
         print(json.dumps(found.as_dict()))
     else:

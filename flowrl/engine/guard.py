@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from flowrl.context import Record
+from flowrl.context import Irregular, Record
 from flowrl.engine.runner import Runner
 from flowrl.engine.streams import Awaited, Queue
 from flowrl.engine.teller import Teller
@@ -41,12 +41,17 @@ class Happened:
     ignored: int = 0
     dropped: int = 0
     failures: list[str] = field(default_factory=list)
+    irregular: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and what
 
     def pass_on(self, sink: Sink, teller: Teller, record: Record | Failed) -> None:
         """Count a failure, and tell it as a line of a log; tell other records as they are."""
         if isinstance(record, Failed):
             self._add(record)
             sink.record(teller, record.text)
+        elif isinstance(record, Irregular):
+            told = teller.key, record.what
+            self.irregular[told] = self.irregular.get(told, 0) + record.times
+            sink.record(teller, f"{record.times} {record.what}")
         else:
             sink.record(teller, record)
 
@@ -63,7 +68,8 @@ class Happened:
             "firings failed and were passed over": self.ignored,
             "tokens were dropped": self.dropped,
         }
-        return [*(f"{n} {what}" for what, n in counts.items() if n), *self.failures]
+        told = [f"{node}: {n} {what}" for (node, what), n in self.irregular.items()]
+        return [*(f"{n} {what}" for what, n in counts.items() if n), *told, *self.failures]
 
 
 class Guard:

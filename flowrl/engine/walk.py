@@ -66,8 +66,8 @@ class Walk:
         self.site = self.wired.site
         self._sources: dict[str, Source] = {}
         self._step: Step | None = None  # whose turn it is
-        self._verdict: Verdict | None = None  # the first
-        self._verdict_depth = 0  # a verdict includes what its firing paces
+        self._verdict: Verdict | None = None  # that of the earliest cut
+        self._verdict_depth = -1  # a verdict includes what its firing paces
         for runner in self.wired.all():
             runner.on_record = self.recorded
 
@@ -88,8 +88,9 @@ class Walk:
 
     def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
         """A node told something in a firing, or a service called in it; or it failed."""
-        if isinstance(record, Verdict) and self._verdict is None:
-            self._verdict, self._verdict_depth = record, len(self.site.at)
+        depth = len(self.site.at)  # what a firing paces may give a verdict before the firing's own
+        if isinstance(record, Verdict) and depth > self._verdict_depth:
+            self._verdict, self._verdict_depth = record, depth
 
     def no_rounds(self) -> None:
         """The warm-up was all there is to do."""

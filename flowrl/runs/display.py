@@ -38,14 +38,14 @@ class Lines(Watcher):
         """Where it goes."""
         print(begin_line(run), flush=True)
 
+    def note(self, run: Run, text: str) -> None:
+        """A host, say, that has joined."""
+        print(text, file=sys.stderr, flush=True)
+
     def event(self, run: Run, teller: Teller, record: Record) -> None:
         """An evaluation."""
         if isinstance(record, Metrics) and teller.role == "evaluator":
             print(evaluation_line(run, teller, record), flush=True)
-
-    def warn(self, run: Run, text: str) -> None:
-        """Beside the lines."""
-        print(f"note: {text}", file=sys.stderr)
 
     def stopping(self, run: Run) -> None:
         """Past Python's buffers, which the signal may have come in the midst of."""
@@ -74,6 +74,13 @@ class LiveDisplay(Watcher):
         self._live.start()
         self._live.console.print(begin_line(run), highlight=False, style="dim", soft_wrap=True)
 
+    def note(self, run: Run, text: str) -> None:
+        """A host, say, that has joined: above the table."""
+        if self._live is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._live.console.print(text, highlight=False, soft_wrap=True)
+
     def event(self, run: Run, teller: Teller, record: Record) -> None:
         """An evaluation that is the best so far, above the table."""
         if not isinstance(record, Metrics) or teller.role != "evaluator" or self._live is None:
@@ -83,10 +90,6 @@ class LiveDisplay(Watcher):
             self._best = mean
             line = evaluation_line(run, teller, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
-
-    def warn(self, run: Run, text: str) -> None:
-        """Before the table is there."""
-        print(f"note: {text}", file=sys.stderr)
 
     def stopping(self, run: Run) -> None:
         """Drawn with the next picture."""
@@ -103,6 +106,8 @@ class LiveDisplay(Watcher):
         from rich.console import Group
         from rich.text import Text
 
+        if run.engine is None and run.hosts is not None:
+            return Group(Text(f"waiting for hosts at {run.hosts.address} …", style="bold"))
         if run.engine is None or run.engine.began_s is None:
             return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
         note = [Text(self._note, style="yellow")] if self._note else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Judgement:
     episodes: int
     seed: int
     metrics: dict[str, float]
+    videos: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -38,11 +39,14 @@ class Judgement:
             f"{self.checkpoint}: after {self.train_iters:,} train iterations "
             f"and {self.env_steps:,} env steps\n"
             f"{self.episodes} episodes, seed {self.seed}\n{shown}"
+            + "".join(f"\nfilmed: {video}" for video in self.videos)
         )
 
 
-def judge(run: Path, episodes: int | None = None, seed: int = 0) -> Judgement:
-    """Play a run's best checkpoint with its evaluator."""
+def judge(
+    run: Path, episodes: int | None = None, seed: int = 0, video: Path | None = None
+) -> Judgement:
+    """Play a run's best checkpoint with its evaluator; `video` is a folder or a file for films."""
     if not (run / "graph.yaml").is_file():
         raise UsageError(f"{run}: is not a run's folder (it has no graph.yaml)")
     checked = check(load(str(run / "graph.yaml"))).demand()
@@ -55,11 +59,22 @@ def judge(run: Path, episodes: int | None = None, seed: int = 0) -> Judgement:
     limit_threads(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
     context.wanted = frozenset()
-    metrics = _evaluate(spec, context, state)
+    if video is not None and not hasattr(spec.cls, "film"):
+        raise UsageError(f"--video: the evaluator '{spec.name}' does not film (it has no `film`)")
+    videos = _evaluate(spec, context, state, video)
+    found = [r.values for r in context.records if isinstance(r, Metrics)]
+    metrics = dict(found[-1]) if found else {}
     limit_threads(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
     return Judgement(
-        str(run), str(path), info["train_iters"], info["env_steps"], played, seed, metrics
+        str(run),
+        str(path),
+        info["train_iters"],
+        info["env_steps"],
+        played,
+        seed,
+        metrics,
+        [str(film) for film in videos],
     )
 
 
@@ -76,15 +91,17 @@ def _alone(spec: NodeSpec, episodes: int | None) -> NodeSpec:
     return NodeSpec(spec.name, spec.type, spec.cls, config, spec.written, shared=spec.shared)
 
 
-def _evaluate(spec: NodeSpec, context: Context, state: Any) -> dict[str, float]:
-    node = None
+def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) -> list[Path]:
+    """Evaluates once; gives the films."""
+    node: Any = None
     try:
         node = spec.cls(config=spec.config, context=context)
-        node.fire(state)
+        if video is None:
+            node.fire(state)
+            return []
+        return list(node.film(state, video))
     except Exception as error:
         raise NodeError(spec.name, "judging a checkpoint", error) from error
     finally:
         if node is not None:
             node.close()
-    found = [r.values for r in context.records if isinstance(r, Metrics)]
-    return dict(found[-1]) if found else {}

@@ -31,6 +31,7 @@ class RunResult:
     why: str = ""
     repeat: str = ""
     happened: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of the machines that it ran on
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
 from flowrl.context import Keep, Metrics, Record, key_of
@@ -23,7 +23,7 @@ from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError
 from flowrl.graph import Limits
-from flowrl.placement import MAIN, placement_named
+from flowrl.placement import MAIN, host_places, placement_named
 from flowrl.runs.control import controlled
 from flowrl.runs.environment import environment, limit_threads
 from flowrl.runs.folder import RunFolder, new_folder
@@ -32,11 +32,16 @@ from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
+from flowrl.sites.meeting import Meeting, check_meeting
+from flowrl.sites.sending import to_send
 from flowrl.source.params import written_params
 from flowrl.source.yamltext import flow_text
 from flowrl.state import Count
 from flowrl.tools.expand import expand
 from flowrl.tools.report import bottleneck_sentence
+
+if TYPE_CHECKING:
+    from flowrl.sites.joining import Hosts
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
@@ -47,11 +52,11 @@ class Watcher:
     def begin(self, run: Run) -> None:
         """The run begins: its folder is there, its nodes are not made yet."""
 
+    def note(self, run: Run, text: str) -> None:
+        """Something happened to the run itself: a host joined, say."""
+
     def event(self, run: Run, teller: Teller, record: Record) -> None:
         """A node told something."""
-
-    def warn(self, run: Run, text: str) -> None:
-        """Something that does not stop the run, and should be known."""
 
     def stopping(self, run: Run) -> None:
         """Somebody asked the run to stop. Called from a signal's handler, so print nothing here."""
@@ -71,6 +76,7 @@ class Run:
         limits: Limits | None = None,
         out: str | Path | None = None,
         placement: str = "serial",
+        meeting: Meeting | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self.placement = placement
@@ -81,7 +87,14 @@ class Run:
         self.limits = limits or given.limits
         self.graph = replace(given, seed=self.seed, limits=self.limits)
         self.checked = replace(checked, graph=self.graph)
-        self.layout = layout_of(self.graph, placement_named(self.graph, placement))
+        self._placed = placement_named(self.graph, placement)
+        self.layout = layout_of(
+            self.graph, self._placed
+        )  # each place that is a host, as if it were one
+        self.meeting = meeting
+        self.hosts: Hosts | None = None
+        self._places = host_places(self.graph, self._placed)
+        check_meeting(self._places, meeting)
         self.out = out
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
@@ -140,7 +153,7 @@ class Run:
             folder = self.folder = RunFolder(
                 new_folder(self.graph.name.replace("/", "_"), self.out)
             )
-            warn = partial(self.watcher.warn, self)
+            warn = partial(self.watcher.note, self)
             with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
                 try:
                     self.watcher.begin(self)
@@ -211,6 +224,7 @@ class Run:
             why=why,
             repeat=repeat,
             happened=tuple(self._happened()),
+            warnings=tuple(self.hosts.warnings()) if self.hosts else (),
         )
 
     def _happened(self) -> list[str]:
@@ -222,8 +236,9 @@ class Run:
         folder.text("graph.yaml", expand(self.graph))
         folder.text("graph.dot", to_dot(self.checked))
         where = self.graph.files[-1].parent if self.graph.files else Path()
-        told = {**environment(where), "seed": self.seed, "placement": self.placement}
-        folder.json("environment.json", told)
+        self._environment = environment(where)
+        self._environment |= {"seed": self.seed, "placement": self.placement}
+        folder.json("environment.json", self._environment)
         for spec in self.graph.nodes.values():
             for replica in range(spec.replicas):
                 params = flow_text(written_params(spec.config))
@@ -232,14 +247,30 @@ class Run:
 
     def _execute(self) -> Cut:
         limit_threads(self.graph.torch_threads)
+        if self.meeting is not None:
+            self._meet(self.meeting)
         if list(self.layout.kinds) == [MAIN]:
             self.engine = Engine(self.checked, self, self.seed, self.limits)
             limit_threads(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
-            self.engine = Coordinator(self.checked, self, self.layout, self.seed, self.limits)
+            self.engine = Coordinator(
+                self.checked, self, self.layout, self.seed, self.limits, self.hosts
+            )
         if self.stops:
             self.engine.stop("interrupt", "flowrl stop")
         return self.engine.run()
+
+    def _meet(self, meeting: Meeting) -> None:
+        """Wait for hosts; then it is known what is where."""
+        from flowrl.sites.joining import Hosts  # only now: it loads ZeroMQ
+
+        assert self.folder is not None
+        sent = to_send(self.checked)
+        self.hosts = Hosts(meeting, sent, lambda text: self.watcher.note(self, text))
+        self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
+        self.layout = layout_of(self.graph, self._placed, self.hosts.wait(self._places))
+        self._environment["hosts"] = self.hosts.about()
+        self.folder.json("environment.json", self._environment)
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
         assert self.engine is not None
@@ -248,6 +279,8 @@ class Run:
             folder.checkpoint("last", weights, {"why": cut.why})
         folder.timings(self.wall_s, self.timings, now=True)
         self.engine.close()  # before the summary, which tells what would not close
+        if self.hosts is not None:
+            self.hosts.close(cut.why)
         status = ENDS.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat(folder, cut))
         folder.json("summary.json", result.as_dict())
@@ -279,6 +312,8 @@ class Run:
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(folder.close)
+            if self.hosts is not None:
+                stack.callback(self.hosts.close, "it has failed, or was stopped")
             if self.engine is not None:
                 stack.callback(self.engine.close)
             self.watcher.end(self)

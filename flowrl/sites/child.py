@@ -1,48 +1,85 @@
-"""A process with one site: `python -m flowrl.sites.child`, told by JSON on its standard input what it is."""
+"""A site in a process of its own, made from what the coordinator tells."""
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-import signal
-import sys
+import socket
+from pathlib import Path
+from typing import Any
 
 from flowrl.channels import Exchange, Mailbox
-from flowrl.checks.check import check
+from flowrl.channels.keys import Keys
+from flowrl.checks.check import Checked, check
+from flowrl.errors import FlowError
 from flowrl.sites.beacon import Beacon
 from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.netaddress import tcp
+from flowrl.sites.reading import differing, reading
+from flowrl.sites.sending import received
 from flowrl.sites.site import run_site
 from flowrl.source.loading import load_text
 
-PR_SET_PDEATHSIG = 1
+
+class Child:
+    """One of the sites that are told of: the same graph, read and checked once for all of them."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._told = told
+        self._checked = _read(told)
+        where = {(node, replica): site for node, replica, site in told["where"]}
+        self._layout = Layout(told["kinds"], where)
+
+    def begin(self, name: str) -> None:
+        """Be this site: reachable, and knowing whom it talks to."""
+        self._name = name
+        self._site: dict[str, Any] = self._told["sites"][name]
+        mailbox = self._mailbox()
+        mailbox.listen(self._site["near"])
+        self._open_door(mailbox)
+        for peer, address in self._site["peers"].items():
+            mailbox.meet(peer, address)
+        self._exchange = Exchange(mailbox)
+
+    def _mailbox(self) -> Mailbox:
+        keys = Keys.of_text(self._site["keys"]) if self._site["keys"] else None
+        return Mailbox(self._name, bytes.fromhex(self._told["run"]), keys=keys)
+
+    def _open_door(self, mailbox: Mailbox) -> None:
+        """Where other machines reach this site, if they have business here; those of others are closed."""
+        for name, site in self._told["sites"].items():
+            if site["door"] is None:
+                continue
+            with socket.socket(fileno=site["door"]) as door:
+                if name == self._name:
+                    machine, port = door.getsockname()[:2]
+                    mailbox.listen(tcp(machine, port), door.detach())
+
+    def run(self) -> None:
+        """Be at work until the coordinator says otherwise."""
+        beacon = Beacon(self._mailbox(), self._site["peers"][COORDINATOR])
+        work = (self._checked, self._layout, self._name, self._exchange, self._told["seed"])
+        run_site(*work, beacon.watch)
+        beacon.close()
 
 
-def main() -> None:
-    """Be a site until the coordinator says otherwise."""
-    told = json.load(sys.stdin)
-    _die_with(told["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
-    run = bytes.fromhex(told["run"])
-    mailbox = Mailbox(told["name"], run)
-    mailbox.listen(told["addresses"][told["name"]])
-    for peer in told["peers"]:
-        mailbox.meet(peer, told["addresses"][peer])
-    where = {(node, replica): site for node, replica, site in told["where"]}
-    checked = check(load_text(told["graph"], told["title"]))
-    layout = Layout(told["kinds"], where)
-    beacon = Beacon(Mailbox(told["name"], run), told["addresses"][COORDINATOR])
-    run_site(checked, layout, told["name"], Exchange(mailbox), told["seed"], beacon.watch)
-    beacon.close()
+def _read(told: dict[str, Any]) -> Checked:
+    """The graph: of this machine, or sent here and read as there."""
+    if "reading" not in told:
+        return check(load_text(told["graph"], told["title"]))
+    checked = check(received(told, Path(told["files"])))
+    different = differing(reading(checked), told["reading"])
+    if different:
+        raise ReadsDifferently(different, checked)
+    return checked
 
 
-def _die_with(parent: int) -> None:
-    """End when the coordinator does, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)  # it ended before we asked
+class ReadsDifferently(FlowError):
+    """The graph is another one here than where the run was started."""
 
-
-if __name__ == "__main__":
-    main()
+    def __init__(self, parts: list[str], checked: Checked) -> None:
+        problems = "; ".join(map(str, checked.problems))
+        why = (
+            f": {problems}"
+            if problems
+            else "; install the same versions of what its types are from"
+        )
+        super().__init__(f"the graph reads differently here ({', '.join(parts)}){why}")

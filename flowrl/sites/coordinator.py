@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
 from flowrl.context import Verdict
@@ -26,6 +26,9 @@ from flowrl.sites.watched import Watched
 from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
 
+if TYPE_CHECKING:
+    from flowrl.sites.joining import Hosts
+
 LEASE_S = 0.5  # of work that sites may be ahead of the slowest
 LEAST_LEASE = 8  # rounds
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
@@ -36,12 +39,18 @@ class Coordinator:
     """Runs a sound graph on several sites; the same to a run as the engine of one."""
 
     def __init__(
-        self, checked: Checked, sink: Sink, layout: Layout, seed: int, limits: Limits
+        self,
+        checked: Checked,
+        sink: Sink,
+        layout: Layout,
+        seed: int,
+        limits: Limits,
+        hosts: Hosts | None = None,
     ) -> None:
         self.checked, self.sink = checked.demand(), sink
         self.limits = limits
         self.cuts = Cuts(checked, limits)
-        self.sites = Sites(checked, layout, seed)
+        self.sites = Sites(checked, layout, seed, hosts)
         names = self.sites.names
         self._missing = {word: set(names) for word in ("ready", "stopped", "states")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
@@ -120,8 +129,8 @@ class Coordinator:
         while self._missing["stopped"]:
             self._grant(time.perf_counter() - began)
             self._listen()
-            self._tell(self._final)
             self._look_for_cuts(time.perf_counter() - began)
+            self._tell(self._final)
         self.ended_s = time.perf_counter()
         self._tell(None)
         self.sites.say("states")
@@ -142,8 +151,6 @@ class Coordinator:
         """Let sites go on, about as far as they get while this is noticed."""
         lease = max(LEAST_LEASE, int(self._final / max(firing_s, 1e-9) * LEASE_S))
         granted = self._final + lease
-        if self._counts_steps:  # where the cut falls is known only at each round's end
-            granted = max(self._final, self.cuts.warm_rounds) + 1
         if granted > self._granted:
             self._granted = granted
             self.sites.say("grant", granted, self._settled)
@@ -206,20 +213,19 @@ class Coordinator:
 
     # cuts
 
-    @property
-    def _counts_steps(self) -> bool:
-        """Whether only counting tells when `--steps` are reached."""
-        return self.limits.steps is not None and self.cuts.steps is None
-
     def _look_for_cuts(self, firing_s: float) -> None:
-        limits, final = self.limits, self._final
-        steps = limits.steps if self._counts_steps and final > self.cuts.warm_rounds else None
-        if steps is not None and self._ledger.settled.env_steps >= steps:  # by this round's end
-            self._cut_at((final - 1,), asked("steps", steps))
+        limits = self.limits
+        if limits.steps is not None and self.cuts.steps is None:  # then only counting tells
+            reached = self._ledger.reached(limits.steps, self._final)
+            if reached is not None and self._final > self.cuts.warm_rounds:
+                at = max(reached, self.cuts.warm_rounds)
+                self._cut_at((at,), asked("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
-        if self._asked is not None:
-            self._cut_at(self.cuts.soon(self._granted), self._asked)
+        if (
+            self._asked is not None
+        ):  # in the round that the slowest is in: what the others did is discarded
+            self._cut_at(self.cuts.soon(self._final), self._asked)
             self._asked = None
 
     def _cut_at(self, cut: Position, why: Why) -> None:

@@ -11,7 +11,7 @@ from math import inf
 
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
-from flowrl.checks.program import Part, Program
+from flowrl.checks.program import Paced, Part, Program
 from flowrl.engine.engine import Reason
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
@@ -44,18 +44,24 @@ class Cuts:
         self.checked, self.limits = checked, limits
         self.program = checked.program
         self.warm_rounds = sum(warm.rounds for warm in self.program.warmup)
-        fired = {name for part in _parts(checked.program) for name in part.order}
-        self.learner = next((n for n in checked.graph.role("learner")[:1] if n in fired), None)
-        self.learner_starves = any(self.learner in starving(p) for p in _parts(checked.program))
+        self.learner = next(iter(checked.graph.role("learner")), None)
+        self.learner_starves = self.learner is not None and self._starves(self.learner)
         self.steps = self._steps()
 
+    def _starves(self, name: str) -> bool:
+        """Whether it is not known how often a node fires in a round: it may find no tokens, or who paces it may."""
+        paced = _paced_part(self.program, name)
+        parts = _parts(self.program) if paced is None else [paced.part]
+        starves = any(name in starving(part) for part in parts)
+        return starves or (paced is not None and self._starves(paced.source.node))
+
     def soon(self, rounds: int) -> Position:
-        """In a round that no site has begun: where `--train-iters` cuts again, if anything learns."""
-        order = order_in(self.program, rounds)
-        if self.learner is None or self.learner not in order or self.learner_starves:
+        """In this round: where `--train-iters` cuts again, if the first learner fires in it."""
+        if self.learner is None or self.learner_starves:
             return (rounds,)
         fired = firings_before(self.program, rounds + 1, self.learner)
-        return (rounds, order.index(self.learner), 0, fired - 1)
+        cut = firing_at(self.program, self.learner, fired - 1) if fired else None
+        return cut if cut is not None and cut[0] == rounds else (rounds,)
 
     def known(self) -> Iterator[tuple[Position, Why]]:
         """The cuts that the limits make, as far as they are known before the run."""
@@ -75,15 +81,7 @@ class Cuts:
         """Right after so many firings of the first learner, if it is known to fire so often."""
         if self.learner is None or self.learner_starves:
             return None
-        begun, fired = 0, 0
-        lengths = [warm.rounds for warm in self.program.warmup]
-        for part, rounds in zip(_parts(self.program), [*lengths, None], strict=True):
-            each = part.firings.get(self.learner, 0)
-            if each and (rounds is None or iters <= fired + each * rounds):
-                at = begun + (iters - fired - 1) // each
-                return (at, part.order.index(self.learner), 0, iters - 1)
-            begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
-        return None
+        return firing_at(self.program, self.learner, iters - 1)
 
     def _steps(self) -> tuple[int, int] | None:
         """Env steps of the warm-up and of a round, where every collector's number is known."""
@@ -122,19 +120,45 @@ def part_in(program: Program, rounds: int) -> Part:
     return program.round
 
 
-def order_in(program: Program, rounds: int) -> list[str]:
-    """The order in which nodes fire in a round."""
-    return part_in(program, rounds).order
-
-
 def firings_before(program: Program, rounds: int, name: str) -> int:
     """How often a node has fired before a round."""
+    paced = _paced_part(program, name)
+    if paced is not None:
+        versions = firings_before(program, rounds, paced.source.node)
+        return versions // paced.every * paced.part.firings[name]
     fired = 0
     for warm in program.warmup:
         here = min(warm.rounds, rounds)
         fired += here * warm.part.firings.get(name, 0)
         rounds -= here
     return fired + rounds * program.round.firings.get(name, 0)
+
+
+def firing_at(program: Program, name: str, firing: int) -> Position | None:
+    """Where a node fires for the n-th time (from 0), if ever."""
+    paced = _paced_part(program, name)
+    if paced is None:
+        return _firing_in_rounds(program, name, firing)
+    pace, part = firing // paced.part.firings[name], paced.part
+    at = firing_at(program, paced.source.node, paced.every * (pace + 1) - 1)
+    number = 1 + program.paced.index(paced)
+    return None if at is None else (*at, number, part.order.index(name), 0, firing)
+
+
+def _firing_in_rounds(program: Program, name: str, firing: int) -> Position | None:
+    begun, fired = 0, 0
+    lengths = [warm.rounds for warm in program.warmup]
+    for part, rounds in zip(_parts(program), [*lengths, None], strict=True):
+        each = part.firings.get(name, 0)
+        if each and (rounds is None or firing < fired + each * rounds):
+            return (begun + (firing - fired) // each, part.order.index(name), 0, firing)
+        begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
+    return None
+
+
+def _paced_part(program: Program, name: str) -> Paced | None:
+    """What a state paces, and this node is in."""
+    return next((paced for paced in program.paced if name in paced.part.firings), None)
 
 
 def asked(reason: Reason, amount: int) -> Why:

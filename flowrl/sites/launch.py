@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
+import socket
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flowrl.channels import Exchange, Mailbox, Threads
+from flowrl.channels import Exchange, Mailbox, Sender, Threads
 from flowrl.channels.folder import SocketFolder
 from flowrl.checks.check import Checked
 from flowrl.errors import FlowError, NodeError
+from flowrl.sites.addresses import Addresses, neighbours
 from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.netaddress import listening, tcp
+from flowrl.sites.processes import Processes, loads_of
 from flowrl.sites.site import CONTROL, SiteWalk, run_site
 from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
+
+if TYPE_CHECKING:
+    from flowrl.sites.joining import Hosts
 
 PUMP_S = 0.02
 FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
@@ -34,63 +37,69 @@ class SiteLost(FlowError):
 class Sites:
     """The sites of a run, as the coordinator sees them."""
 
-    def __init__(self, checked: Checked, layout: Layout, seed: int) -> None:
-        self.checked, self.layout, self.seed = checked, layout, seed
+    def __init__(
+        self, checked: Checked, layout: Layout, seed: int, hosts: Hosts | None = None
+    ) -> None:
+        self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
         self.names = [name for name in layout.kinds if layout.living(name)]
         self._run = os.urandom(16)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes = Processes()
         self._threads: dict[str, threading.Thread] = {}
-        self._folder = SocketFolder() if "process" in layout.kinds.values() else None
-        names = (COORDINATOR, *self.names) if self._folder else ()
-        self._addresses = {n: self._folder.address(n) for n in names if self._folder}
+        self._folder = SocketFolder() if self._kind("process") else None
+        self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
+        self._doors: dict[str, socket.socket] = {}
         threads: Threads = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
         self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
+        self._down: dict[str, Sender] = {}
         self._closed = False
 
     def _kind(self, kind: str) -> list[str]:
-        return [name for name in self.names if self.layout.kinds[name] == kind]
+        """The sites of a kind on this machine."""
+        kinds = self.layout.kinds
+        return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
 
     def _box(self, name: str, threads: Threads) -> Mailbox:
-        box = Mailbox(name, self._run, threads)
-        if name in self._addresses:
-            box.listen(self._addresses[name])
+        addresses = self._addresses
+        box = Mailbox(name, self._run, threads, keys=addresses.keys(name))
+        if self._folder is not None:
+            addresses.near[name] = box.listen(self._folder.address(name))
+        if self.hosts is not None and addresses.is_far(name):
+            bound = box.listen(tcp(self.hosts.machine, "*"))
+            addresses.ports[name] = int(bound.rpartition(":")[2])
         return box
 
     # starting
 
     def start(self) -> None:
         """Start all; they are at work when they say so."""
+        for name in self._kind("process"):
+            self._listen(name)
+        if self.hosts is not None:
+            self.hosts.listen(self._addresses, self.layout.hosts)
         for name, box in self._boxes.items():
-            for peer in self.names if name == COORDINATOR else self._peers(name):
-                box.meet(peer, self._address(peer))
+            for peer in self._addresses.peers[name]:
+                box.meet(peer, self._address(peer, name))
         exchange = self._exchange
         self._up = {n: exchange.receiver(f"{UP}:{n}", n, bound=CONTROL) for n in self.names}
         self._last = {n: exchange.receiver(f"{FAILED}:{n}", n, bound=CONTROL) for n in self.names}
         self._down = {n: exchange.sender(f"{DOWN}:{n}", n, bound=CONTROL) for n in self.names}
-        for name in self._kind("process"):
-            self._start_process(name)
+        self._start_processes()
         for name in self._kind("thread"):
             self._start_thread(name)
 
-    def _address(self, name: str) -> str:
-        return self._boxes[name].address if name in self._boxes else self._addresses[name]
+    def _listen(self, name: str) -> None:
+        """Decide where a process will be reached; on the network, it is awaited from now on."""
+        assert self._folder is not None
+        self._addresses.near[name] = self._folder.address(name)
+        if self.hosts is not None and self._addresses.is_far(name):
+            self._doors[name], self._addresses.ports[name] = listening(self.hosts.machine)
 
-    def _peers(self, name: str) -> list[str]:
-        """The coordinator, and the sites that a site shares an edge with."""
-        homes: dict[str, set[str]] = {}
-        for (node, _), site in self.layout.where.items():
-            homes.setdefault(node, set()).add(site)
-        found = {COORDINATOR}
-        for edge in self.checked.graph.edges:
-            for source in edge.sources:
-                starts, ends = homes[source.node], homes[edge.to.node]
-                if name in starts:
-                    found |= ends
-                if name in ends:
-                    found |= starts
-        return sorted(found - {name})
+    def _address(self, name: str, by: str) -> str:
+        if name in self._boxes and by in self._boxes:
+            return self._boxes[name].address
+        return self._addresses.of(name, by)
 
     def _start_thread(self, name: str) -> None:
         work = (self.checked, self.layout, name, Exchange(self._boxes[name]), self.seed)
@@ -99,26 +108,35 @@ class Sites:
         self._threads[name] = thread
         thread.start()
 
-    def _start_process(self, name: str) -> None:
+    def _start_processes(self) -> None:
         told = {
-            "name": name,
             "run": self._run.hex(),
-            "parent": os.getpid(),
-            "addresses": self._addresses,
-            "peers": self._peers(name),
             "kinds": dict(self.layout.kinds),
             "where": [[node, r, site] for (node, r), site in self.layout.where.items()],
-            "graph": expand(self.checked.graph),
             "title": self.checked.graph.name,
             "seed": self.seed,
         }
-        command = [sys.executable, "-m", "flowrl.sites.child"]
-        # what a node prints must not get into the one line that `run --json` prints
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
-        self._processes[name] = process
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(told).encode())
-        process.stdin.close()
+        here = self._kind("process")
+        loads = {n: loads_of(self.checked, self.layout, n) for n in (*here, *self.layout.hosts)}
+        if here:
+            graph = {"graph": expand(self.checked.graph)}
+            doors = [door.fileno() for door in self._doors.values()]
+            sites = {name: self._told(name) for name in here}
+            self._processes.start({**told, **graph}, sites, loads, doors)
+        if self.hosts is not None:
+            there = {n: {**self._told(n), "loads": list(loads[n])} for n in self.layout.hosts}
+            self.hosts.start(told, there)
+
+    def _told(self, name: str) -> dict[str, Any]:
+        """How one process is reached, and reaches others."""
+        addresses, door = self._addresses, self._doors.get(name)
+        keys = addresses.keys(name)
+        return {
+            "near": addresses.near.get(name, ""),
+            "door": door.fileno() if door else None,
+            "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
+            "keys": keys.as_text() if keys else None,
+        }
 
     # talking
 
@@ -132,9 +150,14 @@ class Sites:
         """Call this with what is told of a site while it is busy."""
         self._exchange.on_aside = hear
 
+    def _pump(self) -> None:
+        self._exchange.pump(PUMP_S)
+        if self.hosts is not None:
+            self.hosts.pump()
+
     def heard(self) -> list[tuple[str, list[Any]]]:
         """What sites have said meanwhile; raises what ended one of them."""
-        self._exchange.pump(PUMP_S)
+        self._pump()
         said = []
         for name in self.names:
             while len(self._up[name]):
@@ -145,19 +168,19 @@ class Sites:
 
     def dead(self, name: str) -> str | None:
         """Why a site is dead, or None."""
-        process, thread = self._processes.get(name), self._threads.get(name)
-        if process is not None and process.poll() is not None:
-            return _why_ended(process.returncode)
-        if thread is not None and not thread.is_alive():
-            return "its thread has ended"
-        return None
+        thread = self._threads.get(name)
+        if thread is not None:
+            return None if thread.is_alive() else "its thread has ended"
+        if self.hosts is not None and self.layout.host(name):
+            return self.hosts.dead(name)
+        return self._processes.why_ended(name)
 
     def _first_cause(self) -> FlowError:
         """What a node raised comes before a killed process, and that before what either did to others."""
         failures: dict[str, tuple[str, FlowError]] = {}  # by site: what kind, and what
         deadline = time.monotonic() + FIRST_CAUSE_S
         while time.monotonic() < deadline and not any(k == "node" for k, _ in failures.values()):
-            self._exchange.pump(PUMP_S)
+            self._pump()
             for name, lane in self._last.items():
                 while len(lane):
                     words = lane.take()[0]
@@ -177,15 +200,16 @@ class Sites:
             return
         self._closed = True
         deadline = time.monotonic() + LEAVE_S
-        for name in self._threads.keys() | self._processes.keys():
+        for name in self._down:
             if self.dead(name) is None and self._down[name].ready():
                 self._down[name].send(["leave"])
         self._exchange.flush()
-        for process in self._processes.values():
-            _end(process, deadline)
+        self._processes.end(deadline)
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.1))
         self._exchange.close()
+        for door in self._doors.values():
+            door.close()
         if self._folder is not None:
             self._folder.close()
 
@@ -201,22 +225,3 @@ def _failure(name: str, words: list[Any]) -> FlowError:
     lost = SiteLost(f"site '{name}': {what}")
     lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
     return lost
-
-
-def _why_ended(code: int) -> str:
-    if code < 0:
-        return f"its process was killed by {signal.Signals(-code).name}"
-    return f"its process ended with status {code}"
-
-
-def _end(process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Wait a little, then be less polite."""
-    for ask in (None, process.terminate, process.kill):
-        if ask is not None:
-            ask()
-        try:
-            process.wait(max(deadline - time.monotonic(), 0.2))
-            return
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()

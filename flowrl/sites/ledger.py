@@ -28,6 +28,19 @@ class Ledger:
             self.settled = _sum([self.settled, *done])
             self._open = [entry for entry in self._open if entry[0][0] >= rounds]
 
+    def reached(self, env_steps: int, rounds: int) -> int | None:
+        """The round at whose end so many steps had been done, if that is one of those before `rounds`."""
+        steps = self.settled.env_steps
+        if steps >= env_steps:
+            return 0
+        for position, count in sorted(self._open):
+            if position[0] >= rounds:
+                return None
+            steps += count.env_steps
+            if steps >= env_steps:
+                return position[0]
+        return None
+
     def at(self, cut: Position) -> Count:
         """All that had been done at a cut."""
         return _sum([self.settled, *(c for position, c in self._open if includes(cut, position))])

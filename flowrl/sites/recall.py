@@ -18,9 +18,9 @@ States = dict[str, State]  # by `learner.port`
 class Recall:
     """The states of one learner.
 
-    A limit is known before the run, and its learner stops there. What is not known is where a verdict falls: after a
-    version that paced an evaluator, between any two slots of a round in which others fire, or after any firing of a
-    learner that is paced itself.
+    Most limits are known before the run, and its learner stops there. What is not known is where a verdict falls:
+    after a version that paced an evaluator, between any two slots of a round in which others fire, or after any firing
+    of a learner that is paced itself. And a run may be ended after any round, or the learner's last firing in it.
     """
 
     def __init__(self, checked: Checked, wired: Wired, learner: Runner) -> None:
@@ -29,12 +29,7 @@ class Recall:
         program, name = checked.program, learner.spec.name
         self.fires_in_rounds = name in program.round.order
         self._paces = [p.every for p in program.paced if p.source.node == name]
-        nodes = checked.graph.nodes
-        self._others = any(
-            len(wired.runners.get(n, ())) < nodes[n].replicas for n in program.round.order
-        )
         self._depth = 1 + 4 * _level(checked.program, name)  # of positions around it
-        self._at: Position = ()  # where its newest version was made
         self._kept: list[tuple[Position, int, States]] = [((), 0, self.states())]
 
     def states(self) -> States:
@@ -54,27 +49,23 @@ class Recall:
 
     def after_firing(self) -> None:
         """Something has fired: this learner, if it is paced itself."""
-        if self._kept[-1][1] != self.learner.fired:
-            self._at = self._here()
-            self._keep()
+        self._keep()
 
     def after_iteration(self) -> None:
         """A version that paced others may be where the run is cut."""
-        self._at = self._here()
         if any(self.learner.fired % every == 0 for every in self._paces):
             self._keep()
 
     def after_round(self) -> None:
-        """Others fire in the round, and any of them may give a verdict."""
-        if self._others:
-            self._keep()
+        """Others fire in the round, and any of them may give a verdict; or the run ends here."""
+        self._keep()
 
     def _keep(self) -> None:
         if self._kept[-1][1] != self.learner.fired:
-            self._kept.append((self._at, self.learner.fired, self.states()))
+            self._kept.append((self._last(), self.learner.fired, self.states()))
 
-    def _here(self) -> Position:
-        """The position of the firing that has just ended."""
+    def _last(self) -> Position:
+        """The position of the last firing, which was in this round: what others left is kept."""
         learner = self.learner
         around = self._wired.site.at[: self._depth]
         return (*around, learner.slot, learner.ctx.replica, learner.fired - 1)

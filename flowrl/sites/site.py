@@ -22,7 +22,7 @@ from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
 from flowrl.sites.home import SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.recall import Recall
-from flowrl.sites.waiting import Elsewhere
+from flowrl.sites.waiting import WAIT_S, Elsewhere
 from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data, error_words
 from flowrl.state import Count, State
 
@@ -47,6 +47,7 @@ class SiteWalk(Walk):
         self._granted = 0  # rounds that may begin
         self._stop: Position | None = None
         self._leave = False  # at once, whatever is going on
+        self._asked_states = False
         self._walking = False
         self._told: list[Told] = []
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
@@ -77,12 +78,8 @@ class SiteWalk(Walk):
                     recall.settle(settled)
             elif word == "stop":
                 self._stop = tuple(values)
-                self._check()
             elif word == "states":
-                assert self._stop is not None
-                self.tell()  # where time went: services have answered calls since they had stopped
-                states = self.states_at(self._stop)
-                self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+                self._asked_states = True
             elif word == "leave":
                 self._leave = True
         if self._leave:
@@ -97,6 +94,7 @@ class SiteWalk(Walk):
 
     def say(self, *words: Any) -> None:
         """Tell the coordinator something."""
+        self.exchange.wait(self._up, WAIT_S)
         self._up.send(list(words))
         self.exchange.flush()
 
@@ -175,6 +173,7 @@ class SiteWalk(Walk):
 
     def tell(self) -> None:
         """How far it is, what was done, what nodes recorded, where time went."""
+        self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
         did, self._did = self._did, []
         seen = glance_at(self).as_data()
@@ -203,15 +202,22 @@ class SiteWalk(Walk):
         self._walking = False
         self.tell()
         self.say("stopped")
-        self._wait_to_leave()
+        self._tell_states()
 
     def no_rounds(self) -> None:
         """Nothing fires in rounds: an empty program ends where it begins."""
         raise Stopped
 
-    def _wait_to_leave(self) -> None:
+    def _tell_states(self) -> None:
+        """Once the cut is known to all; then there is nothing more to do."""
         try:
-            self._home.waiting.idle(lambda: self._leave, "stopped")
+            idle = self._home.waiting.idle
+            idle(lambda: self._asked_states, "stopped")
+            assert self._stop is not None
+            self.tell()  # where time went: services have answered calls since they had stopped
+            states = self.states_at(self._stop)
+            self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+            idle(lambda: self._leave, "stopped")
         except Stopped:
             return
 
@@ -246,7 +252,7 @@ def run_site(
     finally:
         if walk is not None:
             walk.close()
-        exchange.close()
+        exchange.close(drop=True)  # what the coordinator had to know, it has
 
 
 def _fail(exchange: Exchange, name: str, words: list[Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowrl.context import Keep, Metrics, Record, Verdict
+from flowrl.context import Irregular, Keep, Metrics, Record, Verdict
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position
 from flowrl.engine.teller import Teller
@@ -46,6 +46,8 @@ def record_data(record: Record | Failed) -> list[Any]:
         return ["keep", record.name, record.state, dict(record.info)]
     if isinstance(record, Verdict):
         return ["verdict", record.reason]
+    if isinstance(record, Irregular):
+        return ["irregular", record.what, record.times]
     if isinstance(record, Failed):
         return ["failed", record.text, record.then]
     return ["line", record]
@@ -65,6 +67,7 @@ def record_of(data: list[Any]) -> Any:
         "keep": Keep,
         "verdict": Verdict,
         "failed": Failed,
+        "irregular": Irregular,
         "line": str,
     }
     return records[kind](*what)

@@ -30,6 +30,12 @@ def part_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:
     return {n: extra(i) for n, i in config.model_fields.items() if "part" in extra(i)}
 
 
+def parts_fields(config: type[Config]) -> dict[str, str]:
+    """The parameters of a config that are lists of parts, and the parts' kind."""
+    fields = config.model_fields.items()
+    return {n: str(extra(i)["parts"]) for n, i in fields if "parts" in extra(i)}
+
+
 def part_default(about: Mapping[str, Any]) -> str | None:
     """The type that a part has where the graph gives none."""
     default = about["written"]
@@ -60,11 +66,13 @@ class ParamReader:
         `also` are other words that may stand here, for the hints.
         """
         before = len(self.problems)
-        parts = part_fields(cls)
+        parts, several = part_fields(cls), parts_fields(cls)
         values: dict[str, Any] = {}
         for name, item in written.fields.items():
             if name not in cls.model_fields:
                 self.unknown(name, item, cls, path, also)
+            elif name in several:
+                values[name] = self.parts(several[name], item, shared, f"{path}.{name}")
             elif name not in parts:
                 values[name] = _given(cls.model_fields[name], item)
         for name, about in parts.items():
@@ -107,6 +115,16 @@ class ParamReader:
         hint = "give it here" + (f", or as the section '{section}' at the top" if section else "")
         self.tell(written, f"{path}: missing required parameter '{name}'", hint, key=True)
         return REQUIRED
+
+    def parts(self, kind: str, written: Item, shared: Shared, path: str) -> tuple[Any, ...]:
+        """A list of parts, in its order."""
+        if not isinstance(written.value, list):
+            hint = f"expected a list of {kind}s, such as [{{type: …}}]"
+            self.tell(written, f"{path} is {short(written.plain())}", hint)
+            return ()
+        items = [as_mapping(item) for item in written.items]
+        made = [self.part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)]
+        return tuple(made)
 
     def part_spec(
         self, kind: str, item: Item, default: str | None, shared: Shared, path: str

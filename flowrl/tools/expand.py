@@ -54,9 +54,10 @@ def _modules(graph: Graph) -> list[str]:
 def _part_types(config: Config) -> Iterator[str]:
     for name in type(config).model_fields:
         value = getattr(config, name)
-        if isinstance(value, PartSpec):
-            yield value.type
-            yield from _part_types(value.config)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, PartSpec):
+                yield part.type
+                yield from _part_types(part.config)
 
 
 def _home(module: str) -> str:

@@ -202,6 +202,8 @@ def _param(info: FieldInfo) -> Schema:
     if "part" in noted:
         schema: Schema = _ref(noted["part"])
         default = noted["written"]
+    elif "parts" in noted:
+        schema, default = {"type": ["array", "null"], "items": _ref(noted["parts"])}, []
     else:
         schema = {"anyOf": [_values(info), SUBSTITUTED]}
         default = info.default

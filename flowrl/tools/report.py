@@ -198,6 +198,7 @@ def run_text(result: RunResult) -> str:
     if result.bottleneck:
         lines.append(result.bottleneck)
     lines += [f"note: {line}" for line in result.happened]
+    lines += [f"warning: {line}" for line in result.warnings]
     if result.repeat:
         lines.append(f"the same again: {result.repeat}")
     if result.digest:

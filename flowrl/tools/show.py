@@ -136,7 +136,9 @@ def _port_facts(port: Port) -> str:
 def _params(config: type[Config]) -> Iterator[tuple[str, ...]]:
     """Name, type, default, range, meaning."""
     for name, info in config.model_fields.items():
-        kind = str(extra(info).get("part", ""))
+        noted = extra(info)
+        kind = str(noted["part"]) if "part" in noted else ""
+        kind = f"list of {noted['parts']}s" if "parts" in noted else kind
         said = info.description or ""
         if section := extra(info).get("shared"):
             said += f" (default: the section '{section}')"

@@ -2,98 +2,83 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import deque
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Facts, Known, Node
+from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.checks import Bad, observations, rewards
-from flowrl.nodes.envs.env_error import EnvError
-from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
-from flowrl.nodes.envs.steps import Episode, Steps, Timestep
-from flowrl.ports import Service
+from flowrl.nodes.envs.env_manager import EnvManager
+from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
+from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.envs.watchdog import Watchdog
+from flowrl.nodes.observations import Nested, Observed
 
-RECENT_STEPS = 10  # whose actions an error shows
+RAISED = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
+Failed = dict[int, BaseException]  # by row of a step
 
 
-class BaseEnvManager(Node):
-    """Some envs of one kind; an env whose episode ends begins the next in the same step."""
+class BaseEnvManager(EnvManager):
+    """Some envs of one kind, stepped in turn. The fastest kind for envs that are cheap."""
 
-    serve = Service(
-        "env_manager",
-        methods=("spec", "reset", "advance", "send", "recv"),
-        values=(EnvSpec, Steps, Episode),
-    )
-
-    class Config(BaseConfig):
-        env: Any = part("env", "what to make", shared="env", default="gymnasium")
-        count: int = param(8, "envs side by side", ge=1)
-        dynamic_seeds: bool = param(
-            True, "a reset goes on to new episodes; false: it begins the same list of them again"
-        )
+    class Config(Tolerant):
+        pass
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
-        """Linked nodes are told an `EnvSpec`."""
-        return Facts(service=EnvSpec(*columns_of(config.env), config.count))
+    def nondeterministic(cls, config: Any) -> str:
+        """Retries are."""
+        return why_nondeterministic(config)
 
     def setup(self) -> None:
         """Envs are made at the first reset."""
-        self._part = ready(self.config.env)
-        self._obs_column, self._action_column = columns_of(self._part)
+        super().setup()
         self._obs_dtype = np.dtype(self._obs_column.dtype)
-        self._ids: Sequence[int] = range(self.config.count)
         self._envs: list[Any] = []
-        self._quota: int | None = None
-        self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
+        self._failures = Failures(self.config, self.ctx)
+        limits = {"step": self.config.step_timeout_s, "reset": self.config.reset_timeout_s}
+        self._watchdog = Watchdog(limits, self._late)
 
-    def spec(self) -> EnvSpec:
-        """The columns of observations and actions, and how many envs there are."""
-        return EnvSpec(self._obs_column, self._action_column, self.config.count)
+    def _late(self, index: int, doing: str, took_s: float) -> None:
+        self._failures.counts.late += 1
+        limit = getattr(self.config, f"{doing}_timeout_s")
+        self.ctx.log(f"env {index}: {doing} took {took_s:.1f} s; {doing}_timeout_s is {limit:g}")
 
-    def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
-        """From the next reset on, the seed of env i's episode k follows from `seed`, i and k."""
-        self._seed, self._dynamic = seed, dynamic_seeds
-        self._begun = np.zeros(self.config.count, np.int64)
+    @property
+    def failures(self) -> Counts:
+        """What happened so far."""
+        return self._failures.counts
 
     def reset(self) -> Array:
         """Begin a new episode in each env; gives the first observations (B, …)."""
-        if not self._envs:
-            self._envs = [self._part.make(index) for index in self._ids]
-            self._step_one = [env.step for env in self._envs]
-        if not self._dynamic:
-            self._begun[:] = 0
         count = self.config.count
-        self._totals, self._lengths = np.zeros(count), np.zeros(count, np.int64)
-        self._ended = np.zeros(count, np.int64)
-        self._seeds = [0] * count  # of the episodes that are under way
-        self._recent: deque[tuple[Sequence[int], Sequence[Any]]] = deque(maxlen=RECENT_STEPS)
+        if not self._envs:
+            self._envs, self._step_one = [None] * count, [_not_made] * count
+        self._accounts.restart()
+        self._log = ActionLog(count)
         self._sent: dict[int, Any] = {}
-        self._obs = self._begin(self._ids)
-        return self._obs
+        obs = self._begin(self._ids)
+        self._failures.tell()
+        return obs
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
-        acts = list(actions)  # numpy's scalars: gymnasium's Discrete checks them faster than ints
-        if len(acts) != len(at):
-            raise ValueError(f"{len(acts)} actions for {len(at)} envs; give each env one")
-        self._refuse_sent(at)
+        acts = self._acts(actions, len(at)).copy()  # the log keeps them
+        if self._sent:
+            self._refuse_sent(at)
         return self._advance(at, acts)
 
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         at = np.asarray(ids).tolist()
-        if len(actions) != len(at):
-            raise ValueError(f"{len(actions)} actions for {len(at)} envs; give each env one")
+        acts = self._acts(actions, len(at))
         self._refuse_sent(at)
-        self._sent.update(zip(at, actions, strict=True))
+        self._sent.update(zip(at, acts, strict=True))
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these envs, in this order; without `ids`, of all that were sent, as sent.
@@ -103,8 +88,8 @@ class BaseEnvManager(Node):
         at = list(self._sent) if ids is None else np.asarray(ids).tolist()
         if missing := set(at) - self._sent.keys():
             raise ValueError(f"env {min(missing)} was not sent; send it before it is received")
-        steps = self._advance(at, [self._sent.pop(index) for index in at])
-        return np.array(at, np.int64), steps
+        acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
+        return np.array(at, np.int64), self._advance(at, acts)
 
     def _refuse_sent(self, at: Sequence[int]) -> None:
         if self._sent and (twice := self._sent.keys() & set(at)):
@@ -112,125 +97,169 @@ class BaseEnvManager(Node):
                 f"env {min(twice)} is being stepped; receive it before it is sent again"
             )
 
-    def _advance(self, at: Sequence[int], acts: list[Any]) -> Steps:
-        seen, given, terminated, truncated = self._step(at, acts)
-        next_obs, reward = self._check(at, seen, given)
-        self._count(at, reward)
+    # stepping
+
+    def _advance(self, at: Sequence[int], acts: Array) -> Steps:
+        everyone = None if at is self._ids else np.asarray(at)
+        self._log.add(everyone, acts)
+        failed: Failed = {}
+        seen, given, terminated, truncated = self._step(at, acts, failed)
+        try:
+            if failed:
+                return self._mixed(at, seen, given, terminated, truncated, failed)
+            next_obs = observations(seen, self._obs_column, self._obs_dtype)
+            reward = rewards(given)
+        except Bad as bad:
+            failed[bad.k] = bad
+            return self._mixed(at, seen, given, terminated, truncated, failed)
+        self._accounts.count_steps(everyone, reward)
         obs, episodes = next_obs, []
         if any(terminated) or any(truncated):
             ends = [k for k in range(len(at)) if terminated[k] or truncated[k]]
-            obs, episodes = self._renew(at, ends, next_obs)
-        self._keep(obs, at)
+            episodes = [self._end(at[k]) for k in ends]
+            obs = next_obs.copy()
+            obs[ends] = self._begin([at[k] for k in ends])
+            self._failures.tell()
         final, cut = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes)
 
-    def _step(self, at: Sequence[int], acts: list[Any]) -> tuple[list[Any], ...]:
-        self._recent.append((at, acts))
+    def _step(self, at: Sequence[int], acts: Array, failed: Failed) -> tuple[list[Any], ...]:
+        """What each env gave; that of those that failed is nothing."""
         seen, given, terminated, truncated = [], [], [], []
         step_one = self._step_one
-        index = 0
-        try:
-            for index, act in zip(at, acts):  # noqa: B905 (lengths are checked; this loop is hot)
-                obs, reward, final, cut, _ = step_one[index](act)
-                seen.append(obs)
-                given.append(reward)
-                terminated.append(final)
-                truncated.append(cut)
-        except Exception as broken:
-            self._fail(index, 1, f"step raised {type(broken).__name__}: {broken}", broken)
-        return seen, given, terminated, truncated
+        left = zip(at, acts)  # noqa: B905 (lengths are checked; this loop is hot)
+        while True:
+            try:
+                for index, act in left:
+                    obs, reward, final, cut, _ = step_one[index](act)
+                    seen.append(obs)
+                    given.append(reward)
+                    terminated.append(final)
+                    truncated.append(cut)
+                return seen, given, terminated, truncated
+            except RAISED as error:
+                failed[len(seen)] = error
+                for column, nothing in zip(
+                    (seen, given, terminated, truncated), (None, 0.0, False, False), strict=True
+                ):
+                    column.append(nothing)
 
-    def _check(self, at: Sequence[int], seen: list[Any], given: list[Any]) -> tuple[Array, Array]:
-        try:
-            return observations(seen, self._obs_column, self._obs_dtype), rewards(given)
-        except Bad as bad:
-            self._fail(at[bad.k], 1, str(bad), bad)
+    def _mixed(
+        self,
+        at: Sequence[int],
+        seen: list[Any],
+        given: list[Any],
+        terminated: list[Any],
+        truncated: list[Any],
+        failed: Failed,
+    ) -> Steps:
+        """The steps, where some failed: those are void, and their envs begin anew."""
+        next_obs, reward, good = self._good_rows(seen, given, failed)
+        self._accounts.count_steps([at[k] for k in good], reward[good])
+        obs, episodes = next_obs.copy(), []
+        final, cut = np.zeros(len(at), np.bool_), np.zeros(len(at), np.bool_)
+        for k, index in enumerate(at):
+            if k in failed:
+                lost = int(self._accounts.lengths[index]) + 1
+                self._failed(index, lost, failed[k])
+                obs[k] = next_obs[k] = self._begin_one(index)
+            elif terminated[k] or truncated[k]:
+                final[k], cut[k] = terminated[k], truncated[k]
+                episodes.append(self._end(index))
+                obs[k] = self._begin_one(index)
+        self._failures.tell()
+        broken = sorted(failed)
+        return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
 
-    def _count(self, at: Sequence[int], reward: Array) -> None:
-        if at is self._ids:  # without the index it is twice as fast
-            self._totals += reward
-            self._lengths += 1
-        else:
-            self._totals[at] += reward
-            self._lengths[at] += 1
-
-    def _renew(
-        self, at: Sequence[int], ends: list[int], next_obs: Array
-    ) -> tuple[Array, list[Episode]]:
-        """End the episodes of the `ends`-th envs and begin the next."""
-        episodes = [self._end(at[k]) for k in ends]
-        obs = next_obs.copy()
-        obs[ends] = self._begin([at[k] for k in ends])
-        return obs, episodes
-
-    def _keep(self, obs: Array, at: Sequence[int]) -> None:
-        if at is self._ids:
-            self._obs = obs
-        else:
-            self._obs = self._obs.copy()  # whoever was given the old one may still hold it
-            self._obs[at] = obs
-
-    def _begin(self, at: Sequence[int]) -> Array:
-        seen = [self._reset_one(index) for index in at]
-        try:
-            return observations(seen, self._obs_column, self._obs_dtype)
-        except Bad as bad:
-            self._fail(at[bad.k], 0, str(bad), bad)
-
-    def _reset_one(self, index: int) -> Any:
-        episode = f"{self._seed}/{index}/{self._begun[index]}".encode()
-        digest = hashlib.blake2b(episode, digest_size=4).digest()
-        seed = int.from_bytes(digest, "little") >> 1  # 31 bits: some envs take no more
-        self._begun[index] += 1
-        self._seeds[index] = seed
-        self._totals[index], self._lengths[index] = 0.0, 0
-        try:
-            return self._envs[index].reset(seed=seed)[0]
-        except Exception as broken:
-            self._fail(index, 0, f"reset raised {type(broken).__name__}: {broken}", broken)
+    def _good_rows(
+        self, seen: list[Any], given: list[Any], failed: Failed
+    ) -> tuple[Array, Array, list[int]]:
+        """The arrays, and which of their rows are good: what is not so has failed as well."""
+        next_obs = np.zeros(len(seen), (self._obs_dtype, _shape(self._obs_column)))
+        reward = np.zeros(len(seen))
+        while True:
+            good = [k for k in range(len(seen)) if k not in failed]
+            try:
+                if good:
+                    found = [seen[k] for k in good]
+                    next_obs[good] = observations(found, self._obs_column, self._obs_dtype)
+                    reward[good] = rewards([given[k] for k in good])
+                return next_obs, reward, good
+            except Bad as bad:
+                failed[good[bad.k]] = bad
 
     def _end(self, index: int) -> Episode:
-        self._ended[index] += 1
-        return Episode(int(index), float(self._totals[index]), int(self._lengths[index]))
+        self._failures.ended(index)
+        return self._accounts.end(index, getattr(self._envs[index], "unwrapped_return", None))
 
-    def _fail(self, index: int, stepping: int, what: str, cause: Exception) -> NoReturn:
-        step = int(self._lengths[index]) + stepping
-        taken = [acts[list(at).index(index)] for at, acts in self._recent if index in at]
-        shown = taken[-step:] if step else []
-        name = getattr(self._part.config, "id", type(self._part).__name__)
-        raise EnvError(name, index, self._seeds[index], step, shown, what) from cause
+    # beginning
 
-    def launch(self, episodes: int | None = None) -> None:
-        """By hand: begin; an env is done when it has played so many episodes (None: never)."""
-        self._quota = episodes
-        self.reset()
+    def _begin(self, at: Sequence[int]) -> Array:
+        obs = np.empty(len(at), (self._obs_dtype, _shape(self._obs_column)))
+        for k, index in enumerate(at):
+            obs[k] = self._begin_one(index)
+        return obs
 
-    @property
-    def ready_obs(self) -> dict[int, Array]:
-        """By hand: the observation of every env that waits for an action."""
-        return {i: self._obs[i] for i in self._ids if not self._is_done(i)}
+    def _begin_one(self, index: int) -> Any:
+        """The first observation of an env's next episode, however many attempts that takes."""
+        while True:
+            seed = self._accounts.begin(index)
+            self._log.begin(index)
+            try:
+                if self._envs[index] is None:
+                    self._make(index)
+                with self._watchdog.over("reset", index):
+                    obs, _ = self._envs[index].reset(seed=seed)
+                return observations([obs], self._obs_column, self._obs_dtype)[0]
+            except RAISED as error:
+                self._failed(index, None, error)
 
-    def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
-        """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
-        ids = sorted(actions)
-        over = [i for i in ids if self._is_done(i)]
-        if over:
-            raise ValueError(f"env {over[0]} is done; step only those of ready_obs")
-        steps = self.advance(np.array([actions[i] for i in ids]), ids)
-        ended = {episode.env_id: episode for episode in steps.episodes}
-        rows = zip(steps.next_obs, *(a.tolist() for a in steps[1:4]), strict=True)
-        return {i: Timestep(*row, ended.get(i)) for i, row in zip(ids, rows, strict=True)}
+    def _make(self, index: int) -> None:
+        env = self._part.make(self._make_index(index))
+        self._envs[index] = env
+        self._step_one[index] = self._watchdog.watched("step", index, env.step)
 
-    @property
-    def done(self) -> bool:
-        """By hand: whether every env has played its episodes."""
-        return all(map(self._is_done, self._ids))
+    def _failed(self, index: int, lost: int | None, error: BaseException) -> None:
+        """A step or a reset failed; if there is another attempt, wait for its time."""
+        if not self._failures.failed(index, lost):
+            self._fail(index, lost or 0, error)
+        self.ctx.log(f"env {index}: {_said(error, lost)}; it is begun anew")
+        time.sleep(self._failures.pause_s(index))
+        if self._failures.renews(index):
+            old, self._envs[index] = self._envs[index], None
+            _close(old)
 
-    def _is_done(self, index: int) -> bool:
-        return self._quota is not None and self._ended[index] >= self._quota
+    def _fail(self, index: int, step: int, error: BaseException) -> NoReturn:
+        self._failures.tell()
+        taken, complete = self._log.of(index) if step else ([], True)
+        seed, traced = self._accounts.seeds[index], "".join(traceback.format_exception(error))
+        what = _said(error, step or None)
+        raise self._error(index, seed, step, taken, what, traced, complete) from error
 
     def close(self) -> None:
         """Close the envs; a later reset makes new ones."""
-        for env in self._envs:
-            env.close()
-        self._envs = []
+        self._watchdog.close()
+        envs, self._envs = self._envs, []
+        for env in envs:
+            if env is not None:
+                env.close()
+
+
+def _not_made(action: Any) -> Any:
+    raise RuntimeError("the env was not made")
+
+
+def _close(env: Any) -> None:
+    """What failed may fail again: it is given up in any case."""
+    with contextlib.suppress(*RAISED):
+        env.close()
+
+
+def _said(error: BaseException, lost: int | None) -> str:
+    if isinstance(error, Bad):
+        return str(error)
+    return f"{'reset' if lost is None else 'step'} raised {type(error).__name__}: {error}"
+
+
+def _shape(observed: Observed) -> tuple[int, ...]:
+    return () if isinstance(observed, Nested) else observed.shape

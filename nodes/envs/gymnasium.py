@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from flowrl.batch import Column
 from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, param
+from flowrl.config import Part, param, parts
 from flowrl.node import Unsound
+from flowrl.nodes.envs.entry import entry_point, install_hint, package
+from flowrl.nodes.envs.registry import package_of, registering
 from flowrl.nodes.envs.spec import column, observed
+from flowrl.nodes.envs.wrappers.wrapper import everywhere, for_purpose, wrapped
 from flowrl.nodes.observations import Observed
 
 INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
@@ -23,11 +25,17 @@ class Gymnasium(Part):
     kind = "env"
 
     class Config(BaseConfig):
-        id: str = param(..., "a registered id, or `package.module:Class`", min_length=1)
+        id: str = param(
+            ..., "a registered id, or `package.module:Name` of a class or function", min_length=1
+        )
         kwargs: dict[str, Any] = param({}, "arguments of the env's constructor")
+        each: list[dict[str, Any]] = param(
+            [], "arguments in which envs differ: env i takes entry i, modulo their number"
+        )
         max_episode_steps: int | None = param(
             None, "steps after which an episode is truncated; default: what the id says", ge=1
         )
+        wrappers: Any = parts("wrapper", "what each env is put into, the innermost first")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -44,12 +52,23 @@ class Gymnasium(Part):
         return self._spec
 
     def make(self, index: int) -> Any:
-        """One more env; `index` is its place among its manager's envs."""
+        """One more env; `index` counts the envs of all managers that are replicas of one."""
+        env = self.bare(index)
+        return wrapped(env, for_purpose(self.config.wrappers, "collect"))
+
+    def evaluating(self) -> Gymnasium:
+        """The same env as it is evaluated: in other wrappers, where these say so."""
+        chosen = for_purpose(self.config.wrappers, "evaluate")
+        config = self.config.model_copy(update={"wrappers": tuple(map(everywhere, chosen))})
+        return type(self)(config)
+
+    def bare(self, index: int) -> Any:
+        """The env without wrappers."""
         gymnasium = package("gymnasium", "pip install gymnasium")
         entry = entry_point(self.config.id)
         if entry is None:
-            return self._registered(gymnasium)
-        env = entry(**self.config.kwargs)
+            return self._registered(gymnasium, index)
+        env = entry(**self.arguments(index))
         missing = [name for name in INTERFACE if not hasattr(env, name)]
         if missing:
             what = f"'{self.config.id}' has no '{missing[0]}'"
@@ -58,41 +77,22 @@ class Gymnasium(Part):
             return env
         return gymnasium.wrappers.TimeLimit(env, self.config.max_episode_steps)
 
-    def _registered(self, gymnasium: Any) -> Any:
+    def arguments(self, index: int) -> dict[str, Any]:
+        """Those of one env's constructor."""
+        each = self.config.each
+        return {**self.config.kwargs, **(each[index % len(each)] if each else {})}
+
+    def _registered(self, gymnasium: Any, index: int) -> Any:
         c = self.config
+        options = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
+        registering(c.id)
         try:
-            return gymnasium.make(
-                c.id, max_episode_steps=c.max_episode_steps, disable_env_checker=True, **c.kwargs
-            )
+            return gymnasium.make(c.id, **options, **self.arguments(index))
         except gymnasium.error.DependencyNotInstalled as missing:
-            raise Unsound(
-                f"the env '{c.id}' needs a package: {missing}", "install it", "env.id"
-            ) from missing
+            said = f"the env '{c.id}' needs a package: {missing}"
+            raise Unsound(said, install_hint(package_of(c.id)), "env.id") from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
             raise unknown_id(c.id, gymnasium.registry, unknown) from unknown
-
-
-def package(name: str, hint: str) -> Any:
-    """An env package; that it is missing is said with how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as missing:
-        raise Unsound(f"the package '{name}' is not installed", hint) from missing
-
-
-def entry_point(id: str) -> Any:
-    """The class that `package.module:Class` names; None for an id (even `module:Id-v0`)."""
-    module, _, name = id.partition(":")
-    if not name or not name.isidentifier():
-        return None
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as missing:
-        raise Unsound(
-            f"cannot import '{module}': {missing}", "mend the path", "env.id"
-        ) from missing
-    except AttributeError as missing:
-        raise Unsound(f"'{module}' has no '{name}'", "mend the path", "env.id") from missing
 
 
 def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsound:

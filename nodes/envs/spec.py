@@ -13,6 +13,7 @@ from flowrl.config import PartSpec
 from flowrl.node import Unsound
 from flowrl.nodes.observations import SEPARATOR, Nested, Observed
 
+FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 
 
@@ -72,9 +73,9 @@ def _box(space: Any, what: str) -> Column:
     dtype = np.dtype(space.dtype)
     if dtype == np.float64:  # twice the memory, for digits that no network sees
         dtype = np.dtype(np.float32)
-    return Column(
-        str(dtype), tuple(space.shape), low=_bound(space.low, what), high=_bound(space.high, what)
-    )
+    low, high = _bound(space.low, what), _bound(space.high, what)
+    frames = getattr(space, FRAMES, None)
+    return Column(str(dtype), tuple(space.shape), low=low, high=high, frames=frames)
 
 
 def _discrete(space: Any, what: str) -> Column:
@@ -132,6 +133,12 @@ def columns_of(env: Any) -> tuple[Observed, Column]:
             "mend its id or its arguments",
             "env",
         ) from broken
+
+
+def to_evaluate(env: Any) -> Any:
+    """The env part as it is evaluated; one of a user's own may know no difference."""
+    part = ready(env)
+    return part.evaluating() if hasattr(part, "evaluating") else part
 
 
 def ready(env: Any) -> Any:

@@ -40,6 +40,7 @@ class Timestep(NamedTuple):
     terminated: bool
     truncated: bool
     episode: Episode | None  # where it ended
+    broken: bool = False  # void: the env failed and was begun anew
 
     @property
     def done(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,7 +13,10 @@ from flowrl.nodes.collectors.episodes import all_at_once, quotas
 from flowrl.nodes.collectors.episodes import play as play_on
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.steps import Episode, episode_metrics
+from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
 from flowrl.nodes.policies.policy import AnyActMode
+
+Average = Literal["return_mean", "win_rate", "return_per_step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +25,46 @@ class Evaluation:
 
     episodes: Sequence[Episode]
     stop: bool = False  # the goal is reached, and was confirmed
+    win_above: float | None = None  # an episode with a return above it is won
+
+    @property
+    def returns(self) -> list[float]:
+        """Each episode's return."""
+        return [episode.total for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Each episode's steps."""
+        return [episode.length for episode in self.episodes]
 
     @property
     def return_mean(self) -> float:
         """The mean return."""
-        return self.metrics()["return_mean"]
+        return self.average("return_mean")
 
-    def metrics(self) -> dict[str, float]:
-        """The episodes in numbers."""
-        totals = sorted(episode.total for episode in self.episodes)
-        return {**episode_metrics(self.episodes), "return_median": float(np.median(totals))}
+    def average(self, name: Average) -> float:
+        """One of the three averages: of returns, of wins, or of rewards."""
+        if name == "win_rate" and self.win_above is None:
+            raise ValueError("a win rate needs `win_above`, the return above which one has won")
+        return self.metrics()[name]
+
+    def metrics(self, rng: np.random.Generator | None = None) -> dict[str, float]:
+        """The episodes in numbers; with a generator, also how sure their middle is."""
+        totals, lengths = np.array(self.returns), np.array(self.lengths)
+        found = {
+            **episode_metrics(self.episodes),
+            "return_median": float(np.median(totals)),
+            "return_iqm": float(interquartile_mean(totals)),
+            "return_per_step": float(totals.sum() / lengths.sum()),
+            "length_min": float(lengths.min()),
+            "length_max": float(lengths.max()),
+        }
+        if self.win_above is not None:
+            found["win_rate"] = float((totals > self.win_above).mean())
+        if rng is not None:
+            low, high = confidence_interval(totals, rng)
+            found.update(return_iqm_low=low, return_iqm_high=high)
+        return found
 
 
 def play(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from flowrl.batch import Batch
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.context import Context
-from flowrl.node import Facts, Known, Node
+from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import columns_of
-from flowrl.nodes.evaluators.evaluation import Evaluation, play
+from flowrl.nodes.envs.spec import columns_of, to_evaluate
+from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
+from flowrl.nodes.evaluators.video import film, scenes_of
 from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
@@ -44,21 +49,31 @@ class Evaluator(Node):
         most_steps: int = param(
             100_000, "steps of an episode; a longer one is an error, it may have no end", ge=1
         )
-        stop_value: float | None = param(None, "mean return at which the run has reached its goal")
+        stop_value: float | None = param(None, "average at which the run has reached its goal")
+        average: Average = param(
+            "return_mean", "what the goal and the best checkpoint go by: returns, wins, or rewards"
+        )
+        win_above: float | None = param(
+            None, "an episode with a return above this is won; null: nothing is said of wins"
+        )
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
-        obs, action = columns_of(config.env)
-        policy_for(config.policy, obs, action)  # says what is wrong with it
-        return Facts(outs={"data": row_schema(obs, action, {})})
+        obs, action = columns_of(to_evaluate(config.env))
+        policy = policy_for(config.policy, obs, action)  # says what is wrong with it
+        if config.average == "win_rate" and config.win_above is None:
+            what = "a win rate needs the return above which an episode is won"
+            raise Unsound(what, "give `win_above`", "win_above")
+        schema = row_schema(obs, action, {})
+        return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
         count = min(c.episodes, c.envs or MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=c.env, count=count)
+        config = BaseEnvManager.Config(env=to_evaluate(c.env), count=count)
         self._envs = BaseEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)
@@ -73,9 +88,22 @@ class Evaluator(Node):
         self._evaluate(weights, steps)
         return self._rows(steps) if steps else None
 
-    def eval(self, weights: State) -> Evaluation:
-        """By hand: the evaluation of these weights."""
-        return self._evaluate(weights, None)
+    def eval(self, weights: State, n_episode: int | None = None) -> Evaluation:
+        """By hand: the evaluation of these weights, over `episodes` by default as configured."""
+        return self._evaluate(weights, None, n_episode)
+
+    def film(self, weights: State, out: Path) -> list[Path]:
+        """Evaluate, and film the worst, the median and the best episode; gives the files.
+
+        Into a folder one file each, into a file (.mp4 or .gif) one after another.
+        """
+        steps: list[Taken] = []
+        found = self._evaluate(weights, steps)
+        count = self._envs.spec().count
+        ids = np.concatenate([np.arange(count) if s.ids is None else s.ids for s in steps])
+        actions = in_order(steps, count)["action"][0]
+        scenes = scenes_of(list(found.episodes), np.sort(ids, kind="stable"), actions)
+        return film(to_evaluate(self.config.env), count, self.ctx.seed_for("episodes"), scenes, out)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
         """By hand: whether so many train iterations passed since this last said yes."""
@@ -89,46 +117,51 @@ class Evaluator(Node):
         """Close the envs."""
         self._envs.close()
 
-    def _evaluate(self, weights: State, steps: list[Taken] | None) -> Evaluation:
+    def _evaluate(
+        self, weights: State, steps: list[Taken] | None, n_episode: int | None = None
+    ) -> Evaluation:
         self._firings += 1
         self._mode.load(weights)
-        found = self._play("episodes", steps)
-        metrics = found.metrics()
-        self._keep_best(weights, metrics)
+        n = n_episode or self.config.episodes
+        found = self._play("episodes", steps, n)
+        metrics = found.metrics(self.ctx.rng("bootstrap"))
+        self._keep_best(weights, found, metrics)
         if self._reaches_goal(found):
-            again = self._play(f"confirm/{self._firings}", None)
+            again = self._play(f"confirm/{self._firings}", None, n)
             metrics["confirm_return_mean"] = again.return_mean
             if self._reaches_goal(again):
-                found = Evaluation(found.episodes, stop=True)
+                found = replace(found, stop=True)
                 self.ctx.verdict(self._reason(found, again))
         self.ctx.metrics(metrics)
         return found
 
-    def _play(self, seeds: str, steps: list[Taken] | None) -> Evaluation:
+    def _play(self, seeds: str, steps: list[Taken] | None, n: int) -> Evaluation:
         c = self.config
         self._envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
-        return Evaluation(play(self._envs, self._mode, c.episodes, steps, c.most_steps))
+        played = play(self._envs, self._mode, n, steps, c.most_steps)
+        return Evaluation(played, win_above=c.win_above)
 
-    def _keep_best(self, weights: State, metrics: dict[str, float]) -> None:
-        mean = metrics["return_mean"]
-        if self._best is None or mean > self._best:
-            self._best = mean
+    def _keep_best(self, weights: State, found: Evaluation, metrics: dict[str, float]) -> None:
+        value = found.average(self.config.average)
+        if self._best is None or value > self._best:
+            self._best = value
             self.ctx.keep(
                 "best",
                 weights,
-                eval_return=mean,
+                eval_return=metrics["return_mean"],
                 eval_return_std=metrics["return_std"],
-                eval_episodes=self.config.episodes,
+                eval_episodes=len(found.episodes),
             )
 
     def _reaches_goal(self, evaluation: Evaluation) -> bool:
         goal = self.config.stop_value
-        return goal is not None and evaluation.return_mean >= goal
+        return goal is not None and evaluation.average(self.config.average) >= goal
 
     def _reason(self, found: Evaluation, again: Evaluation) -> str:
-        n = self.config.episodes
+        name, n = self.config.average, len(found.episodes)
+        word = {"return_mean": "mean return"}.get(name, name.replace("_", " "))
         return (
-            f"mean return {found.return_mean:g} over {n} episodes, and {again.return_mean:g} over "
+            f"{word} {found.average(name):g} over {n} episodes, and {again.average(name):g} over "
             f"{n} unseen ones; the goal is {self.config.stop_value:g}"
         )
 

@@ -37,6 +37,7 @@ class Learner(Node):
             outs={"priorities": {"priority": Column("float32")}},
             needs={"data": policy.learn_columns()},
             on_policy=policy.on_policy,
+            loads=policy.loads(learn=True),
         )
 
     def setup(self) -> None:

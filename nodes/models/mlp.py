@@ -68,6 +68,9 @@ class Mlp(Model):
     def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> MlpInfer:
         return MlpInfer(self.config, obs, {name: heads[name] for name in wanted})
 
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return ("torch",) if learn else ()
+
     def acts_with(self, wanted: Collection[str], name: str) -> bool:
         owner = name.split(".")[0]
         return owner in wanted or owner in ("trunk", "features")

@@ -114,6 +114,13 @@ class Model(Part):
             self.build(obs, heads, 0), wanted
         )  # the seed: weights are loaded before it acts
 
+    def suits(self, obs: Observed) -> None:
+        """Raises `Unsound` where it can make nothing of these observations."""
+
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        """The modules that learning imports, or acting does."""
+        return ("torch",)
+
     def acts_with(self, wanted: Collection[str], name: str) -> bool:
         """Whether the parameter `name` is needed to act with the wanted heads."""
         return True

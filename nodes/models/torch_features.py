@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,18 @@ Obs = Tensor | Mapping[str, Tensor]
 def leaf(obs: Obs, name: str) -> Tensor:
     """One leaf of observations; a plain observation is its own."""
     return obs if isinstance(obs, Tensor) else obs[name]
+
+
+class Encoder(Protocol):
+    """A module that makes features of observations."""
+
+    width: int  # of the features
+
+    def __call__(self, obs: Obs) -> Tensor:
+        """Observations (B, …) to features (B, F)."""
+
+    def observe(self, obs: Obs) -> None:
+        """Takes observations into running moments, if there are any."""
 
 
 class TorchFeatures(nn.Module):

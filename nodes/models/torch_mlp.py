@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from flowrl.nodes.models.mlp import Mlp, trunk_of
 from flowrl.nodes.models.model import Dueling, Free, Head, Heads
-from flowrl.nodes.models.torch_features import Obs, TorchFeatures
+from flowrl.nodes.models.torch_features import Encoder, Obs
 
 ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
 ACTIVATIONS = {
@@ -28,7 +28,7 @@ Affine = tuple[nn.Parameter, nn.Parameter]
 class TorchMlp(nn.Module):
     """Parameters are named `trunk.0.weight`, `q.out.bias`, …; `q.0.weight` in q's own trunk."""
 
-    def __init__(self, config: Mlp.Config, features: TorchFeatures, heads: Heads) -> None:
+    def __init__(self, config: Mlp.Config, features: Encoder, heads: Heads) -> None:
         super().__init__()
         self.features = features
         self.orthogonal = config.init == "orthogonal"

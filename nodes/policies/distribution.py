@@ -44,9 +44,21 @@ def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
         return Categorical(action)
     if np.dtype(action.dtype).kind == "f":
         return DiagonalGaussian(action, init_std)
-    raise Unsound(
-        f"no distribution for actions {action}", "wrap the env: one of n, or real numbers", "policy"
-    )
+    counts = choices(action)
+    if counts is None:
+        hint = "wrap the env: choices that begin at 0, or real numbers"
+        raise Unsound(f"no distribution for actions {action}", hint, "policy")
+    return Choices(action, counts)
+
+
+def choices(action: Column) -> Array | None:
+    """How many values each of several discrete actions has, counted from 0."""
+    if action.n is not None:
+        return np.full(math.prod(action.shape), action.n)
+    low, high = _flat(action.low, -1), _flat(action.high, np.inf)
+    if np.any(low) or not np.isfinite(high).all():
+        return None
+    return np.broadcast_to(high.astype(np.int64) + 1, (math.prod(action.shape),))
 
 
 class Categorical:
@@ -68,8 +80,55 @@ class Categorical:
         return tensor(batch["action"]).unsqueeze(1)
 
     def logp_entropy(self, out: Mapping[str, Any], drawn: Any) -> tuple[Any, Any]:
-        logp = out["logits"].log_softmax(1)  # (B, A)
-        return logp.gather(1, drawn).squeeze(1), -(logp.exp() * logp).sum(1)
+        return _logp_entropy(out["logits"], drawn)
+
+
+class Choices:
+    """Several choices at once, each one of its own n: independent, as the heads are given.
+
+    Their logits lie side by side; to be drawn they are laid out as one row a choice, padded.
+    """
+
+    def __init__(self, action: Column, counts: Array) -> None:
+        self.action, self.counts = action, counts
+        self.heads: Heads = {"logits": Linear(int(counts.sum()), 0.01)}
+        self.columns: Schema = {"action": action}
+        inside = np.arange(counts.max()) < counts[:, None]
+        self.inside = inside  # (D, n): whether the choice has this value
+        self.place = np.where(inside, np.cumsum(inside).reshape(inside.shape) - 1, 0)
+
+    def sample(self, out: Outputs, rng: np.random.Generator) -> dict[str, Array]:
+        rows = self._laid_out(out["logits"])
+        drawn, logp = multinomial(rows.reshape(-1, rows.shape[2]), rng)
+        return {"action": self._shaped(drawn), "logp": logp.reshape(rows.shape[:2]).sum(1)}
+
+    def mode(self, out: Outputs) -> dict[str, Array]:
+        return {"action": self._shaped(argmax(self._laid_out(out["logits"])))}
+
+    def drawn(self, batch: Batch) -> Any:
+        action = batch["action"]
+        return tensor(action.reshape(len(action), -1).astype(np.int64, copy=False))
+
+    def logp_entropy(self, out: Mapping[str, Any], drawn: Any) -> tuple[Any, Any]:
+        found, first = [], 0
+        for choice, count in enumerate(map(int, self.counts)):
+            logits = out["logits"][:, first : first + count]
+            found.append(_logp_entropy(logits, drawn[:, choice : choice + 1]))
+            first += count
+        logps, entropies = zip(*found, strict=True)
+        return sum(logps), sum(entropies)
+
+    def _laid_out(self, logits: Array) -> Array:
+        return np.where(self.inside, logits[:, self.place], np.float32(-np.inf))  # (B, D, n)
+
+    def _shaped(self, drawn: Array) -> Array:
+        return drawn.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
+
+
+def _logp_entropy(logits: Any, drawn: Any) -> tuple[Any, Any]:
+    """Of softmax(logits): the log-probability of the drawn (B, 1), and the entropy, both (B,)."""
+    logp = logits.log_softmax(1)  # (B, A)
+    return logp.gather(1, drawn).squeeze(1), -(logp.exp() * logp).sum(1)
 
 
 class DiagonalGaussian:

@@ -12,9 +12,11 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Unsound
 from flowrl.nodes.lazy import functional, tensor, torch
+from flowrl.nodes.models.features import ACTION_MASK
+from flowrl.nodes.models.masked import has_mask, obeying
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made, same_names
-from flowrl.nodes.models.sampling import argmax, epsilon_greedy
+from flowrl.nodes.models.sampling import allowed_epsilon_greedy, argmax, epsilon_greedy
 from flowrl.nodes.observations import under
 from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.policy import Learned, Policy
@@ -48,9 +50,9 @@ class Dqn(Policy):
         if self.action.n is None or self.action.shape:
             what = f"dqn chooses one of n actions; the env takes {self.action}"
             raise Unsound(what, "try ppo", "policy")
-        self.model = made(self.config.model, Mlp())
         actions = self.action.n
         self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
+        self.model = obeying(made(self.config.model, Mlp()), self.obs, "q", self.heads)
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
@@ -65,6 +67,9 @@ class Dqn(Policy):
 
     def eval_mode(self, seed: int) -> DqnEval:
         return DqnEval(self)
+
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return self.model.loads(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
         c = self.config
@@ -156,13 +161,18 @@ class DqnCollect(DqnEval):
         super().__init__(policy)
         self.rng = np.random.default_rng(seed)
         self.epsilon = policy.config.epsilon_start
+        self.masked = has_mask(policy.obs, policy.action.n or 0)
 
     def load(self, state: State) -> None:
         super().load(state)
         self.epsilon = state.command["epsilon"]
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        action = epsilon_greedy(self.infer(obs)["q"], self.epsilon, self.rng)
+        q = self.infer(obs)["q"]
+        if self.masked:
+            action = allowed_epsilon_greedy(q, obs[ACTION_MASK] != 0, self.epsilon, self.rng)
+        else:
+            action = epsilon_greedy(q, self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}
 
     def state_dict(self) -> dict[str, Any]:

@@ -135,6 +135,10 @@ class Policy(Part):
         """The evaluator's side."""
         raise NotImplementedError
 
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        """The modules that learn mode imports, or the others do: loaded once, before sites are made."""
+        return ()
+
     def command(self, progress: Count) -> dict[str, float]:
         """Command mode: the settings that depend on progress (env steps, episodes, train iterations)."""
         return {}

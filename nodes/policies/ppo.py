@@ -12,6 +12,7 @@ from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.models.masked import obeying
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import Heads, Linear, inputs, made, same_names
 from flowrl.nodes.moments import Moments
@@ -51,9 +52,9 @@ class Ppo(Policy):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self.model = made(self.config.model, Mlp(**MLP))
         self.distribution = distribution_of(self.action)
         self.heads: Heads = {**self.distribution.heads, "value": Linear(1)}
+        self.model = obeying(made(self.config.model, Mlp(**MLP)), self.obs, "logits", self.heads)
 
     def collect_columns(self) -> Schema:
         return {**self.distribution.columns, "logp": Column("float32")}
@@ -73,6 +74,9 @@ class Ppo(Policy):
 
     def eval_mode(self, seed: int) -> PpoEval:
         return PpoEval(self)
+
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return self.model.loads(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
         c = self.config

@@ -9,6 +9,9 @@ import numpy as np
 
 from flowrl.batch import Array, Column, Schema
 from flowrl.node import Unsound
+from flowrl.nodes.models.features import ACTION_MASK
+from flowrl.nodes.models.masked import has_mask
+from flowrl.nodes.models.sampling import any_allowed
 from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
 from flowrl.state import State
 
@@ -28,10 +31,12 @@ class Random(Policy):
 
     def collect_mode(self, seed: int) -> ActMode:
         """Random actions."""
-        return RandomAct(self.action, seed)
+        return self.eval_mode(seed)
 
     def eval_mode(self, seed: int) -> ActMode:
         """Random actions: there is no better guess."""
+        if has_mask(self.obs, self.action.n or 0) and not self.action.shape:
+            return RandomAllowed(self.action, seed)
         return RandomAct(self.action, seed)
 
     def _no_learning(self) -> NoReturn:
@@ -59,6 +64,14 @@ class RandomAct:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._rng.bit_generator.state = state["rng"]
+
+
+class RandomAllowed(RandomAct):
+    """Draws from the actions that the observed mask allows."""
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        """One action for each observation."""
+        return {"action": any_allowed(obs[ACTION_MASK] != 0, self._rng)}
 
 
 def _sampler(action: Column, rng: np.random.Generator) -> Callable[[int], Array]:

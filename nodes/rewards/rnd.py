@@ -50,7 +50,7 @@ class Rnd(Node):
         for name in ("reward", "next_obs"):
             if name not in schema:
                 raise Unsound(f"the data has no column '{name}'", "connect a collector")
-        return Facts(outs={"out": schema})
+        return Facts(outs={"out": schema}, loads=("torch",))
 
     def setup(self) -> None:
         """In a graph the columns are known; by hand the first rows tell."""

@@ -12,7 +12,7 @@ Flowrl = Callable[..., Called]
 
 VERBS = [
     *["run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval", "plot"],
-    *["new", "doctor"],
+    *["host", "new", "doctor"],
 ]
 
 

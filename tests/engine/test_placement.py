@@ -8,7 +8,7 @@ import pytest
 
 from flowrl.errors import UsageError
 from flowrl.graph import Graph
-from flowrl.placement import placement_named, sites
+from flowrl.placement import Offer, fitting, host_places, placement_named, sites
 from tests.engine.graphs_to_show import checked
 
 
@@ -141,3 +141,37 @@ def test_a_missing_file_is_told(graph: Graph) -> None:
     assert str(error.value) == (
         "--placement nowhere.yaml: there is no such file; write nodes and places in it"
     )
+
+
+# hosts
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("cpu-2", ["cpu-2"]),
+        ("cpu-*", ["cpu-1", "cpu-2", "cpu-10"]),  # as people count
+        ("cpu-[1-9]", ["cpu-1", "cpu-2"]),
+        ("big", ["cpu-10", "gpu"]),  # a label
+        ("b?g", ["cpu-10", "gpu"]),
+        ("tpu", []),
+    ],
+)
+def test_a_place_means_hosts_by_name_label_or_pattern(place: str, found: list[str]) -> None:
+    offers = [Offer("cpu-10", ("big",)), Offer("gpu", ("big",)), Offer("cpu-2"), Offer("cpu-1")]
+    assert fitting(place, offers) == found
+
+
+@pytest.mark.parametrize(
+    "name", ["main", "thread", "process", "coordinator", "a b", "", "x" * 64, "ä"]
+)
+def test_a_host_cannot_be_called_what_means_something_else(name: str) -> None:
+    with pytest.raises(UsageError, match=f"'{name}' cannot be a host's name or label"):
+        Offer(name)
+    with pytest.raises(UsageError, match="cannot be a host's name or label"):
+        Offer("fine", (name,))
+
+
+def test_the_hosts_of_a_placement_are_its_places_elsewhere(graph: Graph) -> None:
+    placement = placement_named(graph, "source=cpu-*:all,mixer=thread,sink=gpu,judge=process:x")
+    assert host_places(graph, placement) == ["cpu-*", "gpu"]

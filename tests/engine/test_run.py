@@ -18,6 +18,7 @@ from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import read_lines
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run, Watcher
+from flowrl.sites.meeting import Meeting
 from flowrl.source.loading import load, load_tree
 from tests.engine.running import tree
 
@@ -27,7 +28,7 @@ SUMMARY = [  # the keys that scripts rely on, and after them those that are extr
     *["graph", "run_dir", "placement", "status", "deterministic"],
     *["env_steps", "train_iters", "episodes", "eval_return", "best_return"],
     *["wall_s", "env_steps_per_s", "bottleneck", "digest"],
-    *["seed", "why", "repeat", "happened"],
+    *["seed", "why", "repeat", "happened", "warnings"],
 ]
 
 
@@ -69,7 +70,7 @@ def test_the_summary_has_exactly_its_keys(tmp_path: Path) -> None:
         **{"graph": "graph", "run_dir": str(tmp_path / "r"), "placement": "serial"},
         **{"status": "finished", "deterministic": True, "env_steps": 80, "train_iters": 4},
         **{"episodes": 8, "eval_return": 4.0, "best_return": 4.0, "seed": 0, "repeat": ""},
-        **{"why": "4 train iterations were asked for", "happened": []},
+        **{"why": "4 train iterations were asked for", "happened": [], "warnings": []},
     }
     assert {key: summary[key] for key in expected} == expected
     assert len(summary["digest"]) == 64
@@ -257,9 +258,23 @@ def test_a_seed_that_a_graph_could_not_hold_is_refused() -> None:
             Run(checked(), seed=seed)
 
 
-def test_a_placement_on_hosts_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"is put at 'gpu-1:.*', and this version has no hosts"):
-        Run(checked(), placement="l=gpu-1")
+def test_a_placement_on_hosts_needs_to_know_where_they_join() -> None:
+    with pytest.raises(UsageError) as error:
+        Run(checked(), placement="l=gpu-1,c=cpu-*")
+    assert str(error.value) == (
+        "placement: 'cpu-*', 'gpu-1' must be hosts; give --listen tcp://ADDRESS:PORT --key FILE, "
+        "and run 'flowrl host --join …' there"
+    )
+
+
+def test_a_mistyped_place_is_not_taken_for_a_host_in_silence() -> None:
+    with pytest.raises(UsageError, match=r"'proces' must be hosts; did you mean 'process'\?"):
+        Run(checked(), placement="l=proces")
+
+
+def test_hosts_that_nobody_needs_are_not_waited_for() -> None:
+    with pytest.raises(UsageError, match="--listen: the placement puts nothing on a host"):
+        Run(checked(), placement="threads", meeting=Meeting("tcp://127.0.0.1:*"))
 
 
 def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -43,3 +43,27 @@ class Nested(gymnasium.Env):
         if self.broken == "no tuple" and self.t == 2:
             return {"camera": camera, "pair": 3}
         return {"camera": camera, "pair": pair}
+
+
+class Bright(gymnasium.Env):
+    """One half of the image is brighter; the right action says which."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(0, 255, (8, 8), np.uint8)
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(int(action) == self.side)
+        self.t += 1
+        return self._obs(), reward, self.t == 4, False, {}
+
+    def _obs(self) -> Any:
+        self.side = int(self.np_random.integers(2))
+        image = self.np_random.integers(100, size=(8, 8)).astype(np.uint8)
+        image[:, 4 * self.side : 4 * self.side + 4] += 120
+        return image

@@ -74,7 +74,7 @@ def test_an_evaluation_plays_envs_of_every_space_to_their_limit(space: str) -> N
     ]
 
 
-@pytest.mark.parametrize("space", ["Discrete", "Box"])
+@every_space
 def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str) -> None:
     envs = envs_of(space)
     policy = policy_of(Ppo, envs)
@@ -91,10 +91,7 @@ def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str
 
 @pytest.mark.parametrize(
     ("cls", "space"),
-    [
-        *[(Dqn, "Box"), (Dqn, "MultiDiscrete"), (Dqn, "MultiBinary")],
-        *[(Ppo, "MultiDiscrete"), (Ppo, "MultiBinary")],
-    ],
+    [(Dqn, "Box"), (Dqn, "MultiDiscrete"), (Dqn, "MultiBinary")],
 )
 def test_a_policy_refuses_a_space_that_it_cannot_act_in_before_the_run(
     cls: Any, space: str

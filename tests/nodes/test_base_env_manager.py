@@ -106,7 +106,7 @@ def test_the_runs_seed_changes_every_episode() -> None:
 
 def test_dynamic_seeds_go_on_at_a_reset_and_fixed_ones_begin_again() -> None:
     dynamic, fixed = manager(length=1), manager(length=1)
-    fixed.seed(fixed._seed, dynamic_seeds=False)
+    fixed.seed(fixed._accounts.seed, dynamic_seeds=False)
     for envs in (dynamic, fixed):
         for _ in range(2):
             envs.reset()

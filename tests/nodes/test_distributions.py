@@ -38,6 +38,36 @@ def test_one_of_n_is_what_torch_says_it_is(seed: int, rows: int, n: int) -> None
 
 
 @settings(deadline=None)
+@given(seeds, st.integers(1, 20), st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_several_choices_are_what_torch_says_they_are(
+    seed: int, rows: int, counts: list[int]
+) -> None:
+    high = tuple(float(n - 1) for n in counts)
+    mine = distribution_of(Column("int64", (len(counts),), low=(0.0,) * len(counts), high=high))
+    out = {"logits": logits_of(seed, rows, sum(counts))}
+    drawn = mine.sample(out, np.random.default_rng(seed))
+    logp, entropy = mine.logp_entropy(as_torch(out), mine.drawn(Batch(drawn)))
+    parts = torch.from_numpy(out["logits"]).split(counts, 1)
+    theirs = [torch.distributions.Categorical(logits=part) for part in parts]
+    action = torch.from_numpy(drawn["action"].copy())
+    wanted = sum(d.log_prob(action[:, k]) for k, d in enumerate(theirs))
+    torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(entropy, sum(d.entropy() for d in theirs), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(drawn["logp"], wanted, rtol=1e-4, atol=1e-5)
+    likeliest = torch.stack([part.argmax(1) for part in parts], 1)
+    np.testing.assert_array_equal(mine.mode(out)["action"], likeliest)
+
+
+def test_switches_are_choices_between_two() -> None:
+    mine = distribution_of(Column("int8", (2, 2), n=2))
+    assert mine.heads["logits"].n == 8
+    out = {"logits": np.tile(np.float32([0, 9, 9, 0]), (5, 2))}
+    found = mine.mode(out)["action"]
+    assert found.dtype == np.int8
+    np.testing.assert_array_equal(found, [[[1, 0], [1, 0]]] * 5)
+
+
+@settings(deadline=None)
 @given(seeds, st.integers(1, 20), st.lists(st.integers(1, 3), min_size=0, max_size=2))
 def test_independent_normals_are_what_torch_says_they_are(
     seed: int, rows: int, shape: list[int]
@@ -82,7 +112,8 @@ def test_actions_have_the_dtype_and_shape_of_their_column(dtype: str) -> None:
 
 
 def test_what_is_drawn_has_the_columns_that_are_promised() -> None:
-    for column in (Column("int64", n=3), Column("float32", (2,))):
+    several = Column("int64", (2,), low=(0.0, 0.0), high=(1.0, 0.0))
+    for column in (Column("int64", n=3), Column("float32", (2,)), several):
         mine = distribution_of(column)
         heads = {"logits": 3, "mean": 2, "log_std": 2}
         out = {name: np.zeros((4, heads[name]), np.float32) for name in mine.heads}
@@ -99,7 +130,13 @@ def test_the_first_deviation_is_as_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "column", [Column("int64", (2,)), Column("int8", (3,), n=2), Column("int64")]
+    "column",
+    [
+        Column("int64", (2,)),
+        Column("int64"),
+        Column("int64", (2,), low=(1.0, 0.0), high=(2.0, 2.0)),
+        Column("int64", (1,), low=(0.0,)),
+    ],
 )
 def test_what_no_distribution_fits_is_refused_with_a_way_out(column: Column) -> None:
     with pytest.raises(Unsound, match=r"no distribution for actions .*; wrap the env") as told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,13 @@ def test_metrics_worked_out_by_hand() -> None:
         "return_max": 9.0,
         "return_median": 2.0,
         "length_mean": 30.0,
+        "return_iqm": 4.0,  # of three, a quarter is none
+        "return_per_step": 12 / 90,
+        "length_min": 10.0,
+        "length_max": 60.0,
     }
+    assert (found.returns, found.lengths) == ([1.0, 2.0, 9.0], [10, 20, 60])
+    assert replace(found, win_above=1.5).metrics()["win_rate"] == 2 / 3
 
 
 def scored(scores: dict[str, float], **params: Any) -> Evaluator:
@@ -137,8 +144,8 @@ def scored(scores: dict[str, float], **params: Any) -> Evaluator:
     node = evaluator(env(length=1), **params)
     play = node._play
 
-    def fake(seeds: str, steps: Any) -> Evaluation:
-        found = play(seeds, steps)
+    def fake(seeds: str, steps: Any, n: int) -> Evaluation:
+        found = play(seeds, steps, n)
         score = scores[seeds.partition("/")[0]]
         return Evaluation([episode._replace(total=score) for episode in found.episodes])
 

@@ -124,7 +124,9 @@ def test_where_nobody_wants_batches_rows_are_kept_and_no_random_number_is_used()
     quiet = buffer(Context("buffer", wanted=frozenset()), batch_size=64)
     assert quiet.fire(rows(1, 2), None) == []
     assert quiet.count == 2
-    assert quiet._rng.bit_generator.state == Context("buffer").rng("sample").bit_generator.state
+    assert (
+        quiet._draw.rng.bit_generator.state == Context("buffer").rng("sample").bit_generator.state
+    )
 
 
 @pytest.mark.parametrize("replace", [True, False])

@@ -233,9 +233,9 @@ def test_metrics_are_told_and_finite() -> None:
     assert all(np.isfinite(float(v)) for v in learned.metrics.values())
 
 
-def test_actions_of_many_choices_are_refused_with_a_way_out() -> None:
+def test_whole_numbers_without_bounds_are_refused_with_a_way_out() -> None:
     with pytest.raises(Unsound, match="no distribution for actions"):
-        ppo(Column("int64", (3,), low=0.0, high=4.0))
+        Ppo(obs=Column("float32", (2,)), action=Column("int64", (2,)))
 
 
 def test_data_of_older_weights_must_not_be_learned_from() -> None:

@@ -165,3 +165,41 @@ class Obeying(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         return np.reshape(action, self.observation_space.shape), 0.0, False, False, {}
+
+
+class Painted(Counting):
+    """A picture says what is seen: red the seed's last byte, green the step, blue the last action."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    rendered = 0  # pictures, over all of these envs
+
+    def __init__(self, render_mode: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.render_mode, self.last = render_mode, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.last = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.last = int(action)
+        return super().step(action)
+
+    def render(self) -> Any:
+        assert self.render_mode == "rgb_array"
+        Painted.rendered += 1
+        picture = np.zeros((16, 24, 3), np.uint8)
+        picture[:] = [self.seed % 256, self.t * 40, self.last * 100]
+        return picture
+
+
+class Whimsical(Painted):
+    """Its episodes are as long as it likes."""
+
+    made = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        found = super().reset(seed=seed)
+        Whimsical.made += 1
+        self.lasts = 1 + Whimsical.made
+        return found

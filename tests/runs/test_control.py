@@ -132,7 +132,7 @@ def test_a_folder_that_others_may_enter_is_not_used_and_told_once(
     told: list[str] = []
 
     class Listener(Watcher):
-        def warn(self, run: Run, text: str) -> None:
+        def note(self, run: Run, text: str) -> None:
             told.append(text)
 
     checked = check(load_tree(pair()))

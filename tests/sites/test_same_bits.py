@@ -95,6 +95,35 @@ def test_steps_cut_at_the_same_place(name: str, tmp_path: Path) -> None:
     assert facts["env_steps"] >= 65
 
 
+# the first learner is paced itself, by the second
+PACED = tree(
+    {"c": {"type": "Source", "give": 2}, "l": "Learner", "e": "Judge", "a": "tests.sites.site_nodes:Student"},
+    ["c -> l", {"l.weights -> e": {"every": 3}}, "e -> a"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("train_iters", [1, 2, 5])
+def test_a_paced_learners_iterations_cut_where_they_are_paced(
+    train_iters: int, tmp_path: Path
+) -> None:
+    facts = same_everywhere(PACED, tmp_path, "threads", "e=thread", train_iters=train_iters)
+    assert len(facts["logs/l.log"]) == 1 + 3 * train_iters
+    assert len(facts["logs/a.log"]) == 1 + train_iters
+
+
+VARYING = tree(
+    {"c": "tests.sites.site_nodes:Varying", "l": "Learner", "e": "Judge"},
+    ["c -> l", {"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 1}}],
+    warmup=[{"edges": ["c -> l"], "rounds": 2}],
+)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 30, 61])
+def test_steps_that_only_counting_tells_cut_at_the_same_place(steps: int, tmp_path: Path) -> None:
+    facts = same_everywhere(VARYING, tmp_path, "threads", "c=thread", steps=steps)
+    assert facts["env_steps"] in range(steps, steps + 10)
+
+
 def with_lag(lag: int) -> dict[str, Any]:
     """Both ways across, with a lag."""
     return tree(
@@ -171,6 +200,11 @@ JUDGES = {
         {"c": {"type": "Source", "give": 3}, "l": "Learner", "e": "Judge", "s": mine("Student"),
          "z": {"type": mine("Critic"), "firing": 3}},
         ["c -> l", {"l.weights -> e": {"every": 2}}, "e -> s, z"],
+    ),
+    "the learner and, before it, one that it paces": tree(
+        {"c": {"type": "Source", "give": 3}, "l": {"type": "Learner", "stops_at": 6},
+         "e": {"type": "Judge", "goal": 5}},
+        ["c -> l", {"l.weights -> e": {"every": 3}}],
     ),
     "one in the warm-up": tree(
         {"c": {"type": "Source", "give": 3}, "k": {"type": mine("Critic"), "firing": 4}, "l": "Learner"},

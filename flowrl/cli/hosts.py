@@ -1,0 +1,52 @@
+"""The verb `host`."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from flowrl.cli.run import seconds_of
+from flowrl.errors import UsageError
+from flowrl.placement import Offer
+
+
+def host(arguments: Namespace) -> int:
+    """`flowrl host`."""
+    if arguments.new_key is not None:
+        return _new_key(Path(arguments.new_key), arguments.join)
+    if arguments.join is None:
+        raise UsageError(
+            "host: give --join tcp://ADDRESS:PORT, where the run listens; or --new-key FILE"
+        )
+    from flowrl.sites.host import Waiting, wait_and_serve
+
+    name = arguments.name if arguments.name is not None else socket.gethostname()
+    waiting = Waiting(
+        arguments.join,
+        Offer(name, tuple(arguments.labels)),
+        Path(arguments.key) if arguments.key is not None else None,
+        arguments.address,
+        seconds_of("--within", arguments.within),
+        arguments.stay,
+    )
+    signal.signal(signal.SIGTERM, _stop)
+    wait_and_serve(waiting)
+    return 0
+
+
+def _stop(number: int, frame: Any) -> None:
+    """Cluster managers send SIGTERM; it is meant as Ctrl-C is."""
+    raise KeyboardInterrupt
+
+
+def _new_key(path: Path, join: str | None) -> int:
+    from flowrl.channels.keyfile import write_key
+
+    if join is not None:
+        raise UsageError("host: --new-key makes a file and joins nothing; leave out --join")
+    write_key(path)
+    print(f"{path}: a new key; copy it to every machine of the run (scp -p)")
+    return 0

@@ -1,0 +1,43 @@
+"""Drawing: which rows a round's batches hold, and the batches as views of one gather."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from flowrl.batch import Array, Batch
+
+
+class Draw:
+    """Uniform draws of one generator."""
+
+    def __init__(self, rng: np.random.Generator, replace: bool) -> None:
+        self.rng, self.replace = rng, replace
+
+    def __call__(self, held: int, batches: int, rows: int) -> Array:
+        """Numbers below `held`, (batches * rows,); without replacement no batch holds one twice."""
+        if self.replace:
+            return self.rng.integers(held, size=batches * rows)
+        drawn = [self.rng.choice(held, rows, replace=False) for _ in range(batches)]
+        return np.concatenate(drawn)
+
+    def least(self, rows: int) -> int:
+        """How many there must be, to draw so many for a batch."""
+        return min(rows, 1) if self.replace else rows
+
+
+def cut(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
+    """A table of (batches * rows, …) as so many batches: views of it."""
+    if batches == 1:
+        return [Batch(columns)]
+    cuts = [slice(k * rows, (k + 1) * rows) for k in range(batches)]
+    return [Batch({name: array[cut] for name, array in columns.items()}) for cut in cuts]
+
+
+def too_few(node: str, wanted: int, held: int) -> ValueError:
+    """What is said where a batch takes more than there is."""
+    return ValueError(
+        f"{node}: a batch takes {wanted} rows, {held} are held; "
+        "push more first (in a graph: a longer warm-up)"
+    )

@@ -1,0 +1,205 @@
+"""All workers of a manager: they are given orders, waited for, watched, and replaced where they fail."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+from flowrl.batch import Array
+from flowrl.nodes.envs.board import (
+    ASLEEP,
+    BEGIN,
+    FOR_ALL,
+    FOR_ANY,
+    IDLE,
+    LEAVING,
+    STARTING,
+    STEP,
+    Board,
+)
+from flowrl.nodes.envs.server import doing_of
+from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
+
+NAP_S = 0.05  # the longest sleep without a look at the workers
+SPIN_S = 2e-4  # look for results so long before sleeping, where there is a core for it
+MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped
+LOOK_EVERY = 1000  # orders between two looks at workers that never made us wait
+
+Lost = Callable[
+    [int, int, str, "float | None"], None
+]  # worker, row that it was busy with, why, deadline
+
+
+class Crew:
+    """The workers; `lost` is called when one had to be given up, and calls `hire_again`."""
+
+    def __init__(
+        self,
+        board: Board,
+        rows: Sequence[range],
+        hire: Callable[[int, Answers], Worker],
+        lost: Lost,
+        config: Any,
+        spins: bool,
+    ) -> None:
+        self.board, self.rows, self._hire, self._lost, self._config = (
+            board,
+            rows,
+            hire,
+            lost,
+            config,
+        )
+        self.dropped_output_bytes = 0
+        self.answers = Answers()
+        self._fence = Lock()
+        self._spin_s = SPIN_S if spins and len(rows) < cores() else 0.0
+        limits = [config.step_timeout_s, config.reset_timeout_s]
+        self._nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
+        self._looked_s, self._orders = 0.0, 0
+        now = time.monotonic()
+        self._seen = [(0, now)] * len(rows)  # each worker's `doing`, and since when
+        places, n = board.places, len(rows)
+        self._rest = slice(places["rest"], places["rest"] + n)
+        self._todo = places["todo"]
+        self._every = slice(self._todo, self._todo + board.rows)
+        self._idle = bytes(board.rows)
+        self.workers = [self._begin(worker) for worker in range(n)]
+
+    def _begin(self, worker: int) -> Worker:
+        self.board.state[worker] = STARTING
+        self.board.rest[worker] = 0
+        self.board.doing[worker] = 0
+        self._seen[worker] = (0, time.monotonic())
+        return self._hire(worker, self.answers)
+
+    # orders
+
+    def order(self, rows: Array | slice | int, order: int) -> None:
+        """Have something done with these rows; all else that it needs is on the board already."""
+        self.board.todo[rows] = order
+        self.wake()
+        self._orders += 1
+        if self._orders >= LOOK_EVERY:
+            self.look()
+
+    def wake(self) -> None:
+        """Wake those who sleep, and have something to do."""
+        memory = self.board.memory
+        with self._fence:  # its atomic instruction: what we wrote is seen by who sleeps after it
+            resting = memory[self._rest]
+        if ASLEEP in resting:
+            for worker, rests in enumerate(resting):
+                if rests and not self._rests_rightly(worker):
+                    self.workers[worker].wake()
+
+    def _rests_rightly(self, worker: int) -> bool:
+        rows = self.rows[worker]
+        begin, end = self._todo + rows.start, self._todo + rows.stop
+        return self.board.memory[begin:end] == self._idle[: len(rows)]
+
+    def all_idle(self) -> bool:
+        """Whether every row has its result."""
+        return self.board.memory[self._every] == self._idle
+
+    def wait(
+        self, ready: Callable[[], bool], last: bool = False, until_s: float | None = None
+    ) -> None:
+        """Until it is ready (`last`: as soon as all rows are idle), or a moment has come."""
+        clock = time.monotonic
+        spin_until = clock() + self._spin_s
+        while not ready():
+            now = clock()
+            if until_s is not None and now >= until_s:
+                return
+            if now < spin_until:
+                continue
+            self._sleep(ready, last, self._nap_s if until_s is None else until_s - now)
+            if clock() - self._looked_s > self._nap_s:
+                self.look()
+
+    def _sleep(self, ready: Callable[[], bool], last: bool, longest_s: float) -> None:
+        waiting = self.board.waiting
+        waiting[0] = FOR_ALL if last else FOR_ANY
+        with self._fence:
+            now = ready()
+        if not now:
+            self.answers.wait(min(longest_s, self._nap_s))
+        waiting[0] = 0
+
+    # looking after them
+
+    def look(self) -> None:
+        """Replace who died, hangs, or grew too large; drop what nobody will read."""
+        self._looked_s, self._orders = time.monotonic(), 0
+        for number, worker in enumerate(self.workers):
+            why, limit_s = worker.why_dead(), None
+            if why is None:
+                why, limit_s = self._too_long(number)
+            if why is not None:
+                row, _ = doing_of(int(self.board.doing[number]))
+                self._lost(number, row, why, limit_s)
+            elif self._too_large(worker) and self._rests_rightly(number):
+                self._lost(number, -1, "it grew too large (max_worker_bytes)", None)
+            elif (printed := worker.printed_bytes()) > MOST_OUTPUT_BYTES:
+                self.dropped_output_bytes += printed
+                worker.drop_output()
+
+    def _too_long(self, number: int) -> tuple[str | None, float | None]:
+        """Whether a worker has been busy with one thing for longer than is allowed."""
+        word, now = int(self.board.doing[number]), time.monotonic()
+        config = self._config
+        if self.board.state[number] == STARTING:
+            if now - self._seen[number][1] > config.connect_timeout_s:
+                return (
+                    f"no worker began in {config.connect_timeout_s:g} s (connect_timeout_s)",
+                    None,
+                )
+            return None, None
+        if word != self._seen[number][0]:
+            self._seen[number] = (word, now)
+        row, order = doing_of(word)
+        if row < 0 or order == IDLE:
+            return None, None
+        names = {STEP: ("step", "step_timeout_s"), BEGIN: ("reset", "reset_timeout_s")}
+        doing, name = names[order]
+        limit = getattr(config, name)
+        if limit is None or now - self._seen[number][1] <= limit:
+            return None, None
+        return f"{doing} took longer than {limit:g} s ({name})", limit
+
+    def _too_large(self, worker: Worker) -> bool:
+        most = self._config.max_worker_bytes
+        return most is not None and worker.memory_bytes() > most
+
+    def give_up(self, number: int) -> str:
+        """End a worker; the end of what it printed. Its rows are idle then."""
+        worker = self.workers[number]
+        tail = worker.tail()
+        worker.give_up()
+        rows = self.rows[number]
+        self.board.todo[rows.start : rows.stop] = IDLE
+        return tail
+
+    def hire_again(self, number: int) -> None:
+        """Another worker in its place."""
+        self.workers[number] = self._begin(number)
+
+    def close(self) -> None:
+        """Send all home, in bounded time."""
+        deadline = time.monotonic() + LEAVE_S
+        self.board.state[:] = LEAVING
+        for worker in self.workers:
+            worker.wake()
+        for worker in self.workers:
+            worker.leave(deadline)
+        self.answers.close()
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,48 @@
+"""What is named by an import path, and packages that may be missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from flowrl.node import Unsound
+
+
+def package(name: str, hint: str) -> Any:
+    """An env package; that it is missing is said with how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        raise Unsound(f"the package '{name}' is not installed", hint) from missing
+
+
+def entry_point(id: str) -> Any:
+    """The class or function that `package.module:Name` names; None for an id (even `module:Id-v0`)."""
+    module, _, name = id.partition(":")
+    if not name or not name.isidentifier():
+        return None
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as missing:
+        raise Unsound(
+            f"cannot import '{module}': {missing}", install_hint(module), "env.id"
+        ) from missing
+    except AttributeError as missing:
+        raise Unsound(f"'{module}' has no '{name}'", "mend the path", "env.id") from missing
+
+
+EXTRAS = {  # package: the extra that installs it
+    "ale_py": "atari",
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
+    "minigrid": "minigrid",
+    "pettingzoo": "pettingzoo",
+}
+
+
+def install_hint(module: str) -> str:
+    """How to get what a missing module belongs to."""
+    root = module.partition(".")[0]
+    if root in EXTRAS:
+        return f"pip install 'flowrl[{EXTRAS[root]}]'"
+    return "mend the path, or install its package"

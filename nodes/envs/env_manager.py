@@ -1,0 +1,181 @@
+"""The env manager's contract: what every kind offers to collectors, evaluators, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
+from flowrl.node import Facts, Known, Node
+from flowrl.nodes.envs.accounts import Accounts
+from flowrl.nodes.envs.crash import Crash
+from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
+from flowrl.nodes.envs.steps import Episode, Steps, Timestep
+from flowrl.nodes.observations import Nested
+from flowrl.ports import Service
+
+
+class EnvManager(Node):
+    """Some envs of one kind; an env whose episode ends begins the next in the same step.
+
+    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these.
+    """
+
+    serve = Service(
+        "env_manager",
+        methods=("spec", "reset", "advance", "send", "recv"),
+        values=(EnvSpec, Nested, Steps, Episode),
+    )
+
+    class Config(BaseConfig):
+        env: Any = part("env", "what to make", shared="env", default="gymnasium")
+        count: int = param(8, "envs side by side", ge=1)
+        dynamic_seeds: bool = param(
+            True, "a reset goes on to new episodes; false: it begins the same list of them again"
+        )
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """Linked nodes are told an `EnvSpec`."""
+        why = cls.nondeterministic(config)
+        return Facts(service=EnvSpec(*columns_of(config.env), config.count), nondeterministic=why)
+
+    @classmethod
+    def nondeterministic(cls, config: Any) -> str:
+        """Why two runs may differ, if they may."""
+        return ""
+
+    def setup(self) -> None:
+        """Envs are made at the first reset."""
+        self._part = ready(self.config.env)
+        self._obs_column, self._action_column = columns_of(self._part)
+        self._action_dtype = np.dtype(self._action_column.dtype)
+        self._ids: Sequence[int] = range(self.config.count)
+        self._quota: int | None = None
+        self._by_hand: Array | None = None  # the observations to act on, where `launch` was called
+        self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
+
+    def spec(self) -> EnvSpec:
+        """The columns of observations and actions, and how many envs there are."""
+        return EnvSpec(self._obs_column, self._action_column, self.config.count)
+
+    def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
+        """From the next reset on, the seed of env i's episode k follows from `seed`, i and k."""
+        self._accounts = Accounts(self.config.count, seed, dynamic_seeds)
+
+    def reset(self) -> Array:
+        """Begin a new episode in each env; gives the first observations (B, …)."""
+        raise NotImplementedError
+
+    def send(self, ids: Array, actions: Array) -> None:
+        """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
+        raise NotImplementedError
+
+    def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
+        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready.
+
+        Only kinds that are not deterministic leave any out that were sent.
+        """
+        raise NotImplementedError
+
+    def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
+        """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
+        at = np.arange(self.config.count) if ids is None else np.asarray(ids)
+        self.send(at, actions)
+        return self.recv(at)[1]
+
+    def _acts(self, actions: Any, count: int) -> Array:
+        """Actions as the column says that they are; a value that would change is refused."""
+        array = np.asarray(actions)
+        wanted = (count, *self._action_column.shape)
+        if len(array) != count:
+            raise ValueError(f"{len(array)} actions for {count} envs; give each env one")
+        if array.dtype == self._action_dtype and array.shape == wanted:
+            return array
+        found = array.astype(self._action_dtype)
+        exact = array.dtype.kind == "f" and found.dtype.kind == "f"  # fewer digits are no change
+        if array.shape != wanted or not (exact or np.array_equal(found, array)):
+            raise ValueError(
+                f"actions are {array.dtype}{list(array.shape[1:])}; they must be {self._action_column}"
+            )
+        return found
+
+    def _error(
+        self,
+        index: int,
+        seed: int,
+        step: int,
+        actions: Sequence[Any],
+        what: str,
+        traced: str = "",
+        complete: bool = True,
+        timeout_s: float | None = None,
+    ) -> EnvError:
+        """The error of an env that is not tried again, with its crash file."""
+        make = self._make_index(index)
+        crash = Crash(
+            self._part, make, index, seed, step, what, traced, actions, complete, timeout_s
+        )
+        name = getattr(self._part.config, "id", type(self._part).__name__)
+        files = {f"crash-{self.ctx.key}-{index}.json": crash.text()}
+        return EnvError(name, index, seed, step, actions, what, files)
+
+    def _make_index(self, index: int) -> int:
+        """An env's place among those of all replicas: it may be told apart by that."""
+        return int(self.ctx.replica * self.config.count + index)
+
+    # by hand
+
+    def launch(self, episodes: int | None = None) -> None:
+        """By hand: begin; an env is done when it has played so many episodes (None: never)."""
+        self._quota = episodes
+        self._by_hand = self.reset().copy()
+
+    @property
+    def ready_obs(self) -> dict[int, Array]:
+        """By hand: the observation of every env that waits for an action."""
+        if self._by_hand is None:
+            raise ValueError("nothing was launched; call launch() first")
+        return {i: self._by_hand[i] for i in self._waiting()}
+
+    def _waiting(self) -> list[int]:
+        return [i for i in self._ids if not self._is_done(i)]
+
+    def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
+        """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
+        ids = sorted(actions)
+        over = [i for i in ids if self._is_done(i)]
+        if over:
+            raise ValueError(f"env {over[0]} is done; step only those of ready_obs")
+        self.send(np.array(ids), np.array([actions[i] for i in ids]))
+        return self._timesteps(*self.recv(self._asked(ids)))
+
+    def _asked(self, ids: list[int]) -> Array | None:
+        """The envs to wait for, when these were just sent."""
+        return np.array(ids)
+
+    def _timesteps(self, ids: Array, steps: Steps) -> dict[int, Timestep]:
+        if self._by_hand is None:
+            raise ValueError("nothing was launched; call launch() first")
+        self._by_hand = self._by_hand.copy()  # whoever was given the old one may still hold it
+        self._by_hand[ids] = steps.obs
+        ended = {episode.env_id: episode for episode in steps.episodes}
+        rows = list(zip(steps.next_obs, *(a.tolist() for a in steps[1:4]), strict=True))
+        broken = set(steps.broken)
+        return {
+            i: Timestep(*row, ended.get(i), k in broken)
+            for k, (i, row) in enumerate(zip(ids.tolist(), rows, strict=True))
+        }
+
+    @property
+    def done(self) -> bool:
+        """By hand: whether every env has played its episodes."""
+        return all(map(self._is_done, self._ids))
+
+    def _is_done(self, index: int) -> bool:
+        return self._quota is not None and self._accounts.ended[index] >= self._quota

@@ -1,0 +1,91 @@
+"""An env part as JSON and back: how worker processes and crash files are told what to make."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.config import Config, Part, PartSpec
+from flowrl.node import Unsound
+
+PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
+
+
+def portable(value: Any, where: str = "env") -> Any:
+    """The value as plain data: parts by import path, never by pickling objects."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Part):
+        return {PART: _path(type(value), where), "config": _config(value.config, where)}
+    if isinstance(value, PartSpec):
+        path = _path(value.cls, where)
+        return {SPEC: path, "type": value.type, "config": _config(value.config, where)}
+    if isinstance(value, Mapping):
+        return {_key(k, where): portable(v, f"{where}.{k}") for k, v in value.items()}
+    if isinstance(value, list):
+        return [portable(v, f"{where}[{k}]") for k, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return {TUPLE: portable(list(value), where)}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return {ARRAY: value.tolist(), "dtype": str(value.dtype)}
+    raise Unsound(
+        f"{where} is a {type(value).__name__}, which another process cannot be told",
+        "give numbers, texts, lists and mappings, or make it in the env's own constructor",
+        where,
+    )
+
+
+def whole(data: Any) -> Any:
+    """Plain data as the value that it was."""
+    if isinstance(data, list):
+        return [whole(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if PART in data:
+        cls = _imported(data[PART])
+        return cls(_configured(cls, data))
+    if SPEC in data:
+        cls = _imported(data[SPEC])
+        return PartSpec(data["type"], cls, _configured(cls, data))
+    if TUPLE in data:
+        return tuple(whole(data[TUPLE]))
+    if ARRAY in data:
+        array = np.array(data[ARRAY], data["dtype"])
+        return array if array.ndim else array[()]
+    return {key: whole(value) for key, value in data.items()}
+
+
+def _config(config: Config, where: str) -> Any:
+    names = type(config).model_fields
+    return {name: portable(getattr(config, name), f"{where}.{name}") for name in names}
+
+
+def _configured(cls: Any, data: Mapping[str, Any]) -> Any:
+    return cls.Config(**whole(data["config"]))
+
+
+def _key(key: Any, where: str) -> str:
+    if not isinstance(key, str) or key.startswith("$"):
+        raise Unsound(f"{where} has the key {key!r}", "keys are texts that do not begin with $")
+    return key
+
+
+def _path(cls: type, where: str) -> str:
+    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+        raise Unsound(
+            f"{where} is of the class {cls.__qualname__}, which another process cannot import",
+            "define it at the top of a module of its own",
+            where,
+        )
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    found = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,203 @@
+"""The worker's side of a board: does what is ordered for its envs, in a process or a thread."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from flowrl.nodes.envs.board import (
+    ASLEEP,
+    AWAKE,
+    BEGIN,
+    FAILED,
+    FAILED_AFTER,
+    FOR_ALL,
+    IDLE,
+    RENEW,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    UP,
+    Board,
+)
+from flowrl.nodes.envs.checks import Bad, observations, rewards
+from flowrl.nodes.observations import Observed
+
+DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
+
+
+class Server:
+    """The envs of one worker. `alive` says whether this worker has not been given up."""
+
+    def __init__(
+        self,
+        board: Board,
+        worker: int,
+        rows: range,
+        make: Callable[[int], Any],
+        observed: Observed,
+        auto: bool,
+        lock: Any = None,
+    ) -> None:
+        """`make` makes the env of a row; `auto`: an ended episode's next begins in the same step."""
+        self.board, self.worker, self.rows, self._make, self._auto = board, worker, rows, make, auto
+        self.alive = True
+        self.lock = lock or Lock()  # held while a result is written; whoever gives us up takes it
+        self._observed, self._dtype = observed, np.dtype(observed.dtype)
+        self._plain = self._dtype.names is None
+        self._shape = board.obs.shape[1:]
+        self._envs: dict[int, Any] = {}
+        self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._done = 0
+        self._memory, self._todo = board.memory, board.places["todo"]
+        self._all_idle = bytes(board.rows)
+
+    def serve(self, sleep: Callable[[], bool], wake: Callable[[], None], spin_s: float) -> None:
+        """Work until `sleep` says that it is over; `wake` is called when the manager sleeps."""
+        board, memory = self.board, self._memory
+        begin, end = self._todo + self.rows.start, self._todo + self.rows.stop
+        idle, clock = bytes(len(self.rows)), time.perf_counter
+        board.state[self.worker] = UP
+        while self.alive:
+            until = clock() + spin_s
+            while memory[begin:end] == idle:
+                if clock() > until:
+                    board.rest[self.worker] = ASLEEP
+                    with self.lock:  # its atomic instruction: no look at `todo` before that is seen
+                        found = memory[begin:end] != idle
+                    if not found and not sleep():
+                        return
+                    board.rest[self.worker] = AWAKE
+            self._work(memory[begin:end])
+            if self.alive and self._waited_for():
+                wake()
+
+    def _waited_for(self) -> bool:
+        """Whether the manager sleeps until something like this happens."""
+        waiting = self.board.waiting[0]
+        if waiting != FOR_ALL:
+            return bool(waiting)
+        begin = self._todo
+        return self._memory[begin : begin + self.board.rows] == self._all_idle
+
+    def _work(self, todo: bytes) -> None:
+        """Steps come first: whoever ordered them waits, while resets may be for later."""
+        board, first = self.board, self.rows.start
+        steps = [row for row, order in enumerate(todo, first) if order == STEP]
+        if steps:
+            actions = list(board.action[first : self.rows.stop].copy())  # envs may keep them
+            for row in steps:
+                self._step(row, actions[row - first])
+            return
+        row, order = next((row, order) for row, order in enumerate(todo, first) if order)
+        if board.pause[row]:
+            time.sleep(board.pause[row])
+        self._finish(row, self._begin(row, order == RENEW) and FAILED)
+
+    def _step(self, row: int, action: Any) -> None:
+        self._tell(row, STEP)
+        board = self.board
+        try:
+            obs, reward, final, cut, _ = self._steps[row](action)
+            if not isinstance(reward, float):
+                reward = rewards([reward])[0]
+            into = board.last if final or cut else board.obs
+            with self.lock:
+                if not self.alive:
+                    return
+                board.set_reward[row] = reward
+                if (
+                    self._plain
+                    and getattr(obs, "dtype", 0) == self._dtype
+                    and obs.shape == self._shape
+                ):
+                    into[row] = obs
+                else:
+                    into[row] = observations([obs], self._observed, self._dtype)[0]
+        except Bad as bad:
+            return self._fail(row, FAILED, str(bad), bad)
+        except Exception as error:
+            return self._fail(row, FAILED, f"step raised {_said(error)}", error)
+        if final or cut:
+            self._end(row, (TERMINATED if final else 0) | (TRUNCATED if cut else 0))
+        else:
+            self._finish(row, 0)
+
+    def _end(self, row: int, flags: int) -> None:
+        total = getattr(self._envs[row], "unwrapped_return", None)
+        self.board.total[row] = np.nan if total is None else total
+        if self._auto:
+            flags |= self._begin(row) and FAILED_AFTER
+        self._finish(row, flags)
+
+    def _begin(self, row: int, renew: bool = False) -> bool:
+        """Begin an episode; whether that failed."""
+        self._tell(row, BEGIN)
+        board = self.board
+        try:
+            if renew or row not in self._envs:
+                self._renew(row)
+            obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
+            found = observations([obs], self._observed, self._dtype)[0]
+        except Bad as bad:
+            self._write(row, str(bad), bad)
+        except Exception as error:
+            self._write(row, f"reset raised {_said(error)}", error)
+        else:
+            with self.lock:
+                if self.alive:
+                    board.obs[row] = found
+            return False
+        return True
+
+    def _renew(self, row: int) -> None:
+        old = self._envs.pop(row, None)
+        if old is not None:
+            try:
+                old.close()
+            except Exception as error:  # it has failed before: that it cannot be closed is no news
+                print(f"env {row} could not be closed: {_said(error)}", flush=True)
+        self._envs[row] = self._make(row)
+        self._steps[row] = self._envs[row].step
+
+    def _tell(self, row: int, order: int) -> None:
+        self._done += 1
+        if self.alive:
+            self.board.set_doing[self.worker] = self._done << DOING_BITS | (row + 1) << 2 | order
+
+    def _fail(self, row: int, flags: int, what: str, error: Exception) -> None:
+        self._write(row, what, error)
+        self._finish(row, flags)
+
+    def _write(self, row: int, what: str, error: Exception) -> None:
+        with self.lock:
+            if self.alive:
+                self.board.write(row, f"{what}\n{''.join(traceback.format_exception(error))}")
+
+    def _finish(self, row: int, flags: int) -> None:
+        with self.lock:
+            if self.alive:
+                self.board.flags[row] = flags
+                self.board.set_doing[self.worker] = self._done << DOING_BITS
+                self._memory[self._todo + row] = IDLE
+
+    def close(self) -> None:
+        """Close the envs."""
+        for env in self._envs.values():
+            env.close()
+        self._envs.clear()
+
+
+def doing_of(word: int) -> tuple[int, int]:
+    """The row and the order that a worker's word `doing` names; -1 and IDLE where it rests."""
+    low = word & ((1 << DOING_BITS) - 1)
+    return (low >> 2) - 1, low & 3
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,113 @@
+"""Env managers whose envs live in worker processes: one that is deterministic, one that is not."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.config import param
+from flowrl.node import Unsound
+from flowrl.nodes.envs.board import Board, board_for, shared_memory
+from flowrl.nodes.envs.crew import cores
+from flowrl.nodes.envs.portable import portable
+from flowrl.nodes.envs.steps import Steps
+from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
+from flowrl.nodes.envs.workers import Answers, ProcessWorker, Worker
+
+SPIN_S = 5e-5  # a worker looks for orders so long before it sleeps
+
+
+class SyncSubprocessEnvManager(WorkerEnvManager):
+    """Envs in worker processes, stepped together: the same bits as in this process."""
+
+    class Config(WorkerEnvManager.Config):
+        pass
+
+    def setup(self) -> None:
+        """What workers are told must be data."""
+        super().setup()
+        if not hasattr(os, "fork"):
+            raise Unsound("worker processes need Linux or macOS", "use thread_env_manager", "type")
+        self._told = portable(self._part)
+
+    def _new_board(self, rows: int, workers: int) -> Board:
+        self._memory = shared_memory()
+        return board_for(self._obs_column, self._action_column, rows, workers, self._memory)
+
+    def _hire(self, worker: int, answers: Answers) -> Worker:
+        crew_rows = self._groups[worker]
+        told = {
+            "part": self._told,
+            "worker": worker,
+            "rows": self._board.rows,
+            "workers": self._board.workers,
+            "mine": [crew_rows.start, crew_rows.stop],
+            "memory": self._memory,
+            "count": self.config.count,
+            "first": self._make_index(0),
+            "auto": not self.config.pre_reset,
+            "spin_s": SPIN_S if self._board.workers <= cores() else 0.0,
+        }
+        return ProcessWorker(told, answers)
+
+    def close(self) -> None:
+        """Send the workers home; a later reset starts others."""
+        if self._crew is not None:
+            super().close()
+            os.close(self._memory)
+
+
+class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
+    """Envs in worker processes, given as they become ready: a slow one holds back no other."""
+
+    class Config(SyncSubprocessEnvManager.Config):
+        wait_num: int = param(2, "envs to wait for at least, where so many are under way", ge=1)
+        step_wait_timeout_s: float = param(
+            0.01, "when so many are ready, wait so long for stragglers", ge=0
+        )
+
+    @classmethod
+    def nondeterministic(cls, config: Any) -> str:
+        """Always."""
+        return "envs are given in the order in which they become ready"
+
+    def _default_envs_per_worker(self) -> int:
+        return 1
+
+    def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
+        """The steps of these envs; without `ids`, of those that are ready, at least `least`."""
+        if ids is not None:
+            return super().recv(ids)
+        if not self._sent:
+            raise ValueError("no env was sent; send some before they are received")
+        wanted = min(max(least, self.config.wait_num), len(self._sent))
+        crew, until_s = self._team, None
+        while True:
+            sent = np.array(list(self._sent), np.int64)
+            idle = sent[self._board.todo[self._from[sent]] == 0]
+            ready = idle[
+                [self._settle(index) and not self._is_busy(index) for index in idle.tolist()]
+            ]
+            now = time.monotonic()
+            if len(ready) >= wanted and until_s is None:
+                until_s = now + self.config.step_wait_timeout_s
+            if len(ready) == len(sent) or (until_s is not None and now >= until_s):
+                return ready, self._gather(ready)
+            busy = int((self._board.todo[self._from[sent]] != 0).sum())
+            crew.wait(lambda n=busy, s=sent: self._fewer_busy(s, n), until_s=until_s)
+
+    def _fewer_busy(self, sent: Array, than: int) -> bool:
+        return int((self._board.todo[self._from[sent]] != 0).sum()) < than
+
+    def _is_busy(self, index: int) -> bool:
+        return bool(self._board.todo[self._from[index]])
+
+    def _asked(self, ids: list[int]) -> Array | None:
+        return None
+
+    def _waiting(self) -> list[int]:
+        return [index for index in super()._waiting() if index not in self._sent]

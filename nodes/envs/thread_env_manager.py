@@ -1,0 +1,42 @@
+"""The env manager for envs that wait for others: simulators elsewhere, which a thread each asks."""
+
+from __future__ import annotations
+
+from flowrl.nodes.envs.board import Board, board_for
+from flowrl.nodes.envs.server import Server
+from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
+from flowrl.nodes.envs.workers import Answers, ThreadWorker, Worker
+
+
+class ThreadEnvManager(WorkerEnvManager):
+    """Envs in threads of this process, stepped together: the same bits as one after another.
+
+    Of use where a step waits for something outside, or computes without Python's lock. An env that
+    hangs is left alone in its thread, and made anew in another.
+    """
+
+    spins = False  # the lock that we would hold is what the threads need
+
+    class Config(WorkerEnvManager.Config):
+        pass
+
+    def _default_envs_per_worker(self) -> int:
+        return 1
+
+    def _new_board(self, rows: int, workers: int) -> Board:
+        return board_for(self._obs_column, self._action_column, rows, workers)
+
+    def _hire(self, worker: int, answers: Answers) -> Worker:
+        count = self.config.count
+
+        def server() -> Server:
+            return Server(
+                self._board,
+                worker,
+                self._groups[worker],
+                lambda row: self._part.make(self._make_index(row % count)),
+                self._obs_column,
+                auto=not self.config.pre_reset,
+            )
+
+        return ThreadWorker(server, self._board, answers)

@@ -1,0 +1,79 @@
+"""A worker process: `python -m flowrl.nodes.envs.worker`, told by JSON on its standard input what it is."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import json
+import os
+import signal
+import sys
+
+from flowrl.nodes.envs.board import LEAVING, board_for
+from flowrl.nodes.envs.portable import whole
+from flowrl.nodes.envs.server import Server
+from flowrl.nodes.envs.spec import columns_of
+
+F_SETSIG = 10  # Linux: which signal `O_ASYNC` sends
+
+
+def main() -> None:
+    """Serve until the manager says otherwise, or is no more."""
+    told = json.load(sys.stdin)
+    _die_with(told["life"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the manager's to deal with
+    faulthandler.enable()  # a segfault leaves a traceback where we print
+    sys.path[:] = told["path"]
+    part = whole(told["part"])
+    observed, action = columns_of(part)
+    board = board_for(observed, action, told["rows"], told["workers"], told["memory"])
+    count, first = told["count"], told["first"]
+    rows = range(*told["mine"])
+    server = Server(
+        board,
+        told["worker"],
+        rows,
+        lambda row: part.make(first + row % count),
+        observed,
+        told["auto"],
+    )
+    bell, answer, worker = told["bell"], told["answer"], told["worker"]
+
+    def sleep() -> bool:
+        return bool(os.read(bell, 4096)) and board.state[worker] != LEAVING
+
+    server.serve(sleep, lambda: ring(answer), told["spin_s"])
+    if board.state[worker] == LEAVING:
+        server.close()
+
+
+def ring(bell: int) -> None:
+    """Wake whoever reads there; if nobody does yet, a full pipe wakes as well."""
+    with contextlib.suppress(BlockingIOError, BrokenPipeError):
+        os.write(bell, b".")
+
+
+def _die_with(life: int) -> None:
+    """End when the manager's process does, however it ends, whatever an env is busy with.
+
+    The kernel tells us that the other end of a pipe is gone by a signal. (That of `prctl` comes
+    when the *thread* ends that started us.)
+    """
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    if sys.platform == "linux":
+        fcntl.fcntl(life, F_SETSIG, signal.SIGKILL)
+    else:
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    os.set_blocking(life, False)
+    try:
+        gone = os.read(life, 1) == b""
+    except BlockingIOError:
+        gone = False
+    if gone:
+        sys.exit(1)  # it ended before we asked
+
+
+if __name__ == "__main__":
+    main()

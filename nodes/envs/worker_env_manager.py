@@ -1,0 +1,442 @@
+"""Env managers whose envs live with workers: processes or threads, several envs to each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.config import param
+from flowrl.nodes.envs.action_log import ActionLog
+from flowrl.nodes.envs.board import (
+    BEGIN,
+    ENDED,
+    FAILED,
+    FAILED_AFTER,
+    RENEW,
+    STARTING,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    Board,
+)
+from flowrl.nodes.envs.crew import Crew, cores
+from flowrl.nodes.envs.env_error import InWorker
+from flowrl.nodes.envs.env_manager import EnvManager
+from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
+from flowrl.nodes.envs.restore import play_again
+from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.envs.workers import Answers, Worker
+
+
+class WorkerEnvManager(EnvManager):
+    """What kinds with workers share. An env has a row on the board; with `pre_reset` it has two, and
+    plays in one while its next episode is begun in the other."""
+
+    class Config(Tolerant):
+        envs_per_worker: int | None = param(
+            None, "envs that share a worker; default: as many as makes one worker a core", ge=1
+        )
+        pre_reset: bool = param(
+            False, "begin each env's next episode ahead of time, in a spare env with another worker"
+        )
+        connect_timeout_s: float = param(
+            60.0, "a worker that has not begun by then has failed", gt=0
+        )
+        max_worker_bytes: int | None = param(
+            None, "a worker process that holds more memory is replaced between two steps", gt=0
+        )
+
+    spins = True  # look for results before sleeping
+
+    @classmethod
+    def nondeterministic(cls, config: Any) -> str:
+        """Retries are."""
+        return why_nondeterministic(config)
+
+    def setup(self) -> None:
+        """Workers are started at the first reset."""
+        super().setup()
+        count = self.config.count
+        self._crew: Crew | None = None
+        self._failures = Failures(self.config, self.ctx)
+        self._everyone = np.arange(count)
+        self._checked = np.dtype(self._obs_column.dtype).kind == "f"
+
+    @property
+    def failures(self) -> Counts:
+        """What happened so far."""
+        return self._failures.counts
+
+    # workers
+
+    def _open(self) -> Crew:
+        c = self.config
+        per = c.envs_per_worker or self._default_envs_per_worker()
+        groups = [range(first, min(first + per, c.count)) for first in range(0, c.count, per)]
+        if c.pre_reset:
+            groups += [range(rows.start + c.count, rows.stop + c.count) for rows in groups]
+        self._groups = groups
+        self._board = self._new_board(c.count * (1 + c.pre_reset), len(groups))
+        self._row = np.arange(c.count)  # where each env plays
+        self._from = self._row.copy()  # where what it sees next comes from: the spare, after an end
+        self._revived = [(-1, -1)] * c.count
+        return Crew(self._board, groups, self._hire, self._lost, c, self.spins)
+
+    def _default_envs_per_worker(self) -> int:
+        return -(-self.config.count // cores())
+
+    def _new_board(self, rows: int, workers: int) -> Board:
+        raise NotImplementedError
+
+    def _hire(self, worker: int, answers: Answers) -> Worker:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Send the workers home; a later reset starts others."""
+        if self._crew is not None:
+            crew, self._crew = self._crew, None
+            crew.close()
+
+    # episodes
+
+    def reset(self) -> Array:
+        """Begin a new episode in each env; gives the first observations (B, …)."""
+        try:
+            return self._reset()
+        except BaseException:
+            self.close()
+            raise
+
+    def _reset(self) -> Array:
+        if self._crew is None:
+            self._crew = self._open()
+        else:
+            self._crew.wait(self._crew.all_idle, last=True)  # what was sent, and is of no use now
+        count = self.config.count
+        self._accounts.restart()
+        self._log = ActionLog(count)
+        self._sent: dict[int, None] = {}
+        self._broken = [False] * count
+        self._begins = [True] * count  # rather than steps
+        self._kept: dict[int, tuple[int, Episode]] = {}  # of ends whose successor could not begin
+        self._odd: set[int] = set()  # envs that failed on the way to their next result
+        self._unfit: set[int] = set()  # envs that were lost while nobody waited for them
+        self._restoring: dict[int, str] = {}  # workers whose envs are played again; what went wrong
+        self._limit: float | None = None  # the deadline that was passed last
+        self._from = self._row.copy()
+        board = self._board
+        board.flags[:] = 0
+        for index in self._ids:
+            self._begin(index, int(self._row[index]), BEGIN)
+        self._wait(self._everyone)
+        self._begins = [False] * count
+        self._odd.clear()
+        if self.config.pre_reset:
+            for index in self._ids:
+                self._order_spare(index, self._other(int(self._row[index])))
+        else:
+            self._next_seeds(self._ids)
+        self._failures.tell()
+        return board.obs[self._row]
+
+    def _begin(self, index: int, row: int, order: int, pause_s: float = 0.0) -> None:
+        self._board.seed[row] = self._accounts.begin(index)
+        self._log.begin(index)
+        self._order(row, order, pause_s)
+
+    def _order(self, row: int, order: int, pause_s: float = 0.0) -> None:
+        self._board.pause[row] = pause_s
+        self._board.flags[row] = 0
+        self._team.order(row, order)
+
+    def _order_spare(self, index: int, row: int, order: int = BEGIN, pause_s: float = 0.0) -> None:
+        """Begin the next episode ahead of time."""
+        self._board.seed[row] = self._accounts.seed_of(index)
+        self._order(row, order, pause_s)
+
+    def _next_seeds(self, indexes: Sequence[int]) -> None:
+        """Tell the workers how the episodes after these begin."""
+        for index in indexes:
+            self._board.seed[self._row[index]] = self._accounts.seed_of(index)
+
+    @property
+    def _team(self) -> Crew:
+        if self._crew is None:
+            raise ValueError("the envs have not begun; call reset() first")
+        return self._crew
+
+    # stepping
+
+    def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
+        """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
+        at = self._everyone if ids is None else np.asarray(ids)
+        self.send(at, actions)
+        return self.recv(at)[1]
+
+    def send(self, ids: Array, actions: Array) -> None:
+        """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
+        crew = self._team
+        at = np.asarray(ids)
+        sent = dict.fromkeys(at.tolist())
+        acts = self._acts(actions, len(at)).copy()
+        if len(sent) != len(at) or not self._sent.keys().isdisjoint(sent):
+            twice = min(self._sent.keys() & sent.keys(), default=at[0])
+            raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
+        everyone = at is self._everyone
+        rows = slice(0, len(at)) if everyone and not self.config.pre_reset else self._row[at]
+        self._log.add(None if everyone else at.copy(), acts)
+        self._sent.update(sent)
+        self._board.action[rows] = acts
+        if self._unfit:
+            rows = self._row[[index for index in sent if index not in self._unfit]]
+            self._unfit -= sent.keys()
+        crew.order(rows, STEP)
+
+    def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
+        """The steps of these envs, in this order; without `ids`, of all that were sent, as sent."""
+        at = np.array(list(self._sent), np.int64) if ids is None else np.asarray(ids)
+        if ids is not self._everyone or len(self._sent) != len(at):
+            self._refuse_unsent(at.tolist())
+        self._wait(at)
+        return at, self._gather(at)
+
+    def _refuse_unsent(self, at: list[int]) -> None:
+        if missing := set(at) - self._sent.keys():
+            raise ValueError(f"env {min(missing)} was not sent; send it before it is received")
+
+    def _wait(self, at: Array) -> None:
+        """Until all of these have what they were sent for, whatever it takes."""
+        crew, board = self._team, self._board
+        everyone = at is self._everyone and not self.config.pre_reset
+        if everyone:
+            crew.wait(crew.all_idle, last=True)
+            if not board.flags.any() and self._is_finite(at):
+                return
+        while True:
+            crew.wait(lambda: not board.todo[self._from[at]].any(), last=everyone)
+            if not [index for index in at.tolist() if not self._settle(index)]:
+                return
+
+    def _is_finite(self, at: Array) -> bool:
+        """Whether results without flags are; looked at all at once, because that costs least."""
+        board = self._board
+        rows = slice(0, len(at)) if at is self._everyone and not self.config.pre_reset else at
+        good = np.isfinite(board.reward[rows]).all()
+        if self._checked and good:
+            good = np.isfinite(board.obs[rows]).all()
+        return bool(good)
+
+    def _settle(self, index: int) -> bool:
+        """Whether an idle env has all that it was sent for; if not, what is missing is ordered."""
+        board, row, source = self._board, int(self._row[index]), int(self._from[index])
+        flags = int(board.flags[source])
+        if source != row:  # a spare: its episode is there, or could not begin
+            if flags & FAILED:
+                self._retry_spare(index, source)
+            return not flags & FAILED
+        if not flags & FAILED and not self._begins[index] and not self._sound(row, flags):
+            flags = FAILED
+        if flags & FAILED:
+            self._retry(index, row)
+            return False
+        if flags & FAILED_AFTER:
+            self._keep_end(index, row, flags)
+            self._retry(index, row)
+            return False
+        if flags & ENDED and self.config.pre_reset and not self._begins[index]:
+            self._from[index] = self._other(row)
+            return False
+        return True
+
+    def _sound(self, row: int, flags: int) -> bool:
+        board = self._board
+        seen = (board.last if flags & ENDED else board.obs)[row]
+        if not np.isfinite(board.reward[row]):
+            what = f"the reward is {board.reward[row]}; it must be a finite number"
+        elif self._checked and not np.isfinite(seen).all():
+            what = f"the observation is not finite: {seen}"
+        else:
+            return True
+        board.write(row, what)
+        return False
+
+    def _other(self, row: int) -> int:
+        """An env's other row."""
+        count = int(self.config.count)
+        return row - count if row >= count else row + count
+
+    def _gather(self, at: Array) -> Steps:
+        """What came of the steps of these envs, all of which have settled."""
+        board, everyone = self._board, at is self._everyone
+        rows = slice(0, len(at)) if everyone and not self.config.pre_reset else self._row[at]
+        reward, flags = board.reward[rows].copy(), board.flags[rows].copy()
+        if everyone or len(at) == len(self._sent):
+            self._sent.clear()
+        else:
+            for index in at.tolist():
+                del self._sent[index]
+        if not flags.any() and not self._odd:
+            obs = board.obs[rows].copy()
+            self._accounts.count_steps(None if everyone else at, reward)
+            ends = np.zeros(len(at), np.bool_)
+            return Steps(obs, reward.astype(np.float32), ends, ends, obs, [])
+        return self._gather_ends(at, reward, flags)
+
+    def _gather_ends(self, at: Array, reward: Array, flags: Array) -> Steps:
+        """The same, where some have ended, or failed."""
+        board, rows, accounts = self._board, self._row[at], self._accounts
+        obs, broken, counted = board.obs[self._from[at]], [], []
+        for k, index in enumerate(at.tolist()):
+            if self._broken[index]:
+                broken.append(k)
+                reward[k], flags[k] = 0.0, 0
+            elif index in self._kept:
+                flags[k] = self._kept[index][0]
+            else:
+                counted.append(k)
+        accounts.count_steps(at[counted], reward[counted])
+        ended = np.flatnonzero(flags)
+        next_obs = obs.copy()
+        next_obs[ended] = board.last[rows[ended]]
+        episodes = [self._end(int(at[k])) for k in ended]
+        for k in {*ended.tolist(), *broken}:
+            self._begun(int(at[k]))
+        final, cut = (flags & TERMINATED) != 0, (flags & TRUNCATED) != 0
+        self._failures.tell()
+        return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
+
+    def _end(self, index: int) -> Episode:
+        if index in self._kept:
+            return self._kept[index][1]
+        total = float(self._board.total[self._row[index]])
+        self._failures.ended(index)
+        return self._accounts.end(index, None if np.isnan(total) else total)
+
+    def _begun(self, index: int) -> None:
+        """The env is in its next episode."""
+        old, row = int(self._row[index]), int(self._from[index])
+        if old != row or index not in self._odd:  # else the retry has noted it
+            self._accounts.begin(index)
+            self._log.begin(index)
+        self._row[index] = row
+        if old != row:
+            order = RENEW if index in self._odd else BEGIN
+            self._order_spare(index, old, order)
+        else:
+            self._next_seeds([index])
+            self._board.flags[row] = 0
+        self._broken[index] = self._begins[index] = False
+        self._kept.pop(index, None)
+        self._odd.discard(index)
+
+    # what failed
+
+    def _retry(self, index: int, row: int) -> None:
+        """A step or a reset failed: begin anew, if there is another attempt."""
+        self._odd.add(index)
+        stepped = not self._begins[index]
+        lost = int(self._accounts.lengths[index]) + 1 if stepped else None
+        if not self._failures.failed(index, lost):
+            self._fail(index, row, lost or 0)
+        self._begins[index] = True
+        if stepped:
+            self._broken[index] = True
+            if self.config.pre_reset:
+                self._from[index] = self._other(row)
+                return
+        order = RENEW if self._failures.renews(index) else BEGIN
+        self._begin(index, row, order, self._failures.pause_s(index))
+
+    def _keep_end(self, index: int, row: int, flags: int) -> None:
+        """The episode has ended as it should; the next could not begin."""
+        self._accounts.count_steps([index], self._board.reward[row : row + 1])
+        self._kept[index] = (flags & ENDED, self._end(index))
+        self._begins[index] = True
+        self._accounts.begin(index)  # the episode that failed
+
+    def _retry_spare(self, index: int, row: int) -> None:
+        if not self._failures.failed(index, None):
+            self._fail(index, row, 0)
+        self._accounts.skip(index)
+        order = RENEW if self._failures.renews(index) else BEGIN
+        self._order_spare(index, row, order, self._failures.pause_s(index))
+
+    def _fail(self, index: int, row: int, step: int) -> NoReturn:
+        """There is no other attempt."""
+        what, _, traced = self._board.read(row).partition("\n")
+        taken, complete = self._log.of(index) if step else ([], True)
+        seed = int(self._board.seed[row]) if not step else self._accounts.seeds[index]
+        self._failures.tell()
+        error = self._error(index, seed, step, taken, what, traced, complete, self._limit)
+        raise error from (InWorker(traced) if traced else None)
+
+    # workers that end
+
+    def _lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
+        """Replace a worker, and bring its envs back to where they were, those of it that it can."""
+        crew, board = self._team, self._board
+        if number in self._restoring:  # it fails again: whoever restores its envs hears of it
+            self._restoring[number] = why
+            return
+        rows = crew.rows[number]
+        todo = board.todo[rows.start : rows.stop].copy()
+        if blamed < 0 and board.state[number] == STARTING and todo.any():
+            blamed = rows.start + int(np.flatnonzero(todo)[0])
+        tail = crew.give_up(number)
+        self._failures.counts.replaced_workers += 1
+        crew.hire_again(number)
+        for row, order in zip(rows, todo.tolist(), strict=True):
+            if row == blamed and not self._may_revive(row, limit_s):
+                self._limit = limit_s
+                self._mark(row, f"{why}\n{tail}")
+            else:
+                self._bring_back(number, row, order)
+        self._failures.tell()
+
+    def _may_revive(self, row: int, limit_s: float | None) -> bool:
+        """Whoever was killed from outside does it again without harm; who ends by itself does not."""
+        index = row % self.config.count
+        where = (int(self._board.seed[row]), int(self._accounts.lengths[index]))
+        again, self._revived[index] = self._revived[index] == where, where
+        return limit_s is None and not again
+
+    def _mark(self, row: int, what: str) -> None:
+        """The env is lost: its next result is that it failed."""
+        self._board.write(row, what)
+        self._board.flags[row] = FAILED
+        index = row % self.config.count
+        if index not in self._sent and row == self._row[index]:
+            self._unfit.add(index)
+
+    def _bring_back(self, number: int, row: int, order: int) -> None:
+        index, board = row % self.config.count, self._board
+        if order in (BEGIN, RENEW) or (order != STEP and row != self._row[index]):
+            self._order(row, BEGIN)
+            return
+        if order != STEP and board.flags[row] & (FAILED | FAILED_AFTER):
+            return  # it is begun anew anyway
+        if order != STEP and self._begins[index]:
+            self._order(row, BEGIN)
+            return
+        actions, complete = self._log.of(index)
+        seed = self._accounts.seeds[index]
+        if order == STEP:
+            actions = actions[:-1]
+        elif board.flags[row] & ENDED:
+            if self.config.pre_reset:
+                return
+            actions, complete, seed = [], True, int(board.seed[row])
+        self._restoring[number] = ""
+        done = complete and play_again(
+            self._team, row, seed, actions, lambda: bool(self._restoring[number])
+        )
+        why = self._restoring.pop(number) or "it did not come to the same state again"
+        if done:
+            self._failures.counts.restored_envs += 1
+            if order == STEP:
+                self._team.order(row, STEP)
+        else:
+            self._mark(row, f"its worker was replaced, and {why}")

@@ -1,0 +1,215 @@
+"""A worker as its manager sees it: how it is started, woken, watched, given up and sent home."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from flowrl.nodes.envs.board import LEAVING, Board
+from flowrl.nodes.envs.server import Server
+from flowrl.nodes.envs.worker import ring
+
+LEAVE_S = 5.0
+TAIL_BYTES = 4000
+
+
+class Bell:
+    """A pipe to sleep at; ringing twice wakes once."""
+
+    def __init__(self) -> None:
+        self.ear, self.rope = os.pipe()
+        os.set_blocking(self.rope, False)
+
+    def ring(self) -> None:
+        """Wake who sleeps."""
+        ring(self.rope)
+
+    def close(self) -> None:
+        """Both ends."""
+        for end in (self.ear, self.rope):
+            with suppress(OSError):
+                os.close(end)
+
+
+class Answers(Bell):
+    """The bell that workers ring for the manager, who sleeps with a deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        os.set_blocking(self.ear, False)
+        self._poll = select.poll()
+        self._poll.register(self.ear, select.POLLIN)
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until it rings, or so long."""
+        if self._poll.poll(max(timeout_s * 1000, 0)):
+            with suppress(BlockingIOError):
+                os.read(self.ear, 4096)
+
+
+class ProcessWorker:
+    """A worker in a process of its own, and a session of its own: simulators that it starts go with it."""
+
+    own_process = True
+
+    def __init__(self, told: Mapping[str, Any], answers: Bell) -> None:
+        self._bell = Bell()
+        life, self._life = os.pipe()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - unlinked: nothing stays behind
+        flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
+        fcntl.fcntl(self._output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be cut
+        memory, ear = told["memory"], self._bell.ear
+        fds = {"bell": ear, "life": life, "answer": answers.rope}
+        words = json.dumps({**told, **fds, "path": sys.path}).encode()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
+        with tempfile.TemporaryFile() as file:  # a pipe might fill before anybody reads
+            file.write(words)
+            file.seek(0)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "flowrl.nodes.envs.worker"],
+                stdin=file,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(memory, *fds.values()),
+                env=environment,
+                start_new_session=True,
+            )
+        os.close(life)
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._bell.ring()
+
+    def why_dead(self) -> str | None:
+        """How its process ended, if it did."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code < 0:
+            return f"its process was killed by {signal.Signals(-code).name}"
+        return f"its process ended with status {code}"
+
+    def printed_bytes(self) -> int:
+        """How much it has printed since that was last dropped."""
+        return os.fstat(self._output.fileno()).st_size
+
+    def tail(self) -> str:
+        """The end of what it printed."""
+        size = self.printed_bytes()
+        return os.pread(self._output.fileno(), TAIL_BYTES, max(size - TAIL_BYTES, 0)).decode(
+            errors="replace"
+        )
+
+    def drop_output(self) -> None:
+        """Forget what it printed: a flood fills no disk."""
+        os.ftruncate(self._output.fileno(), 0)
+
+    def memory_bytes(self) -> int:
+        """What it has resident, where the system says so."""
+        with suppress(OSError), open(f"/proc/{self.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
+    def give_up(self) -> None:
+        """End it now, and all that it started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        self._free()
+
+    def leave(self, deadline: float) -> None:
+        """It was told to leave: wait for that, but not for ever."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(deadline - time.monotonic(), 0.05))
+        self.give_up()
+
+    def _free(self) -> None:
+        self._bell.close()
+        with suppress(OSError):
+            os.close(self._life)
+        self._output.close()
+
+
+class ThreadWorker:
+    """A worker in a thread. It cannot be ended, only left alone: then it writes nothing any more."""
+
+    own_process = False
+
+    def __init__(self, make: Callable[[], Server], board: Board, answers: Bell) -> None:
+        self._board, self._server, self._more = board, make(), threading.Event()
+        self._failed: str | None = None
+        self._answers = answers
+        self._thread = threading.Thread(target=self._run, name="flowrl-env", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._server.serve(self._sleep, self._answers.ring, 0.0)
+            if self._server.alive:
+                self._server.close()
+        except BaseException as error:  # an env may call sys.exit()
+            self._failed = f"its thread ended by {type(error).__name__}: {error}"
+            self._answers.ring()
+
+    def _sleep(self) -> bool:
+        self._more.wait()
+        self._more.clear()
+        leaving = self._board.state[self._server.worker] == LEAVING
+        return self._server.alive and not leaving
+
+    def wake(self) -> None:
+        """There is something to do."""
+        self._more.set()
+
+    def why_dead(self) -> str | None:
+        """How its thread ended, if it did."""
+        if self._thread.is_alive():
+            return None
+        return self._failed or "its thread ended"
+
+    def printed_bytes(self) -> int:
+        """Threads print where the process does."""
+        return 0
+
+    def tail(self) -> str:
+        """Nothing: see above."""
+        return ""
+
+    def drop_output(self) -> None:
+        """Nothing: see above."""
+
+    def memory_bytes(self) -> int:
+        """Not to be told apart from the process's."""
+        return 0
+
+    def give_up(self) -> None:
+        """Let it be: what it does from now on is seen by nobody."""
+        with self._server.lock:
+            self._server.alive = False
+        self._more.set()
+
+    def leave(self, deadline: float) -> None:
+        """It was told to leave: wait for that, but not for ever."""
+        self._thread.join(max(deadline - time.monotonic(), 0.05))
+        self.give_up()
+
+
+Worker = ProcessWorker | ThreadWorker

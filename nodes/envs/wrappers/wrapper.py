@@ -1,0 +1,73 @@
+"""What a wrapper is: a described change of an env, made anew around each env."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from flowrl.config import Config as BaseConfig
+from flowrl.config import Part, PartSpec, param
+
+
+class Wrapper(Part):
+    """The description of a wrapper; a user's own defines `wrap`."""
+
+    kind = "wrapper"
+
+    class Config(BaseConfig):
+        only: Literal["collect", "evaluate"] | None = param(
+            None, "where the wrapper is put on; default: wherever the env is made"
+        )
+
+    def wrap(self, env: Any) -> Any:
+        """The env with gymnasium's interface, wrapped."""
+        raise NotImplementedError(f"{type(self).__name__} does not define wrap")
+
+
+Wrappers = Sequence[PartSpec | Wrapper]
+
+
+def for_purpose(wrappers: Wrappers, purpose: str) -> tuple[PartSpec | Wrapper, ...]:
+    """Those that are put on for a purpose."""
+    return tuple(w for w in wrappers if w.config.only in (None, purpose))
+
+
+def everywhere(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
+    """The same wrapper, for whichever purpose."""
+    config = wrapper.config.model_copy(update={"only": None})
+    if isinstance(wrapper, PartSpec):
+        return PartSpec(wrapper.type, wrapper.cls, config)
+    return type(wrapper)(config)
+
+
+def wrapped(env: Any, wrappers: Wrappers) -> Any:
+    """The env in its wrappers, the first of them innermost; it counts the unwrapped rewards."""
+    if not wrappers:
+        return env
+    from flowrl.nodes.envs.wrapped.returns import counted
+
+    def wrap_all(inner: Any) -> Any:
+        for wrapper in wrappers:
+            part = wrapper.make() if isinstance(wrapper, PartSpec) else wrapper
+            inner = part.wrap(inner)
+        return inner
+
+    return counted(env, wrap_all)
+
+
+class EpisodeRng:
+    """A wrapper's own random numbers: in each episode they follow from its seed and a purpose."""
+
+    def __init__(self, purpose: str) -> None:
+        digest = hashlib.blake2b(purpose.encode(), digest_size=8).digest()
+        self._purpose = int.from_bytes(digest, "little")
+        self._rng = np.random.Generator(np.random.PCG64(self._purpose))
+
+    def begin(self, seed: int | None) -> np.random.Generator:
+        """Those of a new episode; without a seed they go on."""
+        if seed is not None:
+            self._rng = np.random.Generator(np.random.PCG64([seed, self._purpose]))
+        return self._rng

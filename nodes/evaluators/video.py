@@ -1,0 +1,215 @@
+"""Films of episodes: they are played again by seed and actions, so that only they are rendered."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.node import Unsound
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.spec import ready
+from flowrl.nodes.envs.steps import Episode
+
+FPS = 30  # where an env does not say
+Film = Callable[[Array], None]  # takes a picture (H, W, 3) uint8
+
+
+class Scene(NamedTuple):
+    """One episode to film: the how-manieth of its env, counted from 0, and what was done up to its end."""
+
+    name: str
+    number: int
+    episode: Episode
+    actions: Array  # of all of the env's episodes up to this one
+
+
+class Camera:
+    """Films one episode of one env."""
+
+    def __init__(self) -> None:
+        self.env, self.number = -1, -1
+        self.film: Film | None = None
+        self.fps = FPS
+
+    def aim(self, scene: Scene, film: Film) -> None:
+        """Film this one from now on."""
+        self.env, self.number, self.film = scene.episode.env_id, scene.number, film
+
+    def see(self, env: int, number: int, filmed: Any) -> None:
+        """Take a picture, if this is the episode."""
+        if self.film is None or (env, number) != (self.env, self.number):
+            return
+        self.fps = int(getattr(filmed, "metadata", {}).get("render_fps") or FPS)
+        picture = filmed.render()
+        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+            raise Unsound("the env renders no pictures (H, W, 3)", "it needs `rgb_array`", "env")
+        self.film(np.asarray(picture[..., :3], np.uint8))
+
+
+class Filmed:
+    """An env in front of a camera."""
+
+    def __init__(self, env: Any, index: int, camera: Camera) -> None:
+        self._env, self._index, self._camera, self._number = env, index, camera, -1
+
+    def reset(self, **kwargs: Any) -> Any:
+        """As the env."""
+        found = self._env.reset(**kwargs)
+        self._number += 1
+        self._camera.see(self._index, self._number, self._env)
+        return found
+
+    def step(self, action: Any) -> Any:
+        """As the env."""
+        found = self._env.step(action)
+        self._camera.see(self._index, self._number, self._env)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+class Rendering:
+    """An env part that makes envs which can be filmed."""
+
+    def __init__(self, env: Any, camera: Camera) -> None:
+        self._plain = part = ready(env)
+        if "kwargs" not in type(part.config).model_fields:
+            what = f"a {type(part).__name__} env cannot be told to render"
+            raise Unsound(what, "give the env a parameter `kwargs`", "env")
+        kwargs = {**part.config.kwargs, "render_mode": "rgb_array"}
+        self._part = type(part)(part.config.model_copy(update={"kwargs": kwargs}))
+        self._camera = camera
+        self.config = self._part.config
+
+    def spec(self) -> Any:
+        """As the env."""
+        return self._plain.spec()
+
+    def make(self, index: int) -> Any:
+        """One more env, in front of the camera."""
+        try:
+            return Filmed(self._part.make(index), index, self._camera)
+        except TypeError as refused:
+            what = f"the env cannot be rendered: {refused}"
+            raise Unsound(
+                what, "its class takes `render_mode`, as gymnasium's do", "env"
+            ) from refused
+
+
+def film(env: Any, envs: int, seed: int, scenes: list[Scene], out: Path) -> list[Path]:
+    """Films the scenes, into a folder one file each, or one after another into a file.
+
+    `envs` and `seed` are those of the env manager that played them.
+    """
+    camera, written = Camera(), []
+    manager = BaseEnvManager(env=Rendering(env, camera), count=envs)
+    try:
+        if out.suffix:
+            with writer(out, camera) as frame:
+                for scene in scenes:
+                    _play(manager, seed, scene, camera, frame)
+            return [out]
+        out.mkdir(parents=True, exist_ok=True)
+        for scene in scenes:
+            path = out / f"{scene.name}{'.mp4' if _ffmpeg() else '.gif'}"
+            with writer(path, camera) as frame:
+                _play(manager, seed, scene, camera, frame)
+            written.append(path)
+        return written
+    finally:
+        manager.close()
+
+
+def _play(manager: BaseEnvManager, seed: int, scene: Scene, camera: Camera, frame: Film) -> None:
+    manager.close()  # new envs: each counts its episodes from the first
+    manager.seed(seed, dynamic_seeds=False)
+    camera.aim(scene, frame)
+    manager.reset()
+    ids, ended = [scene.episode.env_id], []
+    for action in scene.actions:
+        ended += manager.advance(action[None], ids).episodes
+    if ended[-1:] != [scene.episode]:
+        raise Unsound(
+            f"the {scene.name} episode was {scene.episode}, and is {ended[-1:]} when it is played "
+            "again: the env does not follow from its seed and the actions",
+            "an env that is filmed draws from what `reset(seed=…)` seeds, only",
+            "env",
+        )
+
+
+def scenes_of(episodes: list[Episode], ids: Array, actions: Array) -> list[Scene]:
+    """The worst, the median and the best; `ids` and `actions` of all steps, env by env."""
+    order = sorted(range(len(episodes)), key=lambda k: episodes[k].total)
+    chosen = {"worst": order[0], "median": order[(len(order) - 1) // 2], "best": order[-1]}
+    scenes = []
+    for name, k in chosen.items():
+        env = episodes[k].env_id
+        before = [e for e in episodes[:k] if e.env_id == env]
+        steps = sum(e.length for e in before) + episodes[k].length
+        scenes.append(Scene(name, len(before), episodes[k], actions[ids == env][:steps]))
+    return scenes
+
+
+def _ffmpeg() -> Any:
+    try:
+        return importlib.import_module("imageio_ffmpeg")
+    except ModuleNotFoundError:
+        return None
+
+
+@contextmanager
+def writer(path: Path, camera: Camera) -> Iterator[Film]:
+    """Writes what it is given as a film; nothing stays where that fails."""
+    kinds = {".gif": _gif, ".mp4": _mp4}
+    if path.suffix not in kinds:
+        raise Unsound(f"'{path}' is no film", "end it with .mp4 or .gif, or name a folder", "video")
+    if path.suffix == ".mp4" and _ffmpeg() is None:
+        raise Unsound(
+            "mp4 needs the package imageio-ffmpeg", "pip install 'flowrl[video]', or take .gif"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        with kinds[path.suffix](aside, camera) as frame:
+            yield frame
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _gif(path: Path, camera: Camera) -> Iterator[Film]:
+    image = importlib.import_module("PIL.Image")
+    pictures: list[Any] = []
+    yield lambda picture: pictures.append(image.fromarray(picture).quantize(64))
+    duration_ms = max(20, round(1000 / camera.fps))  # browsers show nothing faster
+    first, *rest = pictures
+    first.save(path, save_all=True, append_images=rest, duration=duration_ms, loop=0)
+
+
+@contextmanager
+def _mp4(path: Path, camera: Camera) -> Iterator[Film]:
+    sink: Any = None
+
+    def frame(picture: Array) -> None:
+        nonlocal sink
+        height, width = picture.shape[:2]
+        if sink is None:
+            sink = _ffmpeg().write_frames(
+                str(path), (width, height), fps=camera.fps, macro_block_size=2
+            )
+            sink.send(None)
+        sink.send(np.ascontiguousarray(picture))
+
+    try:
+        yield frame
+    finally:
+        if sink is not None:
+            sink.close()

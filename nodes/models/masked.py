@@ -1,0 +1,79 @@
+"""A model one of whose heads obeys the mask of allowed actions that is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.node import Unsound
+from flowrl.nodes.models.features import ACTION_MASK
+from flowrl.nodes.models.model import Heads, Infer, Model
+from flowrl.nodes.observations import Nested, Observed
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+FORBIDDEN = -1e8  # exp of it is 0, and 0 times it is 0: infinity would make that nothing
+
+
+def has_mask(obs: Observed, scores: int) -> bool:
+    """Whether a mask is observed; it must have a number for each of the scores."""
+    if not isinstance(obs, Nested) or ACTION_MASK not in obs.columns:
+        return False
+    found = obs.columns[ACTION_MASK]
+    if found.shape != (scores,):
+        what = f"'{ACTION_MASK}' is {found}, and the actions have {scores} scores"
+        raise Unsound(what, "observe a number for each, 0 where it is not allowed", "env")
+    return True
+
+
+def obeying(model: Model, obs: Observed, head: str, heads: Heads) -> Model:
+    """The model; if a mask is observed, what is not allowed is FORBIDDEN in this head."""
+    model.suits(obs)
+    n = getattr(heads.get(head), "n", 0)
+    return Masked(model, head) if head in heads and has_mask(obs, n) else model
+
+
+class Masked(Model):
+    """The inner model's network, with its own names of parameters."""
+
+    def __init__(self, model: Model, head: str) -> None:
+        super().__init__()
+        self.model, self.head = model, head
+
+    def network(self, obs: Observed, heads: Heads) -> Module:
+        module, head = self.model.network(obs, heads), self.head
+
+        def obey(module: Module, given: tuple[Any, ...], found: dict[str, Any]) -> dict[str, Any]:
+            return {**found, head: found[head].masked_fill(given[0][ACTION_MASK] == 0, FORBIDDEN)}
+
+        module.register_forward_hook(obey)
+        return module
+
+    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> Infer:
+        inner = self.model.infer(obs, heads, wanted)
+        return MaskedInfer(inner, self.head) if self.head in wanted else inner
+
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return self.model.loads(learn)
+
+    def acts_with(self, wanted: Collection[str], name: str) -> bool:
+        return self.model.acts_with(wanted, name)
+
+
+class MaskedInfer:
+    """Acts with the inner model."""
+
+    def __init__(self, inner: Infer, head: str) -> None:
+        self.inner, self.head = inner, head
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        self.inner.load(arrays)
+
+    def __call__(self, obs: Array) -> dict[str, Array]:
+        heads = self.inner(obs)
+        scores = np.where(obs[ACTION_MASK] == 0, np.float32(FORBIDDEN), heads[self.head])
+        return {**heads, self.head: scores}

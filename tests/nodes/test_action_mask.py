@@ -1,0 +1,114 @@
+"""What the observed mask forbids is never done, by whichever policy, and counts in no target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.batch import Batch, Column
+from flowrl.node import Unsound
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.wrappers.leaves import ActionMask
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.sampling import any_allowed
+from flowrl.nodes.observations import Nested
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.random import Random
+
+GAME = "tests.nodes.game:Game"
+
+
+def game() -> BaseEnvManager:
+    env = Gymnasium(id=GAME, kwargs={"length": 7}, wrappers=[ActionMask()])
+    return BaseEnvManager(env=env, count=4, seed=1)
+
+
+def masked_obs(masks: list[list[int]]) -> Any:
+    nested = Nested({"action_mask": Column("int8", (3,), n=2), "state": Column("float32", (1,))})
+    obs = nested.empty(len(masks))
+    obs["action_mask"], obs["state"] = masks, 0.5
+    return nested, obs
+
+
+@pytest.mark.parametrize("cls", [Dqn, Ppo, Random])
+def test_no_policy_ever_does_what_is_forbidden(cls: Any) -> None:
+    envs = game()
+    spec = envs.spec()
+    small = {} if cls is Random else {"model": Mlp(hidden=[8])}
+    policy = cls(obs=spec.obs, action=spec.action, **small)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=200, seed=1)
+    learner = None if cls is Random else Learner(policy=policy, seed=1)
+    done = set()
+    for _ in range(4):
+        batch = collector.fire(learner and learner.state())
+        action = batch["action"]
+        assert batch["obs/action_mask"][np.arange(200), action].all()
+        done |= set(action.tolist())
+        if learner is not None:
+            learner.train(batch)
+    assert done == {0, 1, 2}
+    greedy = policy.eval_mode(0)
+    if learner is not None:
+        greedy.load(learner.state())
+    obs = envs.reset()
+    assert obs["action_mask"][np.arange(4), greedy.forward(obs)["action"]].all()
+
+
+def test_allowed_actions_are_drawn_alike() -> None:
+    allowed = np.tile([True, False, True, True], (6000, 1))
+    counts = np.bincount(any_allowed(allowed, np.random.default_rng(0)), minlength=4)
+    assert counts[1] == 0
+    np.testing.assert_allclose(counts[[0, 2, 3]], 2000, atol=150)
+
+
+def test_the_target_of_dqn_looks_at_allowed_actions_only() -> None:
+    nested, obs = masked_obs([[1, 1, 1], [0, 1, 0]])
+    policy = Dqn(obs=nested, action=Column("int64", n=3), model=Mlp(hidden=[]), gamma=1.0)
+    mode = policy.learn_mode(3)
+    batch = Batch(
+        {
+            "obs/action_mask": obs["action_mask"].copy(),
+            "obs/state": obs["state"].copy(),
+            "next_obs/action_mask": obs["action_mask"].copy(),
+            "next_obs/state": obs["state"].copy(),
+            "action": np.ones(2, np.int64),
+            "reward": np.zeros(2, np.float32),
+            "discount": np.ones(2, np.float32),
+        }
+    )
+    free = Dqn(
+        obs=Nested({"state": nested.columns["state"]}),
+        action=policy.action,
+        model=Mlp(hidden=[]),
+        gamma=1.0,
+    ).learn_mode(3)
+    with torch.no_grad():
+        q = free.online({"state": torch.full((1, 1), 0.5)})["q"][0].numpy()
+    np.testing.assert_allclose(mode._goal(batch), [q.max(), q[1]], rtol=1e-5)
+
+
+def test_likelihood_and_entropy_are_of_what_is_allowed() -> None:
+    nested, obs = masked_obs([[1, 0, 1], [0, 0, 1]])
+    policy = Ppo(obs=nested, action=Column("int64", n=3))
+    net = policy.learn_mode(0).net
+    tensors = {name: torch.from_numpy(obs[name].copy()) for name in nested.columns}
+    logp, entropy = policy.distribution.logp_entropy(net(tensors), torch.tensor([[0], [2]]))
+    found = logp.detach().exp().tolist(), entropy.detach().tolist()
+    assert found[0] == pytest.approx([0.5, 1], abs=0.02)
+    assert found[1] == pytest.approx([np.log(2), 0], abs=0.01)
+    (logp.sum() + entropy.sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in net.module.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("cls", [Dqn, Ppo, Random])
+def test_a_mask_of_another_length_is_refused(cls: Any) -> None:
+    nested = Nested({"action_mask": Column("int8", (2,), n=2), "state": Column("float32")})
+    with pytest.raises(Unsound, match=r"'action_mask' is int8\[2\], and the actions have 3 scor"):
+        cls(obs=nested, action=Column("int64", n=3)).eval_mode(0)

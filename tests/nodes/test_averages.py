@@ -1,0 +1,102 @@
+"""What many returns come to, against numbers worked out by hand and a slow implementation."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.config import PartSpec
+from flowrl.context import Keep, Verdict
+from flowrl.node import Known, Unsound
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
+from flowrl.nodes.evaluators.evaluation import Evaluation
+from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.policies.policy import Policy
+from tests.nodes.toy_policies import Toy, weights
+
+COUNTING = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 3})
+
+
+def test_the_interquartile_mean_leaves_out_both_outer_quarters() -> None:
+    assert interquartile_mean(np.array([9.0, 1.0, 3.0, 2.0])) == 2.5
+    assert interquartile_mean(np.array([-100.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
+    assert interquartile_mean(np.array([7.0])) == 7.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30))
+def test_the_interquartile_mean_is_that_of_the_slow_implementation(totals: list[float]) -> None:
+    left = sorted(totals)
+    for _ in range(len(totals) // 4):
+        left = left[1:-1]
+    assert interquartile_mean(np.array(totals)) == pytest.approx(statistics.fmean(left), abs=1e-9)
+
+
+def test_the_interval_holds_the_true_value_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        low, high = confidence_interval(rng.normal(5.0, 1.0, 40), rng)
+        held += low <= 5.0 <= high
+    assert 178 <= held <= 199  # 95 % of 200, and some room for chance and small samples
+
+
+def test_equal_returns_leave_no_doubt() -> None:
+    assert confidence_interval(np.full(10, 3.0), np.random.default_rng(0)) == (3.0, 3.0)
+
+
+def test_the_three_averages_of_episodes() -> None:
+    found = Evaluation([Episode(0, 6.0, 2), Episode(1, -2.0, 6)], win_above=0.0)
+    assert found.average("return_mean") == 2.0
+    assert found.average("win_rate") == 0.5
+    assert found.average("return_per_step") == 0.5
+    with pytest.raises(ValueError, match="a win rate needs `win_above`"):
+        Evaluation(found.episodes).average("win_rate")
+
+
+def evaluator(**params: object) -> Evaluator:
+    policy = PartSpec("toy", Toy, Toy.Config())
+    return Evaluator(env=COUNTING, policy=policy, episodes=4, seed=0, **params)
+
+
+@pytest.mark.parametrize(
+    ("average", "value"), [("return_mean", 6.0), ("win_rate", 1.0), ("return_per_step", 2.0)]
+)
+def test_the_goal_may_be_any_of_the_three(average: str, value: float) -> None:
+    below = evaluator(average=average, win_above=5.0, stop_value=value + 0.01)
+    reached = evaluator(average=average, win_above=5.0, stop_value=value)
+    assert not below.eval(weights(0)).stop
+    assert reached.eval(weights(0)).stop
+    told = [r.reason for r in reached.ctx.records if isinstance(r, Verdict)]
+    assert [reason.partition(f" {value:g} over 4 ")[0] for reason in told] == [
+        {"return_mean": "mean return"}.get(average, average.replace("_", " "))
+    ]
+
+
+def test_metrics_say_how_sure_they_are_and_the_same_each_time() -> None:
+    node = evaluator()
+    first, second = (node.eval(weights(0)).metrics(node.ctx.rng("bootstrap")) for _ in range(2))
+    assert first == second
+    assert first["return_iqm_low"] <= first["return_iqm"] <= first["return_iqm_high"]
+
+
+def test_by_hand_another_number_of_episodes_is_played() -> None:
+    assert len(evaluator().eval(weights(0), n_episode=9).returns) == 9
+    node = evaluator()
+    node.eval(weights(0), n_episode=2)
+    assert [r.info["eval_episodes"] for r in node.ctx.records if isinstance(r, Keep)] == [2]
+
+
+def test_a_win_rate_needs_to_know_what_a_win_is() -> None:
+    config = Evaluator.Config(
+        env=COUNTING, policy=PartSpec("toy", Toy, Toy.Config()), average="win_rate"
+    )
+    assert issubclass(Toy, Policy)
+    with pytest.raises(Unsound, match="give `win_above`"):
+        Evaluator.describe(config, Known({}, {}, frozenset()))

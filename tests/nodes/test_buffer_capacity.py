@@ -1,0 +1,115 @@
+"""How much a buffer may hold: in rows, in bytes, and in what the machine has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Column
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers import capacity
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.ring import Ring
+
+IMAGES = {"obs": Column("uint8", (100,))}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("7B", 7), ("2GB", 2 * 10**9), ("1.5 MB", 1_500_000), ("1KiB", 1024), ("2GiB", 2 << 30)],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert capacity.size_in_bytes(text) == size
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'2 apples' is not a size; write for instance 800MB"):
+        capacity.size_in_bytes("2 apples")
+
+
+def test_the_smaller_limit_counts() -> None:
+    assert capacity.rows_for(50, "1KB", 10) == 50
+    assert capacity.rows_for(500, "1KB", 10) == 100
+    with pytest.raises(ValueError, match="a row takes 2000 bytes, size_bytes is 1KB"):
+        capacity.rows_for(500, "1KB", 2000)
+
+
+def test_a_ring_limited_in_bytes_holds_what_fits() -> None:
+    ring = Ring(1000, "1KB", {"train_iters": "int32"})
+    ring.push({"obs": np.zeros((30, 96), np.uint8)}, train_iters=7)
+    assert (ring.size, ring.rows) == (10, 10)
+    assert ring.notes["train_iters"].tolist() == [7] * 10
+
+
+def test_a_buffer_that_memory_cannot_hold_is_refused_before_it_is_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "meminfo"
+    info.write_text("MemTotal: 9 kB\nMemAvailable:       2 kB\n")
+    monkeypatch.setattr(capacity, "MEMORY", (info, tmp_path / "none"))
+    small, large = Ring(20), Ring(21)
+    small.push({"obs": np.zeros((1, 100), np.uint8)})
+    with pytest.raises(MemoryError, match=r"would take 0\.0 GB.*make `size` smaller"):
+        large.push({"obs": np.zeros((1, 100), np.uint8)})
+    assert large.columns == {}
+
+
+def test_a_machine_that_does_not_say_what_is_free_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "MEMORY", (tmp_path / "a", tmp_path / "b"))
+    assert capacity.available_bytes() is None
+    capacity.must_fit(10**18)
+
+
+def described(**params: object) -> NaiveReplayBuffer:
+    config = NaiveReplayBuffer.Config(**params)
+    return NaiveReplayBuffer.describe(config, Known({"data": IMAGES}, {}, frozenset()))
+
+
+def test_what_it_takes_is_told_before_a_run() -> None:
+    assert described(size=1000, size_bytes="10KB", batch_size=8).memory_bytes == 96 * 104
+    with pytest.raises(Unsound, match="a row takes 104 bytes, size_bytes is 50B") as told:
+        described(size_bytes="50B", batch_size=1)
+    assert told.value.key == "size_bytes"
+    with pytest.raises(Unsound, match="batches of 64 rows are drawn from 9") as told:
+        described(size_bytes="1KB")
+    assert told.value.key == "size_bytes"
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 3), np.float64), np.zeros((2, 4), np.float32)])
+def test_a_column_that_changes_is_refused_and_nothing_is_written(wrong: np.ndarray) -> None:
+    ring = Ring(4)
+    ring.push({"a": np.ones(2), "b": np.ones((2, 3), np.float32)})
+    with pytest.raises(
+        ValueError, match=r"column 'b' has rows of .*; the buffer holds float32\[3\]"
+    ):
+        ring.push({"a": np.zeros(2), "b": wrong})
+    assert ring.rows == 2
+    assert ring.columns["a"][:2].tolist() == [1, 1]
+
+
+def test_numbers_of_rows_are_never_used_twice() -> None:
+    ring = Ring(4)
+    for start in (0, 3, 6):
+        ring.push({"value": np.arange(start, start + 3)})
+    numbers = np.arange(5, 9)
+    assert ring.holds(np.arange(3, 11)).tolist() == [False, False, *[True] * 4, False, False]
+    places = ring.places_of(numbers)
+    assert ring.take(places)["value"].tolist() == numbers.tolist()
+    assert ring.numbers_of(places).tolist() == numbers.tolist()
+    ring.clear()
+    ring.push({"value": np.array([9, 10])})
+    assert ring.numbers_of(np.arange(2)).tolist() == [9, 10]
+    assert ring.places_of(np.array([9, 10])).tolist() == [0, 1]
+    assert not ring.holds(numbers).any()
+
+
+def test_a_full_ring_loaded_into_a_larger_one_loses_its_oldest_rows_last() -> None:
+    ring, larger = Ring(3), Ring(5)
+    ring.push({"value": np.arange(4)})
+    larger.load_state_dict(ring.state_dict())
+    larger.push({"value": np.array([4, 5, 6])})
+    assert sorted(larger.take(np.arange(5))["value"]) == [2, 3, 4, 5, 6]

@@ -1,0 +1,135 @@
+"""The convolutional network: layouts, sizes, leaves beside images; learned and acted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.batch import Column
+from flowrl.node import Unsound
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.cnn import Cnn, images
+from flowrl.nodes.models.model import Heads, Linear
+from flowrl.nodes.observations import Nested
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.ppo import Ppo
+
+HEADS: Heads = {"q": Linear(3)}
+SMALL: dict[str, Any] = {"channels": [4, 4], "kernels": [3, 2], "strides": [2, 1], "hidden": [16]}
+
+
+@pytest.mark.parametrize(
+    ("shape", "planes"),
+    [
+        ((84, 84), (1, 84, 84)),
+        ((4, 84, 84), (4, 84, 84)),
+        ((96, 80, 3), (3, 96, 80)),
+        ((4, 84, 80, 3), (12, 84, 80)),
+        ((2, 3, 40, 30), (6, 40, 30)),
+    ],
+)
+def test_frames_and_colours_are_channels(
+    shape: tuple[int, ...], planes: tuple[int, int, int]
+) -> None:
+    column = Column("uint8", shape)
+    assert images(column, "auto") == {"": planes}
+    module = Cnn(hidden=[8]).build(column, HEADS, 0) if min(planes[1:]) >= 36 else None
+    if module is not None:
+        obs = torch.randint(255, (2, *shape), dtype=torch.uint8)
+        assert module(obs)["q"].shape == (2, 3)
+        assert module.features.convolutions[0][0].in_channels == planes[0]
+
+
+def test_the_pixels_of_a_channel_are_those_of_the_image() -> None:
+    """Channels last and channels first are the same image, and give the same heads."""
+    last = np.random.default_rng(0).integers(256, size=(2, 12, 10, 3), dtype=np.uint8)
+    first = np.ascontiguousarray(np.moveaxis(last, -1, 1))
+    one = Cnn(**SMALL).build(Column("uint8", (12, 10, 3)), HEADS, 0)
+    two = Cnn(**SMALL, layout="first").build(Column("uint8", (3, 12, 10)), HEADS, 0)
+    found = [m(torch.from_numpy(x))["q"].detach() for m, x in ((one, last), (two, first))]
+    torch.testing.assert_close(*found)
+
+
+def test_bytes_are_fractions() -> None:
+    module = Cnn(**SMALL).build(Column("uint8", (12, 10)), HEADS, 0)
+    pixels = torch.randint(255, (2, 12, 10), dtype=torch.uint8)
+    torch.testing.assert_close(module(pixels)["q"], module(pixels / 255)["q"])
+
+
+def test_the_network_of_the_paper_has_its_sizes() -> None:
+    module = Cnn().build(Column("uint8", (4, 84, 84)), {"q": Linear(6)}, 0)
+    assert module.features.width == 3136
+    assert sum(p.numel() for p in module.parameters()) == 1_687_206  # Mnih et al. 2015, 6 actions
+
+
+def test_what_is_seen_beside_images_joins_behind_them() -> None:
+    nested = Nested(
+        {
+            "action_mask": Column("int8", (3,), n=2),
+            "camera": Column("uint8", (9, 9, 1)),
+            "map": Column("float32", (8, 8)),
+            "speed": Column("float32", (2,)),
+        }
+    )
+    model = Cnn(**SMALL, normalise_obs=True)
+    module = model.build(nested, HEADS, 0)
+    assert len(module.features.convolutions) == 2
+    assert module.features.rest.width == 2
+    obs = {
+        name: torch.zeros((5, *c.shape), dtype=getattr(torch, c.dtype))
+        for name, c in nested.columns.items()
+    }
+    obs["speed"] = torch.tensor([[k, 3.0] for k in range(5)])
+    before = module(obs)["q"].detach()
+    module.observe(obs)
+    assert not torch.equal(before, module(obs)["q"])
+    acts = model.infer(nested, HEADS, ["q"])
+    arrays = {
+        n: v.detach().numpy() for n, v in [*module.named_parameters(), *module.named_buffers()]
+    }
+    acts.load(arrays)
+    structured = nested.empty(5)
+    for name, tensor in obs.items():
+        structured[name] = tensor.numpy()
+    np.testing.assert_allclose(acts(structured)["q"], module(obs)["q"].detach(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("obs", "params", "what"),
+    [
+        (Column("uint8", (20, 20)), {}, "the image of 20x20 pixels is too small; give smaller"),
+        (Column("float32", (4,)), {}, r"no image is observed, but float32\[4\]; take the mlp"),
+        (Column("uint8", (84, 84)), {"channels": [8]}, "are of different lengths; give a number"),
+        (
+            Nested({"eye": Column("uint8", (7, 84))}),
+            {},
+            "cnn: eye of 7x84 pixels is too small; give smaller",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_before_the_run(obs: Any, params: Any, what: str) -> None:
+    with pytest.raises(Unsound, match=what) as told:
+        Dqn(obs=obs, action=Column("int64", n=2), model=Cnn(**params))
+    assert told.value.key == "model"
+
+
+@pytest.mark.parametrize("cls", [Dqn, Ppo])
+def test_policies_learn_from_an_image(cls: Any) -> None:
+    envs = BaseEnvManager(env=Gymnasium(id="tests.nodes.nested_envs:Bright"), count=8, seed=1)
+    spec = envs.spec()
+    policy = cls(obs=spec.obs, action=spec.action, model=Cnn(**SMALL), gamma=0.0, lr=3e-3)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)
+    learner = Learner(policy=policy, seed=1)
+    for _ in range(60):
+        learner.train(collector.fire(learner.state()), 64)
+    greedy = policy.eval_mode(0)
+    greedy.load(learner.state())
+    obs = np.concatenate([envs.reset() for _ in range(4)])
+    wanted = obs[:, :, :4].mean((1, 2)) < obs[:, :, 4:].mean((1, 2))
+    np.testing.assert_array_equal(greedy.forward(obs)["action"], wanted)

@@ -1,0 +1,135 @@
+"""Films of episodes: which are filmed, what they show, and what stands in their way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageSequence
+
+from flowrl.config import PartSpec
+from flowrl.node import Unsound
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.evaluators import video
+from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.evaluators.video import scenes_of
+from tests.nodes.toy_envs import Painted
+from tests.nodes.toy_policies import Toy, weights
+
+
+def evaluator(cls: str = "Painted", episodes: int = 7, **kwargs: Any) -> Evaluator:
+    env = Gymnasium(id=f"tests.nodes.toy_envs:{cls}", kwargs=kwargs)
+    policy = PartSpec("toy", Toy, Toy.Config())
+    return Evaluator(env=env, policy=policy, episodes=episodes, envs=3, seed=5)
+
+
+def pictures(path: Path) -> list[list[int]]:
+    """The colour of each picture of a GIF."""
+    with Image.open(path) as film:
+        frames = ImageSequence.Iterator(film)
+        return [np.asarray(frame.convert("RGB"))[0, 0].tolist() for frame in frames]
+
+
+def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "_ffmpeg", lambda: None)
+
+
+def test_the_worst_the_median_and_the_best_are_chosen() -> None:
+    episodes = [Episode(0, 5.0, 2), Episode(0, 1.0, 1), Episode(1, 9.0, 3), Episode(1, 4.0, 2)]
+    ids, actions = np.array([0] * 3 + [1] * 5), np.arange(8)
+    chosen = {
+        s.name: (s.episode, s.number, s.actions.tolist()) for s in scenes_of(episodes, ids, actions)
+    }
+    assert chosen == {
+        "worst": (episodes[1], 1, [0, 1, 2]),
+        "median": (episodes[3], 1, [3, 4, 5, 6, 7]),
+        "best": (episodes[2], 0, [3, 4, 5]),
+    }
+
+
+def test_a_film_shows_the_episode_that_was_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ffmpeg(monkeypatch)
+    node = evaluator()
+    seen = {e.total: e for e in node.eval(weights(2)).episodes}
+    films = node.film(weights(2), tmp_path / "films")
+    assert [film.name for film in films] == ["worst.gif", "median.gif", "best.gif"]
+    for film, total in zip(films, (min(seen), None, max(seen)), strict=True):
+        shown = pictures(film)
+        steps = [round(green / 40) for _, green, _ in shown]
+        assert steps == list(range(len(shown)))  # from the first sight to the last
+        if total is not None:
+            assert len(shown) == seen[total].length + 1
+        assert len({red for red, _, _ in shown}) == 1  # one seed: no picture of the next episode
+        assert {blue for _, _, blue in shown[1:]} == {200}
+    assert {p.name for p in (tmp_path / "films").iterdir()} == {f.name for f in films}
+
+
+def test_only_three_episodes_are_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_ffmpeg(monkeypatch)
+    Painted.rendered = 0
+    films = evaluator(length=4, episodes=20).film(weights(1), tmp_path / "films")
+    assert Painted.rendered == 3 * 5
+    assert [len(pictures(film)) for film in films] == [5, 5, 5]
+
+
+def test_a_file_holds_one_after_another(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "all.gif"
+    assert evaluator(length=3).film(weights(1), out) == [out]
+    steps = [round(green / 40) for _, green, _ in pictures(out)]
+    assert steps == [0, 1, 2, 3] * 3
+
+
+def test_mp4_films_are_as_long_as_the_episodes(tmp_path: Path) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    out = tmp_path / "all.mp4"
+    evaluator(length=3).film(weights(1), out)
+    frames, _ = ffmpeg.count_frames_and_secs(str(out))
+    assert frames == 12
+
+
+def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
+    out = tmp_path / "all.gif"
+    with pytest.raises(Unsound, match="does not follow from its seed and the actions"):
+        evaluator("Whimsical").film(weights(1), out)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("cls", "file", "what"),
+    [
+        ("Counting", "a.gif", "the env cannot be rendered.*render_mode"),
+        ("Painted", "a.avi", "is no film; end it with .mp4 or .gif"),
+        (
+            "Painted",
+            "a.mp4",
+            r"mp4 needs the package imageio-ffmpeg; pip install 'flowrl\[video\]'",
+        ),
+    ],
+)
+def test_what_cannot_be_filmed_is_said(
+    cls: str, file: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ffmpeg(monkeypatch)
+    with pytest.raises(Unsound, match=what):
+        evaluator(cls).film(weights(1), tmp_path / file)
+
+
+@pytest.mark.slow
+def test_a_runs_best_checkpoint_is_filmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flowrl.cli.main import main
+
+    run = tmp_path / "run"
+    args = ["run", "cartpole_dqn", "--train-iters", "96", "--out", str(run), "--quiet"]
+    assert main([*args, "--set", "evaluator.episodes=3"]) == 0
+    assert main(["eval", str(run), "--video", str(tmp_path / "films"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(told["videos"]) == 3
+    assert all(Path(film).stat().st_size > 1000 for film in told["videos"])

@@ -1,0 +1,372 @@
+"""Wrappers: each does what it says, repeats itself, passes gymnasium's checker, and counts honestly."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.utils.env_checker import check_env
+
+from flowrl.batch import Column
+from flowrl.node import Unsound
+from flowrl.nodes.catalogue import CATALOGUE
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.entry import entry_point
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.wrapped.area import shrinker
+from flowrl.nodes.envs.wrappers.wrapper import Wrapper
+from flowrl.nodes.observations import Nested
+
+GAME = "tests.nodes.game:Game"
+ON_A_GAME: dict[str, dict[str, Any]] = {  # every wrapper, on a game that bears it
+    "frame_stack": {"n": 3},
+    "gray": {},
+    "resize": {"height": 5, "width": 7},
+    "reward_clip": {},
+    "reward_normalise": {},
+    "sticky_actions": {"probability": 0.5},
+    "action_repeat": {"n": 2, "brightest": True},
+    "action_mask": {},
+    "previous": {},
+    "noop_start": {"most": 4},
+    "fire_on_reset": {},
+    "episodic_life": {},
+    "time_limit": {"steps": 6},
+    "wrapper": {"id": "gymnasium.wrappers:FlattenObservation"},
+}
+
+
+def part(name: str, **params: Any) -> Wrapper:
+    wrapper: Wrapper = entry_point(CATALOGUE["wrapper"][name])(**params)
+    return wrapper
+
+
+def game(*wrappers: Wrapper, **kwargs: Any) -> Any:
+    return Gymnasium(id=GAME, kwargs=kwargs, wrappers=wrappers).make(0)
+
+
+def played(env: Any, seed: int, actions: int = 40) -> list[Any]:
+    """All that the env gives, as text; a new episode has the next seed."""
+    rng, told = np.random.default_rng(0), [repr(env.reset(seed=seed))]
+    for _ in range(actions):
+        stepped = env.step(rng.integers(env.action_space.n))
+        told.append(repr(stepped))
+        if stepped[2] or stepped[3]:
+            seed += 1
+            told.append(repr(env.reset(seed=seed)))
+    return told
+
+
+def test_every_wrapper_is_tested_here() -> None:
+    assert {*ON_A_GAME, "action_scale"} == set(CATALOGUE["wrapper"])
+
+
+@pytest.mark.parametrize("name", ON_A_GAME)
+def test_gymnasiums_checker_passes_over_a_wrapped_env(name: str) -> None:
+    with warnings.catch_warnings():
+        # The checker warns of styles (bounds without end, frames that are no images), which are the env's.
+        warnings.filterwarnings("ignore", module="gymnasium")
+        warnings.filterwarnings("ignore", message=".*WARN.*")
+        check_env(game(part(name, **ON_A_GAME[name])), skip_render_check=True)
+
+
+def test_gymnasiums_checker_passes_over_scaled_actions() -> None:
+    env = Gymnasium(id="Pendulum-v1", wrappers=[part("action_scale")]).make(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*WARN.*")
+        check_env(env, skip_render_check=True)
+    assert env.action_space == Box(-1, 1, (1,), np.float32)
+    env.reset(seed=1)
+    bare = Gymnasium(id="Pendulum-v1").make(0)
+    bare.reset(seed=1)
+    scaled, plain = env.step(np.array([0.5], np.float32)), bare.step(np.array([1.0], np.float32))
+    np.testing.assert_array_equal(scaled[0], plain[0])
+
+
+@pytest.mark.parametrize("name", ON_A_GAME)
+def test_an_episodes_seed_decides_all_that_a_wrapper_does(name: str) -> None:
+    wrapper = part(name, **ON_A_GAME[name])
+    if name != "reward_normalise":  # whose unit is measured over episodes
+        env = game(wrapper)
+        played(env, 50, 13)
+        if name != "episodic_life":  # a life goes on where the last one ended
+            assert played(env, 3) == played(game(wrapper), 3)
+    assert played(game(wrapper), 3) == played(game(wrapper), 3) != played(game(wrapper), 4)
+
+
+def test_frames_are_stacked_oldest_first_and_begin_with_the_first() -> None:
+    part_ = Gymnasium(id=GAME, wrappers=[part("gray"), part("frame_stack", n=3)])
+    column = part_.spec()[0]
+    assert column == Column("uint8", (3, 8, 10))
+    assert isinstance(column, Column)
+    assert column.frames == 3
+    env = part_.make(0)
+    first = env.reset(seed=1)[0]
+    assert (first == first[0]).all()
+    seen = [first] + [env.step(0)[0] for _ in range(4)]
+    for before, after in itertools.pairwise(seen):
+        np.testing.assert_array_equal(before[1:], after[:-1])
+    np.testing.assert_array_equal(first, env.reset(seed=1)[0])
+    assert not np.shares_memory(seen[0], seen[1])
+
+
+def test_rows_of_a_stacked_column_share_their_frames() -> None:
+    """What docs/envs.md promises to buffers."""
+    from flowrl.nodes.collectors.sample_collector import SampleCollector
+    from flowrl.nodes.policies.random import Random
+
+    stack = [part("gray"), part("frame_stack", n=3)]
+    envs = BaseEnvManager(env=Gymnasium(id=GAME, wrappers=stack), count=2, seed=4)
+    policy = Random(obs=envs.spec().obs, action=envs.spec().action)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=60)
+    for _ in range(2):
+        batch = collector.collect()
+        goes_on = ~batch["last"][:-1]
+        assert 40 < goes_on.sum() < 59
+        obs, next_obs = batch["obs"], batch["next_obs"]
+        np.testing.assert_array_equal(obs[1:, :-1][goes_on], obs[:-1, 1:][goes_on])
+        np.testing.assert_array_equal(next_obs[:-1][goes_on], obs[1:][goes_on])
+        np.testing.assert_array_equal(next_obs[:, :-1], obs[:, 1:])
+
+
+def test_a_leaf_can_be_stacked_and_changed() -> None:
+    wrappers = [part("previous"), part("gray", leaf="observation")]
+    wrappers += [part("frame_stack", n=2, leaf="observation")]
+    spec = Gymnasium(id=GAME, wrappers=wrappers).spec()[0]
+    assert isinstance(spec, Nested)
+    assert spec.columns == {
+        "last_action": Column("int64"),
+        "last_reward": Column("float32", (1,)),
+        "observation": Column("uint8", (2, 8, 10)),
+    }
+    assert spec.columns["observation"].frames == 2
+
+
+@pytest.mark.parametrize("shape", [(210, 160), (210, 160, 3), (7, 5)])
+def test_a_shrunk_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
+    image = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
+    height, width = 4 if shape[0] == 7 else 84, 3 if shape[0] == 7 else 84
+    found = shrinker((shape[0], shape[1]), (height, width))(image)
+    assert found.dtype == np.uint8
+    # Blown up until each new pixel covers whole ones, the mean is a plain one.
+    fine = image.repeat(height, 0).repeat(width, 1).astype(np.float64)
+    expected = fine.reshape(height, shape[0], width, shape[1], *shape[2:]).mean((1, 3))
+    np.testing.assert_allclose(found, expected, atol=0.501)
+
+
+def test_images_of_real_numbers_are_not_rounded() -> None:
+    image = np.arange(4, dtype=np.float32).reshape(2, 2)
+    np.testing.assert_array_equal(shrinker((2, 2), (1, 1))(image), [[1.5]])
+
+
+def test_gray_is_the_luma_of_colours() -> None:
+    env = game(part("gray"))
+    colour, grey = game().reset(seed=2)[0], env.reset(seed=2)[0]
+    expected = np.rint(colour @ np.array([0.299, 0.587, 0.114]))
+    np.testing.assert_allclose(grey, expected, atol=1)
+    assert env.observation_space == Box(0, 255, (8, 10), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [({}, [1, -1, 0.5]), ({"how": "sign"}, [1, -1, 1]), ({"low": 0, "high": 9}, [3, 0, 0.5])],
+)
+def test_rewards_are_clipped_or_become_their_sign(
+    params: dict[str, Any], expected: list[float]
+) -> None:
+    env = game(part("reward_clip", **params), rewards=[3.0, -2.0, 0.5])
+    env.reset(seed=0)
+    assert [env.step(0)[1] for _ in range(3)] == expected
+    assert env.unwrapped_return == 1.5
+
+
+def test_rewards_in_units_are_those_of_the_return_so_far() -> None:
+    env = game(part("reward_normalise", gamma=0.5), rewards=[4.0, 0.0, 2.0])
+    env.reset(seed=0)
+    found = [env.step(0)[1] for _ in range(3)]
+    sums = [4.0, 2.0, 3.0]
+    assert found == pytest.approx([4 / 1, 0.0, 2 / np.std(sums)])
+
+
+@pytest.mark.parametrize("name", sorted(ON_A_GAME))
+def test_returns_are_those_of_the_envs_own_rewards(name: str) -> None:
+    env = Gymnasium(
+        id=GAME, kwargs={"rewards": [2.0, -0.5]}, wrappers=[part(name, **ON_A_GAME[name])]
+    )
+    envs = BaseEnvManager(env=env, count=3, seed=1)
+    envs.reset()
+    episodes, own = [], np.zeros(3)
+    inner = [one.unwrapped for one in envs._envs]
+    while len(episodes) < 9:
+        before = [e.total for e in inner]
+        ended = envs.advance(np.full(3, 2)).episodes
+        own += [e.total - b if e.total >= b else 0 for e, b in zip(inner, before, strict=True)]
+        episodes += ended
+    if name in ("noop_start", "fire_on_reset", "episodic_life"):
+        return  # steps within a reset are told apart below
+    for episode in episodes:
+        steps = episode.length * (2 if name == "action_repeat" else 1)
+        assert min(steps, 20) // 2 * 1.5 <= episode.total + 2 <= steps // 2 * 1.5 + 4
+
+
+def test_what_wrappers_do_in_a_reset_counts_for_no_return() -> None:
+    wrappers = [part("noop_start", most=5), part("fire_on_reset")]
+    env = game(*wrappers, rewards=[1.0], length=30)
+    _, _ = env.reset(seed=1)
+    assert env.unwrapped.t >= 2
+    steps = 0
+    over = False
+    while not over:
+        over = env.step(0)[2]
+        steps += 1
+    assert env.unwrapped_return == steps < 29
+
+
+def test_lives_end_episodes_and_games_go_on() -> None:
+    env = Gymnasium(id=GAME, kwargs={"lives": 3, "length": 12, "rewards": [1.0]})
+    wrapped = Gymnasium(**env.config.model_dump() | {"wrappers": [part("episodic_life")]})
+    envs = BaseEnvManager(env=wrapped, count=1)
+    envs.reset()
+    ends = [envs.advance(np.zeros(1, np.int64)) for _ in range(20)]
+    episodes = [(e.total, e.length) for s in ends for e in s.episodes]
+    # a life is four steps; the step that begins a next life is not the agent's
+    assert episodes[:4] == [(4.0, 4), (3.0, 3), (3.0, 3), (4.0, 4)]
+    assert all(s.terminated[0] for s in ends if s.episodes)
+
+
+def test_only_says_where_a_wrapper_is_put_on() -> None:
+    env = Gymnasium(
+        id=GAME,
+        wrappers=[
+            part("gray"),
+            part("reward_clip", only="collect"),
+            part("time_limit", steps=2, only="evaluate"),
+        ],
+    )
+    assert env.spec()[0] == env.evaluating().spec()[0] == Column("uint8", (8, 10))
+    told = {}
+    for name, one in {"collect": env.make(0), "evaluate": env.evaluating().make(0)}.items():
+        one.reset(seed=0)
+        told[name] = [one.step(0)[1:4] for _ in range(2)]
+    assert told["collect"] == [(1.0, False, False), (1.0, False, False)]
+    assert told["evaluate"] == [(3.0, False, False), (3.0, False, True)]
+    assert env.evaluating().evaluating().spec() == env.evaluating().spec()
+
+
+def test_noops_are_as_many_as_the_seed_says() -> None:
+    env = game(part("noop_start", most=4))
+    begun = []
+    for seed in range(40):
+        env.reset(seed=seed)
+        begun.append(env.unwrapped.t)
+    assert set(begun) == {1, 2, 3, 4}
+
+
+def test_sticky_actions_are_taken_again_as_often_as_told() -> None:
+    env = game(part("sticky_actions", probability=0.3), length=4000)
+    env.reset(seed=0)
+    wanted = [k % 3 for k in range(3000)]
+    for action in wanted:
+        env.step(action)
+    repeated = np.mean(np.array(env.unwrapped.taken) != wanted)
+    assert repeated == pytest.approx(0.28, abs=0.03)  # after three in a row it is the wanted one
+
+
+def test_a_repeated_action_sums_rewards_and_stops_at_the_end() -> None:
+    env = game(part("action_repeat", n=4), length=6, rewards=[1.0])
+    env.reset(seed=0)
+    assert env.step(1)[1:3] == (4.0, False)
+    assert env.step(1)[1:3] == (2.0, True)
+
+
+def test_the_brightest_of_two_frames_is_seen() -> None:
+    env, bare = game(part("action_repeat", n=2, brightest=True)), game()
+    env.reset(seed=0)
+    bare.reset(seed=0)
+    frames = [bare.step(0)[0] for _ in range(2)]
+    np.testing.assert_array_equal(env.step(0)[0], np.maximum(*frames))
+
+
+def test_the_last_action_and_reward_are_seen() -> None:
+    env = game(part("previous"), rewards=[3.0])
+    assert isinstance(env.observation_space, Dict)
+    first = env.reset(seed=0)[0]
+    assert (first["last_action"], first["last_reward"]) == (0, 0)
+    second = env.step(2)[0]
+    assert (second["last_action"], second["last_reward"]) == (2, 3)
+    again = env.reset(seed=0)[0]
+    assert (again["last_action"], again["last_reward"]) == (0, 0)
+
+
+def test_the_mask_of_an_info_is_seen() -> None:
+    env = game(part("action_mask"))
+    assert env.reset(seed=0)[0]["action_mask"].tolist() == [1, 1, 0]
+    assert env.step(0)[0]["action_mask"].tolist() == [1, 0, 1]
+
+
+def test_a_mask_that_is_missing_is_told() -> None:
+    with pytest.raises(ValueError, match="the env's info has no 'legal'; give its `key`"):
+        game(part("action_mask", key="legal")).reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    ("env", "wrappers", "what"),
+    [
+        ("CartPole-v1", [("gray", {})], r"gray: observations of shape \(4,\) are no images"),
+        (GAME, [("frame_stack", {}), ("resize", {})], "put it before frame_stack"),
+        (GAME, [("previous", {}), ("gray", {})], r"is not a Box; name one with `leaf`"),
+        (GAME, [("gray", {"leaf": "camera"})], r"gray: .* have no 'camera'; name a leaf"),
+        (GAME, [("action_scale", {})], r"actions are Discrete\(3\); it needs a Box"),
+        (GAME, [("fire_on_reset", {"action": 3})], "and the action is 3; give another `action`"),
+        ("Pendulum-v1", [("noop_start", {})], r"noop_start: the env takes Box.*give another"),
+        ("Pendulum-v1", [("action_mask", {})], r"action_mask: actions are Box.*leave it out"),
+        (GAME, [("previous", {}), ("previous", {})], "observations have a 'last_action' already"),
+        ("FrozenLake-v1", [("frame_stack", {})], "frame_stack: .* is not a Box; leave the wrap"),
+        (GAME, [("wrapper", {"id": "no.where:Wrap"})], "cannot import 'no.where'"),
+    ],
+)
+def test_a_wrapper_that_does_not_fit_says_so(
+    env: str, wrappers: list[tuple[str, dict[str, Any]]], what: str
+) -> None:
+    with pytest.raises(Unsound, match=what):
+        Gymnasium(id=env, wrappers=[part(n, **p) for n, p in wrappers]).spec()
+
+
+def test_an_env_without_lives_says_so() -> None:
+    env = Gymnasium(id="CartPole-v1", wrappers=[part("episodic_life")]).make(0)
+    with pytest.raises(Unsound, match=r"does not count lives .*; leave the wrapper out"):
+        env.reset(seed=0)
+
+
+def test_any_wrapper_of_gymnasium_is_named_by_its_path() -> None:
+    own = part(
+        "wrapper",
+        id="gymnasium.wrappers:RescaleObservation",
+        kwargs={"min_obs": np.float32(0), "max_obs": np.float32(1)},
+    )
+    env = Gymnasium(id="MountainCar-v0", wrappers=[own]).make(0)
+    assert env.observation_space == Box(0, 1, (2,), np.float32)
+
+
+def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
+    each = [{"length": 2}, {"length": 3}, {"length": 4}]
+    env = Gymnasium(id=GAME, kwargs={"lives": 1}, each=each)
+    lengths = [env.make(index).unwrapped.length for index in range(5)]
+    assert lengths == [2, 3, 4, 2, 3]
+    from flowrl.context import Context
+
+    config = BaseEnvManager.Config(env=env, count=2)
+    replica = BaseEnvManager(config=config, context=Context("envs", replica=1))
+    replica.reset()
+    assert [one.unwrapped.length for one in replica._envs] == [4, 2]
+
+
+def test_an_env_may_come_from_a_function() -> None:
+    env = Gymnasium(id="tests.nodes.game:make_game", kwargs={"size": 3}).make(0)
+    assert isinstance(env, gymnasium.Env)
+    assert isinstance(env.action_space, Discrete)

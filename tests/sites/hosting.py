@@ -1,0 +1,86 @@
+"""Hosts on this machine's loopback, as processes, for the tests of runs that use them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flowrl.checks.check import check
+from flowrl.graph import Limits
+from flowrl.runs.run import Run, Watcher
+from flowrl.sites.meeting import Meeting
+from flowrl.source.loading import load, load_tree
+
+ANYWHERE = "tcp://127.0.0.1:*"
+SOON_S = 30.0
+Process = subprocess.Popen[str]
+
+
+def host(address: str, *words: str, cwd: Path | None = None, code: str = "") -> Process:
+    """A machine that is offered to the run at this address; `code` runs there before everything else."""
+    before = f"{code}\nimport sys\nfrom flowrl.cli import main\nsys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", before, "host", "--join", address, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+class Inviting(Watcher):
+    """Starts hosts as soon as the run waits for them; leaves none behind."""
+
+    def __init__(self, *offers: Sequence[str], cwd: Path | None = None, code: str = "") -> None:
+        self.offers, self.cwd, self.code = offers, cwd, code
+        self.notes: list[str] = []
+        self.processes: list[Process] = []
+
+    def note(self, run: Run, text: str) -> None:
+        self.notes.append(text)
+        if text.startswith("waiting for hosts"):
+            address = text.split()[-1]
+            for words in self.offers:
+                self.processes.append(host(address, *words, cwd=self.cwd, code=self.code))
+
+    def __enter__(self) -> Inviting:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def said(self) -> list[tuple[int, str]]:
+        """How each host has ended, and what it had said."""
+        outs = [process.communicate(timeout=SOON_S)[0] for process in self.processes]
+        return [(p.returncode, out) for p, out in zip(self.processes, outs, strict=True)]
+
+
+def named(*names: str, cwd: Path | None = None, code: str = "") -> Inviting:
+    """Hosts by their names."""
+    return Inviting(*[("--name", name) for name in names], cwd=cwd, code=code)
+
+
+def run_of(
+    graph: Mapping[str, Any] | str | Path,
+    placement: str,
+    out: Path,
+    watcher: Watcher,
+    meeting: Meeting | None = None,
+    **limits: Any,
+) -> Run:
+    """A run that uses hosts, not begun."""
+    return Run(
+        check(load_tree(graph) if isinstance(graph, Mapping) else load(graph)),
+        placement=placement,
+        out=out,
+        limits=Limits(**limits),
+        meeting=meeting or Meeting(ANYWHERE, within_s=SOON_S),
+        watcher=watcher,
+    )

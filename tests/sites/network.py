@@ -1,0 +1,107 @@
+"""Machines that are network namespaces of this one, on a switch whose cables can be pulled; needs root and `ip`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MACHINES = {"run": "10.83.0.1", "a": "10.83.0.2", "b": "10.83.0.3"}
+
+
+def why_not() -> str:
+    """Why there can be no such network here, or nothing."""
+    if shutil.which("ip") is None:
+        return "there is no `ip` command (package iproute2)"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    name = f"fl{os.getpid()}try"
+    made = _ip("netns", "add", name, check=False)
+    if made.returncode == 0:
+        made = _ip("-n", name, "link", "add", "br0", "type", "bridge", check=False)
+        _ip("netns", "del", name)
+    return (
+        "" if made.returncode == 0 else f"this system allows no namespaces: {made.stderr.strip()}"
+    )
+
+
+def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+
+
+class Network:
+    """A switch, and the machines on it."""
+
+    def __init__(self) -> None:
+        self._prefix = f"fl{os.getpid()}"
+        self._switch = self._name("sw")
+        self._started: list[subprocess.Popen[str]] = []
+
+    def _name(self, machine: str) -> str:
+        return f"{self._prefix}{machine}"
+
+    def build(self) -> None:
+        """Plug everything in."""
+        _ip("netns", "add", self._switch)
+        _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", self._switch, "link", "set", "br0", "up")
+        for machine, address in MACHINES.items():
+            space = self._name(machine)
+            _ip("netns", "add", space)
+            cable = ("type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("-n", self._switch, "link", "add", f"to-{machine}", *cable)
+            _ip("-n", self._switch, "link", "set", f"to-{machine}", "master", "br0", "up")
+            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-n", space, "link", "set", device, "up")
+
+    def remove(self) -> None:
+        """End what was started, and take everything apart."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
+        for space in (self._switch, *map(self._name, MACHINES)):
+            _ip("netns", "del", space, check=False)
+
+    def flowrl(self, machine: str, *words: str, cwd: Path) -> subprocess.Popen[str]:
+        """The command on one of the machines."""
+        command = ["ip", "netns", "exec", self._name(machine), sys.executable, "-m", "flowrl"]
+        process = subprocess.Popen(
+            [*command, *words],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": os.getcwd()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def cable(self, machine: str, state: str) -> None:
+        """Pull a machine's cable (`down`), or put it back (`up`)."""
+        _ip("-n", self._switch, "link", "set", f"to-{machine}", state)
+
+    def carried_bytes(self, machine: str) -> int:
+        """What has gone through a machine's cable, both ways."""
+        files = [f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("rx", "tx")]
+        told = _ip("netns", "exec", self._name(machine), "cat", *files).stdout
+        return sum(map(int, told.split()))
+
+    def processes(self, machine: str) -> list[str]:
+        """The processes that a machine has."""
+        return _ip("netns", "pids", self._name(machine)).stdout.split()
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    """All of it; gone at the end."""
+    made = Network()
+    try:
+        made.build()
+        yield made
+    finally:
+        made.remove()

@@ -1,0 +1,42 @@
+"""Nodes that care how their process was started."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from flowrl.batch import Batch
+from flowrl.config import Config, param
+from flowrl.node import Facts, Known, Node
+from flowrl.ports import In
+
+
+class Loads(Node):
+    """Says which of these modules its process has loaded, and that it needs some."""
+
+    data = In("samples")
+
+    class Config(Config):
+        loads: list[str] = param([], "modules that it says it needs")
+        looks_for: list[str] = param([], "modules that it looks for")
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        return Facts(loads=tuple(config.loads))
+
+    def setup(self) -> None:
+        found = [name for name in self.config.looks_for if name in sys.modules]
+        self.ctx.log(f"loaded: {', '.join(found) or 'none of them'}")
+
+    def fire(self, data: Batch) -> None:
+        """Nothing more."""
+
+
+class Prints(Node):
+    """Prints, and reads from standard input."""
+
+    data = In("samples")
+
+    def fire(self, data: Batch) -> None:
+        print("printed by a node")
+        self.ctx.log(f"read {sys.stdin.read()!r}")

@@ -1,0 +1,62 @@
+"""Addresses as people write them."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from flowrl.errors import UsageError
+from flowrl.sites.netaddress import Address, address_of, listening, own_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("tcp://10.0.0.1:5555", Address("10.0.0.1", "5555")),
+        ("tcp://127.0.0.1:*", Address("127.0.0.1", "*")),
+        ("tcp://*:5555", Address("0.0.0.0", "5555")),
+        ("tcp://[::1]:5555", Address("::1", "5555")),
+    ],
+)
+def test_an_address_is_a_machine_and_a_port(text: str, address: Address) -> None:
+    assert address_of(text, "--listen") == address
+    assert str(address).startswith("tcp://")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10.0.0.1:5555", "tcp://10.0.0.1", "ipc:///x", "tcp://a:b", "tcp://h:70000", "tcp://:1"],
+)
+def test_what_is_no_address_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--join .*: expected tcp://ADDRESS:PORT, such as"):
+        address_of(text, "--join")
+
+
+def test_a_machine_that_nobody_knows_is_told() -> None:
+    with pytest.raises(UsageError, match=r"--join tcp://no\.such\.invalid:1: there is no machine"):
+        address_of("tcp://no.such.invalid:1", "--join")
+
+
+def test_the_loopback_is_known_by_its_numbers() -> None:
+    assert Address("127.3.2.1", "1").is_loopback
+    assert Address("::1", "1").is_loopback
+    assert not Address("10.0.0.1", "1").is_loopback
+    assert not Address("0.0.0.0", "1").is_loopback
+
+
+def test_a_machine_reaches_the_loopback_from_the_loopback() -> None:
+    assert own_address(Address("127.0.0.1", "9")) == "127.0.0.1"
+
+
+def test_somebody_is_awaited_before_anybody_accepts() -> None:
+    door, port = listening("127.0.0.1")
+    with door, socket.create_connection(("127.0.0.1", port), timeout=5) as early:
+        early.sendall(b"x")
+        with door.accept()[0] as there:
+            assert there.recv(1) == b"x"
+
+
+def test_an_address_of_another_machine_cannot_be_listened_at() -> None:
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1: cannot listen there"):
+        listening("192.0.2.1")
