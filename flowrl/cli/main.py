@@ -105,7 +105,11 @@ def make_parser() -> Parser:
         "the resolved graph: every default, and where each value came from",
     )
     _graph(expand)
-    diff = verb("diff", "graphs:diff", "the difference of two graphs, node by node, edge by edge")
+    diff = verb(
+        "diff",
+        "graphs:diff",
+        "the difference of two graphs; of two runs also the first token that differs",
+    )
     diff.add_argument("a", metavar="A", help="a graph, or a run's folder")
     diff.add_argument("b", metavar="B", help="another")
     nodes = verb(
@@ -212,6 +216,11 @@ def _run(parser: Parser) -> None:
         "--json",
         action="store_true",
         help="end with one line of JSON, and print nothing else there",
+    )
+    parser.add_argument(
+        "--hash-tokens",
+        action="store_true",
+        help="note a hash of every token in the run's folder, for `flowrl diff RUN RUN`",
     )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 

@@ -11,6 +11,7 @@ from flowrl.checks.check import Checked
 from flowrl.checks.order import own_services, services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
+from flowrl.engine.hashing import Hasher
 from flowrl.engine.runner import RAISED, Runner, Site
 from flowrl.engine.streams import DropOldest, Push, Queue, Take, Token, give_to, take_list, take_one
 from flowrl.engine.versions import Versions
@@ -90,6 +91,7 @@ class Wired:
     )  # what those tell, also elsewhere
     versions: dict[PortRef, Versions] = field(default_factory=dict)
     lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
+    hasher: Hasher | None = None  # where tokens are to be hashed
     closed: bool = False
     unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
 
@@ -159,7 +161,9 @@ class Wired:
                 waits_for.append((queues, rate))
         for edge in self.checked.graph.into(runner.spec.name):
             if edge.kind == "state":
-                takes[edge.to.port] = self._view(edge, runner.ctx.replica)
+                take = self._view(edge, runner.ctx.replica)
+                hashed = self.hasher and self.hasher.seeing(runner, edge, take)
+                takes[edge.to.port] = hashed or take
         return takes
 
     def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
@@ -180,8 +184,11 @@ class Wired:
             for number, source in enumerate(edge.sources):
                 if source.node == runner.spec.name:
                     lanes = sorted(self.lanes[edge.to].items())
-                    queues = [q for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
-                    pushes.setdefault(source.port, []).append(give_to(queues))
+                    mine = [(ln, q) for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
+                    push = give_to([queue for _, queue in mine])
+                    if self.hasher is not None:
+                        push = self.hasher.giving(runner, edge, [lane for lane, _ in mine], push)
+                    pushes.setdefault(source.port, []).append(push)
         return pushes
 
 

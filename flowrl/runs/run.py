@@ -78,6 +78,7 @@ class Run:
         placement: str = "serial",
         meeting: Meeting | None = None,
         watcher: Watcher | None = None,
+        hash_tokens: bool = False,
     ) -> None:
         self.placement = placement
         given = checked.demand().graph
@@ -96,6 +97,7 @@ class Run:
         self._places = host_places(self.graph, self._placed)
         check_meeting(self._places, meeting)
         self.out = out
+        self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
         self.engine: Engine | Coordinator | None = None
@@ -256,6 +258,9 @@ class Run:
             self.engine = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
             )
+        if self.hash_tokens:
+            assert self.folder is not None
+            self.engine.hash_tokens(self.folder.hash_tokens(self.graph))
         if self.stops:
             self.engine.stop("interrupt", "flowrl stop")
         return self.engine.run()
