@@ -11,10 +11,13 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "async_subprocess_env_manager": (
             "flowrl.nodes.envs.subprocess_env_managers:AsyncSubprocessEnvManager"
         ),
+        "vector_env_manager": "flowrl.nodes.envs.vector_env_manager:VectorEnvManager",
+        "envpool_env_manager": "flowrl.nodes.envs.vector_env_manager:EnvPoolEnvManager",
         "thread_env_manager": "flowrl.nodes.envs.thread_env_manager:ThreadEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
+        "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
         "demos": "flowrl.nodes.datasets.demos:Demos",
