@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowrl.counting import counted
 from flowrl.errors import FlowError
 from flowrl.runs.asking import Silent, ask, find_live, look
 from flowrl.runs.look import Look
@@ -175,5 +176,6 @@ def _ended(entry: Entry) -> tuple[str, str]:
     except (OSError, ValueError):
         return "?", f"{entry.run_dir}: process {entry.pid} has ended without a summary"
     again = f"\nthe same again: {summary['repeat']}" if summary.get("repeat") else ""
-    done = f"{summary['env_steps']:,} env steps, {summary['train_iters']:,} train iterations"
+    done = counted(summary["env_steps"], "env step")
+    done = f"{done}, {counted(summary['train_iters'], 'train iteration')}"
     return summary["status"], f"{summary['status']}: {summary['why']}\n{done}{again}"

@@ -15,6 +15,7 @@ from typing import Literal
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record
+from flowrl.counting import asked_for
 from flowrl.engine.account import Account
 from flowrl.engine.glance import Seen, glance_at
 from flowrl.engine.guard import Failed, Happened, Sink
@@ -134,15 +135,15 @@ class Engine(Walk):
         if learner is not self._learners[0]:
             return
         if learner.fired == self.limits.train_iters:
-            raise _Cut("train_iters", f"{learner.fired} train iterations were asked for")
+            raise _Cut("train_iters", asked_for(learner.fired, "train iteration"))
         self._cut_if_asked()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
         if not warm_up and limits.steps is not None and self.done.env_steps >= limits.steps:
-            raise _Cut("steps", f"{limits.steps} env steps were asked for")
+            raise _Cut("steps", asked_for(limits.steps, "env step"))
         if not warm_up and self.rounds == limits.rounds:
-            raise _Cut("rounds", f"{limits.rounds} rounds were asked for")
+            raise _Cut("rounds", asked_for(self.rounds, "round"))
         if warm_up or self._cuts_in_rounds:
             self._cut_if_asked()
 
