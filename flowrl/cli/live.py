@@ -152,7 +152,7 @@ def stop(arguments: Namespace) -> int:
         ask(entry, ask="stop", now=True)
     else:
         ask(entry, ask="stop")
-        print(f"{Path(entry.run_dir).name} stops after its train iteration", flush=True)
+        print(f"{Path(entry.run_dir).name} stops at its next cut", flush=True)
     began, told = time.monotonic(), False
     while lives(entry) and Path(entry.socket).exists():
         passed_s = time.monotonic() - began

@@ -79,16 +79,26 @@ def _nodes(site: str, glance: Glance) -> Iterator[dict[str, Any]]:
             "firing_s": round(did.busy_s, 6),
             "waiting_s": _waits(glance, key, "waiting"),
             "blocked_s": _waits(glance, key, "blocked"),
+            "idle_s": _idle_s(glance),
             "train_iters": did.train_iters,
         }
     for key in dict.fromkeys(w.who for w in glance.waited if w.kind == "serving"):
         calls = [w for w in glance.waited if (w.kind, w.who) == ("serving", key)]
-        served = {
+        yield {
+            "node": key,
+            "site": site,
             "fired": sum(w.times for w in calls),
             "firing_s": round(sum(w.s for w in calls), 6),
+            "waiting_s": {},
+            "blocked_s": {},
+            "idle_s": _idle_s(glance),
+            "train_iters": None,
         }
-        yield {"node": key, "site": site, **served, "waiting_s": {}, "blocked_s": {},
-               "train_iters": None}  # fmt: skip
+
+
+def _idle_s(glance: Glance) -> float:
+    """How long a site was allowed no more."""
+    return round(sum(w.s for w in glance.waited if w.kind == "idle"), 6)
 
 
 def _waits(glance: Glance, key: str, kind: str) -> dict[str, float]:
@@ -127,7 +137,8 @@ def _flow(ends: list[Flow]) -> dict[str, Any]:
     )
     held = sum(end.held for end in ends) if len(ends) == 1 else None
     if sent is not None and taken is not None:
-        held = max(sent - taken, 0)
+        held = max(sent - taken, 0)  # the ends were not seen at the same time
+        held = held if bound is None else min(held, bound)
     return {"sent": sent, "taken": taken, "bytes": nbytes, "held": held, "bound": bound}
 
 

@@ -38,11 +38,11 @@ def _passed(before: Look, after: Look) -> dict[str, float]:
 
 def _node(before: Mapping[str, Any] | None, after: Mapping[str, Any], s: float) -> dict[str, Any]:
     old: Mapping[str, Any] = before or {
-        "fired": 0, "firing_s": 0.0, "waiting_s": {}, "blocked_s": {}
+        "fired": 0, "firing_s": 0.0, "waiting_s": {}, "blocked_s": {}, "idle_s": 0.0
     }  # fmt: skip
     shares = {
         key: _share((_sum(after[f"{key}_s"]) - _sum(old[f"{key}_s"])) / s)
-        for key in ("firing", "waiting", "blocked")
+        for key in ("firing", "waiting", "blocked", "idle")
     }
     return {**after, **shares, "firings_per_s": round((after["fired"] - old["fired"]) / s, 2)}
 
@@ -81,7 +81,7 @@ def top_text(look: Look, width: int = WIDTH) -> str:
         f"{short(look['env_steps_per_s'])}/s  {look['train_iters']:,} train iters"
         + ("" if look["eval_return"] is None else f"  return {look['eval_return']:.4g}"),
         "",
-        *_table(_node_rows(look), "lrrrrl", width),
+        *_table(_node_rows(look), "lrrrrrl", width),
         "",
         *_table(_edge_rows(look), "lrrrrr", width),
     ]
@@ -89,9 +89,9 @@ def top_text(look: Look, width: int = WIDTH) -> str:
 
 
 def _node_rows(look: Look) -> list[list[str]]:
-    head = ["node", "firing", "waiting", "blocked", "firings/s", "site"]
+    head = ["node", "firing", "waiting", "blocked", "idle", "firings/s", "site"]
     nodes = [
-        [n["node"], *(_percent(n[key]) for key in ("firing", "waiting", "blocked")),
+        [n["node"], *(_percent(n[key]) for key in ("firing", "waiting", "blocked", "idle")),
          short(n["firings_per_s"]), n["site"]]
         for n in look["nodes"]
     ]  # fmt: skip

@@ -84,7 +84,7 @@ def test_stop_takes_the_next_cut_and_tells_how_it_ended(flowrl: Flowrl, folder: 
         status, out, err = flowrl("stop", "r")
         told, _ = running.communicate(timeout=30)
     assert (status, err) == (0, "")
-    assert out.startswith("r stops after its train iteration\ninterrupted: flowrl stop\n")
+    assert out.startswith("r stops at its next cut\ninterrupted: flowrl stop\n")
     assert running.returncode == 130
     assert "interrupted: flowrl stop" in told
 

@@ -79,6 +79,15 @@ def test_a_slow_producer_is_what_the_others_wait_for(tmp_path: Path) -> None:
     assert 20 < found["env_steps_per_s"] <= 55
 
 
+def test_the_shares_of_a_node_alone_on_its_site_are_its_whole_time(tmp_path: Path) -> None:
+    with going(pair(a={"each_s": 0.004}, b={"each_s": 0.008}), tmp_path / "r", "threads") as run:
+        before = look_until(run, lambda found: _fired(found, "b") > 10)
+        after = look_until(run, lambda found: _fired(found, "b") > _fired(before, "b") + 80)
+    for node in rates(before, after)["nodes"]:
+        whole = sum(node[share] for share in ("firing", "waiting", "blocked", "idle"))
+        assert 0.85 < whole < 1.1, node
+
+
 def test_an_edge_within_a_site_has_a_depth_too(tmp_path: Path) -> None:
     graph = pair(b={"hangs_in": 2})
     with going(graph, tmp_path / "r") as run:
