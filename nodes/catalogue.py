@@ -17,6 +17,10 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
+        "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
+        "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",
+        "free_buffer": "flowrl.nodes.buffers.free_replay_buffer:FreeReplayBuffer",
+        "queue_buffer": "flowrl.nodes.buffers.queue_buffer:QueueBuffer",
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
@@ -26,12 +30,14 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "policy": {
         "random": "flowrl.nodes.policies.random:Random",
+        "expert": "flowrl.nodes.policies.expert:Expert",
         "dqn": "flowrl.nodes.policies.dqn:Dqn",
         "ppo": "flowrl.nodes.policies.ppo:Ppo",
     },
     "env": {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
+        "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
         "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",
@@ -53,6 +59,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "model": {
         "cnn": "flowrl.nodes.models.cnn:Cnn",
         "mlp": "flowrl.nodes.models.mlp:Mlp",
+        "gru": "flowrl.nodes.models.gru:Gru",
         "module": "flowrl.nodes.models.model:ModuleModel",
     },
 }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowrl.channels import Bound, Exchange
 from flowrl.checks.check import Checked
+from flowrl.checks.losses import eager
 from flowrl.context import key_of
 from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
+from flowrl.engine.waits import Wait
 from flowrl.engine.ways import Lane, lane_name
 from flowrl.engine.wiring import Home, Wired
 from flowrl.graph import Edge, PortRef
@@ -37,6 +40,8 @@ class SiteHome(Home):
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
         self._arriving: list[Arriving] = []
+        self._newest: list[Newest] = []
+        self._starving: Wait | None = None
         self._free = free_sites(checked, layout)
         self.firings_elsewhere: list[Queue] = []  # what is heard of nodes that fire when they can
         self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
@@ -59,8 +64,28 @@ class SiteHome(Home):
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
         wait = self.waiting.on_input(key_of(edge.to.node, lane[2]), lane_name(edge, lane), receiver)
-        self._arriving.append(Arriving(self.waiting, receiver, wait, tokens))
-        return self._arriving[-1]
+        arriving = Arriving(self.waiting, receiver, wait, tokens)
+        self._arriving.append(arriving)
+        program, source = self._checked.program, edge.sources[lane[0]].node
+        if source in eager(program.part_of(source)):
+            self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
+        elif edge.when_full == "wait":
+            capacity = program.capacity[edge.to]
+            self._exchange.serve(partial(arriving.relieve_of_bytes, capacity))
+        return arriving
+
+    def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
+        """Until something has come that lets a node of this site fire."""
+        if self._starving is None:
+            names = sorted(
+                {node for (node, _), site in self._layout.where.items() if site == self.name}
+            )
+            self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
+        self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
+
+    def happened_lines(self) -> list[str]:
+        """What made this run differ from a deterministic one, but for drops."""
+        return [line for newest in self._newest if (line := newest.line()) is not None]
 
     def take_no_more(self) -> None:
         """This site has ended before others, that may still have to give it tokens: they must not wait for it."""
@@ -102,7 +127,9 @@ class SiteHome(Home):
         if edge.every is not None:
             return Pacing(self.site, arriving).take
         if self._is_newest(edge, replica):
-            return Newest(self.waiting, arriving).take
+            newest = Newest(self.waiting, arriving)
+            self._newest.append(newest)
+            return newest.take
         return Ends(self.waiting, self.site, arriving, edge.lag).take
 
     def _is_newest(self, edge: Edge, replica: int) -> bool:
@@ -147,6 +174,7 @@ class SiteHome(Home):
         receiver = self._exchange.receiver(_firings_name(node, self.name), peer, bound=_STATES)
         arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
         self.firings_elsewhere.append(arriving)
+        self._arriving.append(arriving)
         return lambda: next(arriving.arrived(), None) is not None
 
     def told_firings(self, node: str) -> list[Push]:

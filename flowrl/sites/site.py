@@ -82,9 +82,9 @@ class SiteWalk(Walk):
         while len(self._down):
             word, *values = self._down.take()[0]
             if word == "grant":
-                self._granted, settled = values
+                self._granted, *settled = values
                 for recall in self._keeping:
-                    recall.settle(settled)
+                    recall.settle(*settled)
             elif word == "hash":
                 self.hash_tokens(self._hashed.append)
             elif word == "stop":
@@ -149,7 +149,7 @@ class SiteWalk(Walk):
 
         if not can_fire():
             self.tell()
-            self._home.waiting.idle(can_fire)
+            self._home.wait_for_tokens(can_fire)
 
     def _until(self, stop: Position) -> Until | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
@@ -261,8 +261,9 @@ class SiteWalk(Walk):
             idle(lambda: self._asked_states, "stopped")
             assert self._stop is not None
             self.tell()  # where time went: services have answered calls since they had stopped
-            states = self.states_at(self._stop)
-            self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+            lines = self._home.happened_lines()
+            self.say("states", self.states_at(self._stop), self.wired.dropped(), lines)
+            self.say("closed", [str(error) for error in self.close()])
             idle(lambda: self._leave, "stopped")
         except Stopped:
             return

@@ -61,7 +61,8 @@ def _waits_for(site: Site, look: Mapping[str, Any]) -> list[str]:
         return []
     if site["peer"]:
         return [site["peer"]]
-    return sorted({e["from_site"] for e in look["edges"] if e["to"] == site["who"]})
+    who = site["who"].split(", ")  # several, where any of them may fire
+    return sorted({e["from_site"] for e in look["edges"] if e["to"] in who} - {site["site"]})
 
 
 def _cycle(by_name: Mapping[str, Site], waits_for: Mapping[str, list[str]]) -> list[Site]:
