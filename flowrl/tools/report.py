@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.checks.check import Checked
+from flowrl.checks.losses import eager
 from flowrl.checks.program import Part
 from flowrl.counting import counted
 from flowrl.engine.account import Account
@@ -44,11 +45,12 @@ def schedule_lines(checked: Checked) -> list[str]:
 
 
 def _firings(checked: Checked, part: Part) -> str:
-    shown = []
+    shown, often = [], eager(part)
     for name in part.order:
         replicas = checked.graph.nodes[name].replicas
         times = part.firings[name]
         text = name if times == 1 else f"{name} x {times}"
+        text = f"{name}, when it can" if name in often else text
         shown.append(f"{text} ({replicas} replicas)" if replicas > 1 else text)
     return ", ".join(shown)
 
