@@ -15,7 +15,7 @@ from flowrl.channels.calls import Caller, Desk
 from flowrl.checks.order import own_services
 from flowrl.context import Context, key_of
 from flowrl.engine.runner import RAISED
-from flowrl.engine.waits import lane_name
+from flowrl.engine.ways import lane_name
 from flowrl.engine.wiring import Wired
 from flowrl.graph import Edge, Graph, links
 from flowrl.node import Node
@@ -147,7 +147,7 @@ class Calls:
             requests = exchange.sender(f"{name}?", server, bound=BOUND)
             answers = exchange.receiver(f"{name}!", server, bound=BOUND)
             who = key_of(edge.to.node, replica)
-            link = lane_name(edge, 0, replica, replica)
+            link = lane_name(edge, (0, replica, replica))
             self._callers[name] = Caller(
                 requests, answers, self._waiting.calling(who, link, server)
             )
