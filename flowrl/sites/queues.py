@@ -22,8 +22,15 @@ class Arriving(Awaited):
 
     def popleft(self) -> Token:
         """The next token, whenever it comes."""
-        self.wait_until(self._is_here)
-        return super().popleft() if super().__len__() else self.receiver.take()
+        if not self._is_here():
+            self.wait_until(self._is_here)
+        return super().popleft() if super().__len__() else self._taken()
+
+    def _taken(self) -> Token:
+        try:
+            return self.receiver.take()
+        except ChannelError as error:
+            raise Elsewhere(error) from error
 
     def _is_here(self) -> bool:
         return super().__len__() > 0 or self.receiver.ready()
@@ -31,7 +38,7 @@ class Arriving(Awaited):
     def fill(self, tokens: int) -> None:
         while super().__len__() < tokens:
             self.wait_until(self.receiver.ready)
-            super().append(self.receiver.take())
+            super().append(self._taken())
 
     def relieve(self) -> None:
         """Whenever something comes, take it in: who gives it may be waited for, and must not wait in turn."""
