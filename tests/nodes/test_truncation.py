@@ -23,6 +23,7 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
+from tests.nodes.learning import values_of
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
@@ -69,7 +70,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int
     collector = collect(envs=envs, policy=policy, seed=2)
     for _ in range(120):
         learner.train(collector.fire(learner.state()))
-    return learner._mode._value(torch.arange(2))
+    return values_of(learner)
 
 
 LEARNERS = {
