@@ -122,7 +122,7 @@ def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
     calls: dict[str, list[str]] = {}
     for edge in edges:
         if edge.kind == "link":
-            calls.setdefault(edge.to.node, []).append(edge.source.node)
+            calls.setdefault(edge.to.node, []).extend(s.node for s in edge.sources)
     order: dict[str, int] = {}
 
     def place(name: str, above: frozenset[str]) -> None:
@@ -139,7 +139,7 @@ def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
 def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
     used = {ref.port for e in edges for ref in (*e.sources, e.to) if ref.node == spec.name}
     ports = {n: p for n, p in spec.cls.ports.items() if n in used or not p.optional}
-    served = any(e.kind == "link" and e.source.node == spec.name for e in edges)
+    served = any(e.kind == "link" and spec.name in {s.node for s in e.sources} for e in edges)
     return Box(
         spec.name,
         spec.type,

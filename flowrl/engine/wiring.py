@@ -27,7 +27,7 @@ from flowrl.engine.streams import (
 from flowrl.engine.versions import Versions
 from flowrl.engine.ways import Lane, lanes_of
 from flowrl.errors import FlowError, NodeError
-from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.graph import Edge, NodeSpec, PortRef, links
 from flowrl.node import Facts, Node
 from flowrl.ports import In, Out
 from flowrl.state import START
@@ -284,13 +284,16 @@ def _nobody_to_tell() -> None:
 
 
 def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
-    links: dict[str, Any] = {
-        edge.to.port: _service(wired, edge, context.replica, fresh)
-        for edge in wired.checked.graph.into(spec.name)
-        if edge.kind == "link"
-    }
+    found: dict[str, Any] = {}
+    for edge in links(wired.checked.graph):
+        if edge.to.node == spec.name:
+            service = _service(wired, edge, context.replica, fresh)
+            if getattr(spec.port(edge.to.port), "many", False):
+                found.setdefault(edge.to.port, []).append(service)
+            else:
+                found[edge.to.port] = service
     try:
-        return spec.cls(config=spec.config, context=context, **links)
+        return spec.cls(config=spec.config, context=context, **found)
     except FlowError:
         raise
     except RAISED as error:
