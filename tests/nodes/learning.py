@@ -33,12 +33,6 @@ def rows(n: int = 32, seed: int = 0, gamma: float = 0.9, **columns: Any) -> Batc
     return Batch({**found, **columns})
 
 
-def values_of(learner: Any) -> Any:
-    """What PPO holds the two states of a table to be worth."""
-    with torch.no_grad():
-        return learner._mode.net(torch.arange(2))["value"].squeeze(1).numpy()
-
-
 def poison(seed: int) -> None:
     """Whatever state the global generators are in must not matter."""
     torch.manual_seed(seed)

@@ -23,7 +23,6 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
-from tests.nodes.learning import values_of
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
@@ -70,7 +69,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int
     collector = collect(envs=envs, policy=policy, seed=2)
     for _ in range(120):
         learner.train(collector.fire(learner.state()))
-    return values_of(learner)
+    return learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
 
 
 LEARNERS = {
