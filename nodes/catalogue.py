@@ -19,6 +19,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
         "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",
+        "free_buffer": "flowrl.nodes.buffers.free_replay_buffer:FreeReplayBuffer",
         "queue_buffer": "flowrl.nodes.buffers.queue_buffer:QueueBuffer",
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
@@ -36,6 +37,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "env": {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
+        "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
         "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",
