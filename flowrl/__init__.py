@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flowrl.node import Facts, Known, Node, Unsound
     from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.runs.result import RunResult
+    from flowrl.sites.meeting import Meeting
     from flowrl.state import State
 
 _WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
@@ -36,6 +37,7 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
     **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
     "RunResult": "runs.result",
+    "Meeting": "sites.meeting",
     "State": "state",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "In",
     "Known",
     "Link",
+    "Meeting",
     "Node",
     "NodeError",
     "Out",

@@ -12,6 +12,7 @@ from flowrl.checks.check import check as check_graph
 from flowrl.errors import UsageError
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run, Watcher
+from flowrl.sites.meeting import Meeting
 from flowrl.source.loading import load as load_file
 from flowrl.source.loading import load_tree
 from flowrl.source.sections import seconds
@@ -49,6 +50,7 @@ class FlowGraph:
         self,
         *,
         placement: str = "serial",
+        meeting: Meeting | None = None,
         seed: int | None = None,
         set: Mapping[str, Any] | None = None,
         steps: int | None = None,
@@ -57,12 +59,21 @@ class FlowGraph:
         out: str | Path | None = None,
         watcher: Watcher | None = None,
     ) -> RunResult:
-        """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails."""
+        """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails.
+
+        `meeting`: where hosts join, for a placement that names some.
+        """
         checked = self._checked(set or {}).demand()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.over(**given, time_s=_seconds(time))
         return Run(
-            checked, seed=seed, limits=limits, out=out, placement=placement, watcher=watcher
+            checked,
+            seed=seed,
+            limits=limits,
+            out=out,
+            placement=placement,
+            meeting=meeting,
+            watcher=watcher,
         ).run()
 
     def _checked(self, more: Mapping[str, Any]) -> Checked:

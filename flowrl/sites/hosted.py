@@ -85,9 +85,9 @@ class Hosted:
                 self._running.remove(name)
                 yield name, why
 
-    def close(self) -> None:
+    def close(self, within_s: float = LEAVE_S) -> None:
         """End everything, in bounded time, and leave nothing behind."""
-        self._processes.end(time.monotonic() + LEAVE_S)
+        self._processes.end(time.monotonic() + within_s)
         for door in self._doors.values():
             door.close()
         os.close(self._print_to)

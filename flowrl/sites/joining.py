@@ -109,11 +109,11 @@ class Hosts:
         deadline = time.monotonic() + self.meeting.within_s
         while True:
             self.pump(LOOK_S)
-            for offer, why in self._unfit:
-                if any(map(offer.fits, wanted)):
-                    raise HostError(f"host '{offer.name}' cannot take part: {why}")
             offers = self.offers()
             open_places = [p for p in wanted if not any(o.fits(p) for o in offers)]
+            for offer, why in self._unfit:
+                if any(map(offer.fits, open_places)):
+                    raise HostError(f"host '{offer.name}' cannot take part: {why}")
             if len(offers) >= self.meeting.hosts and not open_places:
                 return offers
             if time.monotonic() > deadline:

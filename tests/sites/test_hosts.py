@@ -128,8 +128,12 @@ def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> N
 
 def test_two_hosts_of_one_name_are_told(tmp_path: Path) -> None:
     with named("a", "a") as watcher:
-        said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), HostError)
-    assert "host 'a' cannot take part: another host has this name already" in said
+        meeting = Meeting(ANYWHERE, hosts=2, within_s=3.0)
+        said = failure(run_of(BASIC, "c=a", tmp_path / "r", watcher, meeting), HostError)
+        codes = sorted(code for code, _ in watcher.said())
+    assert said.startswith("2 hosts have not joined within 3 s (joined: a); ")
+    assert "host 'a' was refused: another host has this name already; give it another" in said
+    assert codes == [0, 1]
 
 
 def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
