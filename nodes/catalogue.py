@@ -15,6 +15,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
+        "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
         "demos": "flowrl.nodes.datasets.demos:Demos",

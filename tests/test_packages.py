@@ -48,7 +48,9 @@ def test_the_list_of_packages_is_that_of_the_tree() -> None:
 def test_every_file_is_a_module_of_a_package_or_named_as_its_data() -> None:
     modules = {path for folder in packages().values() for path in folder.glob("*.py")}
     for folder in FOLDERS.values():
-        files = {p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix != ".pyc"}
+        files = {
+            p for p in (ROOT / folder).rglob("*") if p.is_file() and p.parent.name != "__pycache__"
+        }
         assert files - modules - data() == set()
 
 

@@ -12,10 +12,11 @@ from flowrl.graph import Edge, Graph
 def starving(part: Part) -> set[str]:
     """Nodes that may find too few tokens, because they or somebody upstream is fed by a dropping edge."""
     found: set[str] = set()
-    for name in part.order:
-        if any(edge.to.node == name and _lossy(edge, found) for edge in part.edges):
-            found.add(name)
-    return found
+    while True:  # feedback leads against the order
+        more = {e.to.node for e in part.edges if _lossy(e, found)} - found
+        if not more:
+            return found
+        found |= more
 
 
 def loss_problems(graph: Graph, program: Program) -> Iterator[Problem]:

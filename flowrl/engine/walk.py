@@ -190,8 +190,10 @@ class Walk:
             paced = [] if self.wired.home.has(name, 0) else self._paced(name)
             if paced:
                 source = self._sources.setdefault(name, Source())
-                fired = self.wired.home.attempts(name) if name in hungry else None
-                steps.append(Step(slot, 0, self._shadow(source, slot, paced, fired), times, source))
+                shadow = self._shadow(source, slot, paced)
+                if name in hungry:
+                    shadow = _as_often_as(self.wired.home.firings(name), shadow)
+                steps.append(Step(slot, 0, shadow, times, source))
             for runner in self.wired.runners.get(name, ()):
                 runner.slot = slot
                 fire = self._fire_of(runner, slot, name in hungry)
@@ -239,15 +241,12 @@ class Walk:
 
         return fire_with_paced
 
-    def _shadow(
-        self, source: Source, slot: int, paced: list[PacedSteps], fired: Callable[[], bool] | None
-    ) -> Fire:
-        """In the place of a node that fires elsewhere (each time, unless it starves): what it paces here."""
+    def _shadow(self, source: Source, slot: int, paced: list[PacedSteps]) -> Fire:
+        """In the place of a node that fires elsewhere: what it paces here."""
 
         def fire_paced() -> None:
-            if fired is None or fired():
-                source.fired += 1
-                self._fire_paced(source.fired, slot, paced)
+            source.fired += 1
+            self._fire_paced(source.fired, slot, paced)
 
         return fire_paced
 
@@ -287,18 +286,27 @@ class Walk:
         return fire_iteration
 
     def _if_ready(self, runner: Runner, fire: Fire) -> Fire:
-        """Where tokens may be missing; those who count its firings elsewhere are told each time."""
+        """Where tokens may be missing; those who count its firings elsewhere are told of each."""
         replica0 = runner.ctx.replica == 0
-        tells = self.wired.home.told_attempts(runner.spec.name) if replica0 else []
+        tells = self.wired.home.told_firings(runner.spec.name) if replica0 else []
 
         def fire_if_ready() -> None:
-            ready = runner.ready()
-            if ready:
+            if runner.ready():
                 fire()
-            for tell in tells:
-                tell((ready, START))
+                for tell in tells:
+                    tell((True, START))
 
         return fire_if_ready
+
+
+def _as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:
+    """Whatever has happened elsewhere meanwhile, and nothing is waited for."""
+
+    def fire_for_each() -> None:
+        while happened():
+            fire()
+
+    return fire_for_each
 
 
 def _times(step: Step, until: Until | None) -> int:

@@ -62,11 +62,11 @@ class Home:
         """Ways to the instances elsewhere that see a state of a node that lives here."""
         return []
 
-    def attempts(self, node: str) -> Callable[[], bool]:
-        """Whether a node that lives elsewhere, and may find too few tokens, fires when its turn comes."""
+    def firings(self, node: str) -> Callable[[], bool]:
+        """Whether a node that lives elsewhere, and may find too few tokens, has fired once more."""
         raise AssertionError("everything lives here")
 
-    def told_attempts(self, node: str) -> list[Push]:
+    def told_firings(self, node: str) -> list[Push]:
         """Ways to those elsewhere who want to know that of a node here."""
         return []
 

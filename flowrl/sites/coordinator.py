@@ -18,6 +18,7 @@ from flowrl.engine.guard import Happened, Sink
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
 from flowrl.sites.cuts import Cuts, Why, asked, includes, is_earlier
+from flowrl.sites.free import free_sites
 from flowrl.sites.launch import SiteLost, Sites
 from flowrl.sites.layout import Layout
 from flowrl.sites.ledger import Ledger
@@ -51,6 +52,8 @@ class Coordinator:
         self.cuts = Cuts(checked, limits)
         self.sites = Sites(checked, layout, seed, hosts)
         names = self.sites.names
+        self._free = free_sites(checked, layout)
+        self._halting = False
         self._missing = {word: set(names) for word in ("ready", "stopped", "states")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
         self._granted = 0  # rounds that sites may begin
@@ -126,6 +129,7 @@ class Coordinator:
             self._listen()
             self._look_for_cuts(time.perf_counter() - began)
             self._tell(self._final)
+            self._halt()
         self.ended_s = time.perf_counter()
         self._tell(None)
         self.sites.say("states")
@@ -173,23 +177,42 @@ class Coordinator:
 
     def _on_reached(self, name: str, position: list[int], iters: int) -> None:
         """A learner that fires when it can has fired so often as was asked for."""
-        self._cut_at(tuple(position), asked("train_iters", iters))
+        self._cut_at(self._cut_for(name, tuple(position)), asked("train_iters", iters))
 
     def _on_progress(
         self, name: str, rounds: int, did: list[Any], told: list[Any], seen: list[Any]
     ) -> None:
         self._rounds[name] = rounds
-        self._ledger.add(did)
         self.watched.told(name, seen)
+        if name in self._free:
+            self._ledger.add_settled(did)
+        else:
+            self._ledger.add(did)
         for one in map(as_told, told):
-            self._told.append(one)
+            if name in self._free:
+                self._happened.pass_on(self.sink, one.teller, one.record)
+            else:
+                self._told.append(one)
             if isinstance(one.record, Verdict):
-                self._cut_at(one.position, ("verdict", one.record.reason))
+                at = self._cut_for(name, one.position)
+                self._cut_at(at, ("verdict", one.record.reason))
+
+    def _cut_for(self, name: str, position: Position) -> Position:
+        """Where the others are cut: what a free site does is at no position of theirs."""
+        return self.cuts.soon(self._final) if name in self._free else position
+
+    def _halt(self) -> None:
+        """Once all others have stopped, so do the sites that fire when they can."""
+        if self._free and not self._halting and self._missing["stopped"] <= self._free:
+            self._halting = True
+            self.sites.say("halt")
 
     @property
     def _final(self) -> int:
-        """Rounds that all sites have ended."""
-        return min(self._rounds.values(), default=0)
+        """Rounds that all sites have ended; those that fire when they can take part in the warm-up only."""
+        warm = self.cuts.warm_rounds
+        rounds = [n for name, n in self._rounds.items() if name not in self._free or n < warm]
+        return min(rounds, default=0)
 
     @property
     def _settled(self) -> int:
@@ -217,9 +240,7 @@ class Coordinator:
                 self._cut_at((at,), asked("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
-        if (
-            self._asked is not None
-        ):  # in the round that the slowest is in: what the others did is discarded
+        if self._asked is not None:  # in the round of the slowest: what the others did is discarded
             self._cut_at(self.cuts.soon(self._final), self._asked)
             self._asked = None
 

@@ -2,170 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from flowrl.channels import Bound, ChannelError, Exchange, Receiver, Sender
+from flowrl.channels import Bound, Exchange
 from flowrl.checks.check import Checked
 from flowrl.context import key_of
-from flowrl.engine.runner import Position, Site
-from flowrl.engine.streams import Awaited, Push, Queue, Take, Token, nothing
+from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
-from flowrl.engine.waits import Wait, lane_name
+from flowrl.engine.waits import lane_name
 from flowrl.engine.wiring import Home, Lane, Wired
 from flowrl.graph import Edge, PortRef
+from flowrl.sites.free import free_sites
 from flowrl.sites.layout import Layout
+from flowrl.sites.queues import Arriving, FirstCome, Leaving, LeavingOrLost
 from flowrl.sites.services import Calls
-from flowrl.sites.waiting import Elsewhere, Waiting
+from flowrl.sites.views import Ends, Newest, Pacing
+from flowrl.sites.waiting import Waiting
 from flowrl.state import START, State
 
 SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that is worked on
 STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
-
-
-class Arriving(Awaited):
-    """A queue that another site fills. What lies in it is here; the rest is waited for."""
-
-    def __init__(
-        self, waiting: Waiting, receiver: Receiver, wait: Wait, tokens: Iterable[Token] = ()
-    ) -> None:
-        super().__init__(tokens)
-        self._waiting, self._receiver, self.wait = waiting, receiver, wait
-
-    def popleft(self) -> Token:
-        """The next token, whenever it comes."""
-        return super().popleft() if super().__len__() else self.fetched()
-
-    def fetched(self) -> Token:
-        """The next token from the lane."""
-        receiver = self._receiver
-        try:
-            self._waiting.on(receiver, self.wait)
-            return receiver.take()
-        except ChannelError as error:
-            raise Elsewhere(error) from error
-
-    def fill(self, tokens: int) -> None:
-        while super().__len__() < tokens:
-            super().append(self.fetched())
-
-    def __len__(self) -> int:
-        """Tokens that could be taken now."""
-        self._waiting.exchange.drain()
-        return super().__len__() + len(self._receiver)
-
-
-class Leaving(deque[Token]):
-    """A queue that another site empties."""
-
-    def __init__(self, waiting: Waiting, sender: Sender, wait: Wait) -> None:
-        super().__init__()
-        self._waiting, self._sender, self._wait = waiting, sender, wait
-
-    def append(self, token: Token) -> None:
-        """Send a token, as soon as there is room."""
-        sender = self._sender
-        try:
-            self._waiting.on(sender, self._wait)
-            sender.send(*token)
-        except ChannelError as error:
-            raise Elsewhere(error) from error
-
-
-class LeavingOrLost(Leaving):
-    """The same on an edge that drops: the newest token goes where there is no room for it."""
-
-    def __init__(self, waiting: Waiting, sender: Sender, wait: Wait) -> None:
-        super().__init__(waiting, sender, wait)
-        self.dropped = 0
-
-    def append(self, token: Token) -> None:
-        """Send a token, or lose it."""
-        self._waiting.exchange.drain()
-        if self._sender.ready():
-            super().append(token)
-        else:
-            self.dropped += 1
-
-
-class FirstCome(Awaited):
-    """Several queues as one: whatever is here first is taken first."""
-
-    def __init__(self, waiting: Waiting, queues: list[Queue], wait: Wait) -> None:
-        super().__init__()
-        self._waiting, self._queues, self._wait = waiting, queues, wait
-
-    def popleft(self) -> Token:
-        """A token of any of them."""
-        return super().popleft() if super().__len__() else self._first()
-
-    def _first(self) -> Token:
-        self._waiting.until(lambda: any(map(len, self._queues)), self._wait)
-        return next(queue for queue in self._queues if len(queue)).popleft()
-
-    def fill(self, tokens: int) -> None:
-        while super().__len__() < tokens:
-            super().append(self._first())
-
-    def append(self, token: Token) -> None:
-        """A token from this site goes into the first, which is its own."""
-        self._queues[0].append(token)
-
-    def __len__(self) -> int:
-        """Tokens that could be taken now."""
-        return super().__len__() + sum(map(len, self._queues))
-
-
-class Ends:
-    """The versions of a state that lives elsewhere, as the rounds there ended with them."""
-
-    def __init__(self, site: Site, arriving: Arriving, lag: int) -> None:
-        self._site, self._arriving = site, arriving
-        self._ends: deque[State] = deque(maxlen=lag + 1)
-        self._rounds = -1  # rounds whose end has come; before them, version 0
-
-    def take(self) -> Token:
-        """The version at the end of round r - 1 - lag."""
-        while self._rounds < self._site.rounds:
-            state = self._arriving.popleft()[0]
-            if self._rounds < 0:
-                self._ends.extend([state] * (self._ends.maxlen or 1))
-            else:
-                self._ends.append(self._ends[-1] if state is None else state)
-            self._rounds += 1
-        return self._ends[0], self._ends[0].clock
-
-
-class Pacing:
-    """The versions that pace: all firings that one of them paces see the same."""
-
-    def __init__(self, site: Site, arriving: Arriving) -> None:
-        self._site, self._arriving = site, arriving
-        self._at: Position = ()
-        self._token: Token = nothing()
-
-    def take(self) -> Token:
-        """The version that this part of the program is paced by."""
-        if self._at != self._site.at:
-            state = self._arriving.popleft()[0]
-            self._at, self._token = self._site.at, (state, state.clock)
-        return self._token
-
-
-class Newest:
-    """The newest version that has come of a state that lives elsewhere."""
-
-    def __init__(self, arriving: Arriving) -> None:
-        self._arriving = arriving
-        self._state: State | None = None
-
-    def take(self) -> Token:
-        """Whatever is newest; the first is waited for."""
-        while self._state is None or len(self._arriving):
-            state = self._arriving.popleft()[0]
-            self._state = state or self._state
-        return self._state, self._state.clock
 
 
 class SiteHome(Home):
@@ -179,6 +36,9 @@ class SiteHome(Home):
         self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
+        self._arriving: list[Arriving] = []
+        self._free = free_sites(checked, layout)
+        self.firings_elsewhere: list[Queue] = []  # what is heard of nodes that fire when they can
         self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
 
     def begin(self) -> None:
@@ -201,15 +61,28 @@ class SiteHome(Home):
         wait = self.waiting.on_input(
             key_of(edge.to.node, lane[2]), lane_name(edge, *lane), receiver
         )
-        return Arriving(self.waiting, receiver, wait, tokens)
+        self._arriving.append(Arriving(self.waiting, receiver, wait, tokens))
+        return self._arriving[-1]
+
+    def take_no_more(self) -> None:
+        """This site has ended before others, that may still have to give it tokens: they must not wait for it."""
+        self._exchange.serve(self._discard)
+        self._discard()
+
+    def _discard(self) -> None:
+        for arriving in self._arriving:
+            for _ in arriving.arrived():
+                pass
 
     def giving(self, edge: Edge, lane: Lane) -> Queue:
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
         who = key_of(edge.sources[lane[0]].node, lane[1])
         wait = self.waiting.on_output(who, lane_name(edge, *lane), sender)
-        kind = LeavingOrLost if edge.when_full == "drop_oldest" else Leaving
-        return kind(self.waiting, sender, wait)
+        if edge.when_full == "drop_oldest":
+            capacity = self._checked.program.capacity[edge.to]
+            return LeavingOrLost(self.waiting, sender, wait, capacity)
+        return Leaving(self.waiting, sender, wait)
 
     def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
         wait = self.waiting.on_input(key_of(edge.to.node, replica), f"any of {edge}")
@@ -224,14 +97,23 @@ class SiteHome(Home):
     def _new_view(self, edge: Edge, replica: int) -> Take:
         """An end of each round, or the versions that pace, or the newest."""
         peer = self._layout.where[edge.source.node, 0]
-        receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=_STATES)
+        bound = self._state_bound(edge, replica)
+        receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
         who, name = key_of(edge.to.node, replica), lane_name(edge, 0, 0, replica)
         arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
             return Pacing(self.site, arriving).take
-        if edge.latest:
-            return Newest(arriving).take
-        return Ends(self.site, arriving, edge.lag).take
+        if self._is_newest(edge, replica):
+            return Newest(self.waiting, arriving).take
+        return Ends(self.waiting, self.site, arriving, edge.lag).take
+
+    def _is_newest(self, edge: Edge, replica: int) -> bool:
+        """Sites that fire when they can have no rounds in common with others: no lag can be kept."""
+        ends = {self._layout.where[edge.source.node, 0], self._layout.where[edge.to.node, replica]}
+        return edge.every is None and (edge.latest or not self._free.isdisjoint(ends))
+
+    def _state_bound(self, edge: Edge, replica: int) -> Bound:
+        return Bound(tokens=1) if self._is_newest(edge, replica) else _STATES
 
     def readers(self, edge: Edge, versions: Versions) -> list[Push]:
         """Each reader elsewhere is sent version 0, and then what each round ended with."""
@@ -239,11 +121,15 @@ class SiteHome(Home):
 
     def _reader(self, edge: Edge, replica: int, versions: Versions) -> Push:
         leaving = self._state_lane(edge, replica)
+        newest = self._is_newest(edge, replica)
         last: list[State | None] = [None]
 
         def push(token: Token) -> None:
             state = token[0]
-            leaving.append((None if state is last[0] else state, START))
+            if state is not last[0]:
+                leaving.append((state, START))
+            elif not newest:
+                leaving.append((None, START))
             last[0] = state
 
         self._beginnings.append(lambda: push((versions.newest(), START)))
@@ -257,28 +143,33 @@ class SiteHome(Home):
         leaving = self._state_lane(edge, replica)
         return lambda: leaving.append((versions.newest(), START))
 
-    def attempts(self, node: str) -> Callable[[], bool]:
-        """What a node that may find too few tokens does elsewhere, turn by turn."""
+    def firings(self, node: str) -> Callable[[], bool]:
+        """Whether a node that may find too few tokens has fired once more elsewhere."""
         peer = self._layout.where[node, 0]
-        receiver = self._exchange.receiver(_attempts_name(node, self.name), peer, bound=_STATES)
+        receiver = self._exchange.receiver(_firings_name(node, self.name), peer, bound=_STATES)
         arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
-        return lambda: bool(arriving.popleft()[0])
+        self.firings_elsewhere.append(arriving)
+        return lambda: next(arriving.arrived(), None) is not None
 
-    def told_attempts(self, node: str) -> list[Push]:
-        """Every site where something is paced by a node here is told of its turns."""
+    def told_firings(self, node: str) -> list[Push]:
+        """Every site where something is paced by a node here is told when it fires."""
         paced = {e.to.node for e in self._checked.graph.edges if e.every and e.source.node == node}
         sites = {site for (name, _), site in self._layout.where.items() if name in paced}
-        return [self._attempts_lane(node, site).append for site in sorted(sites - {self.name})]
+        return [self._firings_lane(node, site).append for site in sorted(sites - {self.name})]
 
-    def _attempts_lane(self, node: str, site: str) -> Leaving:
-        sender = self._exchange.sender(_attempts_name(node, site), site, bound=_STATES)
+    def _firings_lane(self, node: str, site: str) -> Leaving:
+        sender = self._exchange.sender(_firings_name(node, site), site, bound=_STATES)
         return Leaving(self.waiting, sender, self.waiting.on_telling(node, sender))
 
     def _state_lane(self, edge: Edge, replica: int) -> Leaving:
         peer = self._layout.where[edge.to.node, replica]
-        sender = self._exchange.sender(_state_name(edge, replica), peer, bound=_STATES)
+        bound = self._state_bound(edge, replica)
+        sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
         name = lane_name(edge, 0, 0, replica)
-        return Leaving(self.waiting, sender, self.waiting.on_output(edge.source.node, name, sender))
+        wait = self.waiting.on_output(edge.source.node, name, sender)
+        if self._is_newest(edge, replica):
+            return LeavingOrLost(self.waiting, sender, wait, capacity=1)
+        return Leaving(self.waiting, sender, wait)
 
     def _elsewhere(self, edge: Edge) -> list[int]:
         replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
@@ -301,5 +192,5 @@ def _state_name(edge: Edge, replica: int) -> str:
     return f"{edge.to}#{replica}"
 
 
-def _attempts_name(node: str, site: str) -> str:
+def _firings_name(node: str, site: str) -> str:
     return f"{node}?{site}"

@@ -21,6 +21,10 @@ class Ledger:
         """What a site told: pairs of a position and a count."""
         self._open += [(tuple(position), Count(*count)) for position, count in entries]
 
+    def add_settled(self, entries: Iterable[Any]) -> None:
+        """What counts wherever the run is cut."""
+        self.settled = _sum([self.settled, *(Count(*count) for _, count in entries)])
+
     def settle(self, rounds: int) -> None:
         """Sum up what was done in the rounds before this one."""
         done = [count for position, count in self._open if position[0] < rounds]

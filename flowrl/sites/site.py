@@ -19,6 +19,7 @@ from flowrl.engine.walk import Until, Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
 from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
+from flowrl.sites.free import free_sites
 from flowrl.sites.home import SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.recall import Recall
@@ -48,6 +49,8 @@ class SiteWalk(Walk):
         self._stop: Position | None = None
         self._leave = False  # at once, whatever is going on
         self._asked_states = False
+        self._free = name in free_sites(checked, layout)
+        self._halted = False  # a free site ends after the firing that it is in
         self._walking = False
         self._told: list[Told] = []
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
@@ -60,8 +63,12 @@ class SiteWalk(Walk):
         self._recalls = [
             Recall(checked, self.wired, r) for r in self.wired.all() if r.role == "learner"
         ]
-        self._starves = Cuts(checked, checked.graph.limits).learner_starves
-        self._paced_learners = [r for r in self._recalls if not r.fires_in_rounds]
+        self._keeping = (
+            [] if self._free else self._recalls
+        )  # what a free site has done counts whole
+        cuts = Cuts(checked, checked.graph.limits)
+        self._starves, self._warm_rounds = cuts.learner_starves, cuts.warm_rounds
+        self._paced_learners = [r for r in self._keeping if not r.fires_in_rounds]
         for runner in self.wired.all():
             if runner.role == "collector" or runner.key == self.first_learner:
                 runner.on_count = self._counted
@@ -74,10 +81,12 @@ class SiteWalk(Walk):
             word, *values = self._down.take()[0]
             if word == "grant":
                 self._granted, settled = values
-                for recall in self._recalls:
+                for recall in self._keeping:
                     recall.settle(settled)
             elif word == "stop":
                 self._stop = tuple(values)
+            elif word == "halt":
+                self._halted = self._free
             elif word == "states":
                 self._asked_states = True
             elif word == "leave":
@@ -87,7 +96,11 @@ class SiteWalk(Walk):
 
     def _check(self) -> None:
         """Past the cut, what a site would wait for may never come; unless it answers a call."""
-        if not self._walking or self._stop is None or self._home.waiting.serves:
+        if not self._walking or self._home.waiting.serves:
+            return
+        if self._halted:
+            raise Stopped
+        if self._fires_freely or self._stop is None:
             return
         if not includes(self._stop, self.here()):
             raise Stopped
@@ -103,6 +116,9 @@ class SiteWalk(Walk):
     def before_round(self) -> Until | None:
         """Wait for the grant; find out whether this round is the last."""
         self.exchange.drain()
+        if self._fires_freely:
+            self._wait_for_tokens()
+            return None
         rounds = self.site.rounds
         if not self._may_begin():
             self.tell()
@@ -113,6 +129,23 @@ class SiteWalk(Walk):
         if rounds > stop[0]:
             raise Stopped
         return self._until(stop) if len(stop) > 1 else None
+
+    @property
+    def _fires_freely(self) -> bool:
+        """Whether its rounds are its own: the phases of a warm-up are those of all."""
+        return self._free and self.site.rounds >= self._warm_rounds
+
+    def _wait_for_tokens(self) -> None:
+        """A round in which nothing can fire is not begun."""
+        runners = [r for name in self.program.round.order for r in self.wired.runners.get(name, ())]
+        heard = self._home.firings_elsewhere
+
+        def can_fire() -> bool:
+            return any(map(len, heard)) or any(runner.ready() for runner in runners)
+
+        if not can_fire():
+            self.tell()
+            self._home.waiting.idle(can_fire)
 
     def _until(self, stop: Position) -> Until | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
@@ -127,14 +160,16 @@ class SiteWalk(Walk):
         return rounds < self._granted or (stop is not None and rounds > stop[0])
 
     def after_round(self, warm_up: bool) -> None:
-        for recall in self._recalls:
+        for recall in self._keeping:
             recall.after_round()
         if time.perf_counter() - self._told_s > TELL_EVERY_S:
             self.tell()
-        if self._stop is not None and self.site.rounds > self._stop[0]:
+        if self._stop is not None and self.site.rounds > self._stop[0] and not self._fires_freely:
             raise Stopped
 
     def after_firing(self) -> None:
+        if self._halted:
+            raise Stopped
         for recall in self._paced_learners:
             recall.after_firing()
         self._end_at_verdict()
@@ -149,7 +184,7 @@ class SiteWalk(Walk):
             raise Stopped
 
     def after_iteration(self, learner: Runner) -> None:
-        for recall in self._recalls:
+        for recall in self._keeping:
             if recall.learner is learner:
                 recall.after_iteration()
         self._end_at_verdict()
@@ -182,6 +217,8 @@ class SiteWalk(Walk):
 
     def states_at(self, cut: Position) -> dict[str, State]:
         """The learners' states at the cut."""
+        if self._free:
+            return {key: s for recall in self._recalls for key, s in recall.states().items()}
         return {key: s for recall in self._recalls for key, s in recall.at(cut).items()}
 
     # the life of a site
@@ -200,6 +237,8 @@ class SiteWalk(Walk):
             if self._leave:
                 return
         self._walking = False
+        if self._free:
+            self._home.take_no_more()
         self.tell()
         self.say("stopped")
         self._tell_states()

@@ -96,12 +96,12 @@ class Waiting:
             with self._told(wait):
                 self.exchange.wait(lane, WAIT_S)
 
-    def until(self, condition: Callable[[], bool], wait: Wait) -> None:
-        """Until some lane has brought this about."""
+    def until(self, condition: Callable[[], bool], wait: Wait, *lanes: Receiver) -> None:
+        """Until some of these lanes have brought this about."""
         if not condition():
             self.check()
             with self._told(wait):
-                self.exchange.wait_until(condition, (), WAIT_S)
+                self.exchange.wait_until(condition, lanes, WAIT_S)
 
     def idle(self, condition: Callable[[], bool], kind: Kind = "idle") -> None:
         """Until the coordinator has brought this about."""

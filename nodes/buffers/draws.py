@@ -41,3 +41,10 @@ def too_few(node: str, wanted: int, held: int) -> ValueError:
         f"{node}: a batch takes {wanted} rows, {held} are held; "
         "push more first (in a graph: a longer warm-up)"
     )
+
+
+def joined(parts: list[dict[str, Array]]) -> dict[str, Array]:
+    """The rows of all, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

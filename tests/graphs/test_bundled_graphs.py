@@ -15,6 +15,7 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_ppo": range(10),
     "cartpole_dqn_rnd": range(3),
     "cartpole_dqn_demos": range(3),
+    "cartpole_dqn_per": range(5),
 }
 CASES = [(graph, seed) for graph, seeds in SOLVED.items() for seed in seeds]
 
@@ -40,7 +41,7 @@ def test_a_bundled_graph_repeats_itself_bit_for_bit(
     assert metrics[0] == metrics[1]
 
 
-@pytest.mark.parametrize("name", ["cartpole_dqn_rnd", "cartpole_dqn_demos"])
+@pytest.mark.parametrize("name", ["cartpole_dqn_rnd", "cartpole_dqn_demos", "cartpole_dqn_per"])
 def test_the_edits_that_users_come_for_take_at_most_six_lines(name: str) -> None:
     lines = (graphs_folder() / f"{name}.yaml").read_text().splitlines()
     assert lines[0] == "extends: cartpole_dqn"

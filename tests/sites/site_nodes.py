@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -95,3 +97,35 @@ class Slow(Node):
     def fire(self, data: Batch) -> Batch:
         np.sort(np.arange(self.config.work)[::-1])
         return data
+
+
+class Dripping(Node):
+    """A collector that gives a token now and then."""
+
+    role = "collector"
+    data = Out("samples")
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        return Facts(outs={"data": TABLE}, env_steps=1)
+
+    def fire(self) -> Batch:
+        threading.Event().wait(0.05)
+        self.ctx.count(env_steps=1)
+        return table(0)
+
+
+class Timed(Learner):
+    """Tells how much CPU its thread has used."""
+
+    def fire(self, data: Batch) -> str:
+        self.ctx.metrics({"cpu_s": time.thread_time()})
+        return super().fire(data)
+
+
+class Sleepy(Learner):
+    """Is slow, and uses no CPU for that."""
+
+    def fire(self, data: Batch) -> str:
+        threading.Event().wait(0.05)
+        return super().fire(data)

@@ -33,12 +33,15 @@ def outcome(folder: Path, graph: str, placement: str, **run: Any) -> dict[str, A
     }
 
 
+@pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
 @pytest.mark.parametrize("placement", ["threads", "processes", MIXED])
-def test_a_placement_cannot_be_seen_in_the_result(placement: str, tmp_path: Path) -> None:
+def test_a_placement_cannot_be_seen_in_the_result(
+    graph: str, placement: str, tmp_path: Path
+) -> None:
     run = {"seed": 4, "train_iters": 100}
-    serial = outcome(tmp_path / "a", "cartpole_dqn", "serial", **run)
+    serial = outcome(tmp_path / "a", graph, "serial", **run)
     assert serial["train_iters"] == 100
-    assert outcome(tmp_path / "b", "cartpole_dqn", placement, **run) == serial
+    assert outcome(tmp_path / "b", graph, placement, **run) == serial
 
 
 @pytest.mark.slow

@@ -1,0 +1,78 @@
+"""How an instance here sees the state of a node that lives on another site."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from flowrl.engine.runner import Site
+from flowrl.engine.streams import Token, nothing
+from flowrl.sites.queues import Arriving
+from flowrl.sites.waiting import Waiting
+from flowrl.state import State
+
+
+class Ends:
+    """The versions of a state that lives elsewhere, as the rounds there ended with them."""
+
+    def __init__(self, waiting: Waiting, site: Site, arriving: Arriving, lag: int) -> None:
+        self._site, self._arriving = site, arriving
+        self._ends: deque[State] = deque(maxlen=lag + 1)
+        self._rounds = -1  # rounds whose end has come; before them, version 0
+        waiting.exchange.serve(self._take_in)
+
+    def take(self) -> Token:
+        """The version at the end of round r - 1 - lag."""
+        self._take_in()
+        self._arriving.wait_until(self._is_here)
+        return self._ends[0], self._ends[0].clock
+
+    def _is_here(self) -> bool:
+        return self._rounds >= self._site.rounds
+
+    def _take_in(self) -> None:
+        """Whenever something comes: where a reader does not fire for many rounds, its source must not wait for it."""
+        while not self._is_here() and len(self._arriving):
+            state = self._arriving.popleft()[0]
+            if self._rounds < 0:
+                self._ends.extend([state] * (self._ends.maxlen or 1))
+            else:
+                self._ends.append(self._ends[-1] if state is None else state)
+            self._rounds += 1
+
+
+class Pacing:
+    """The versions that pace: all firings that one of them paces see the same."""
+
+    def __init__(self, site: Site, arriving: Arriving) -> None:
+        self._site, self._arriving = site, arriving
+        self._token: Token = nothing()
+        self._version = -1
+
+    def take(self) -> Token:
+        """The version that this part of the program is paced by: others came for firings that were left out."""
+        paced_by = self._site.at[-2] + 1
+        while self._version < paced_by:
+            state = self._arriving.popleft()[0]
+            self._version, self._token = state.version, (state, state.clock)
+        return self._token
+
+
+class Newest:
+    """The newest version that has come of a state that lives elsewhere."""
+
+    def __init__(self, waiting: Waiting, arriving: Arriving) -> None:
+        self._arriving, self._exchange = arriving, waiting.exchange
+        self._state: State | None = None
+        waiting.exchange.serve(self._take_in)
+
+    def take(self) -> Token:
+        """Whatever is newest; the first is waited for."""
+        self._exchange.drain()
+        self._take_in()
+        self._arriving.wait_until(lambda: self._state is not None)
+        assert self._state is not None
+        return self._state, self._state.clock
+
+    def _take_in(self) -> None:
+        for state, _ in self._arriving.arrived():
+            self._state = state

@@ -1,0 +1,270 @@
+"""The advanced replay buffer: prioritised draws, and rows that leave when they are stale or used up."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from flowrl.batch import Array, Batch, Column, Schema, row_bytes
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.buffers.capacity import PATTERN
+from flowrl.nodes.buffers.demonstrations import Demonstrations
+from flowrl.nodes.buffers.described import sound_size, table_schema
+from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
+from flowrl.nodes.buffers.prioritised_rows import NOTES, PrioritisedRows
+from flowrl.nodes.buffers.strata import importance
+from flowrl.nodes.policies.schedule import linear
+from flowrl.ports import In, Out
+
+NOTED_BYTES = sum(np.dtype(dtype).itemsize for dtype in NOTES.values())
+DRAWN_BYTES = 10  # of a place: its weight, and its part of the sums above
+BOOKKEEPING: Schema = {
+    "row_id": Column("int64"),
+    "priority": Column("float32"),
+    "use": Column("int32"),
+    "age_iters": Column("int32"),
+    "pushed_steps": Column("int64"),
+}
+
+
+def _no_priorities() -> Batch:
+    return Batch({"priority": np.empty(0, np.float32)})
+
+
+class AdvancedReplayBuffer(Node):
+    """Prioritised experience replay (Schaul et al. 2016).
+
+    A round's batches are drawn together, from the priorities that came back for the round before.
+    """
+
+    data = In("samples")
+    demos = In("samples", optional=True, about="kept for ever, beside the agent's rows")
+    priorities = In(
+        "priorities",
+        rate="updates_per_push",
+        optional=True,
+        initial=_no_priorities,
+        about="of the batches of the round before, in their order",
+    )
+    batches = Out("samples", rate="updates_per_push")
+
+    class Config(BaseConfig):
+        size: int = param(20_000, "rows that are kept; newer ones replace the oldest", ge=1)
+        size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
+        batch_size: int = param(64, "rows in each batch", ge=1)
+        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
+        priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
+        alpha: float = param(0.6, "how much priorities count; 0: draws are uniform", ge=0, le=10)
+        beta: float = param(0.4, "how much `weight` corrects for that in the beginning", ge=0, le=1)
+        beta_iters: int = param(100_000, "train iterations until it corrects for all of it", ge=1)
+        priority_least: float = param(1e-5, "is added to each priority: all are drawn", gt=0)
+        max_use: int | None = param(None, "a row leaves when it was drawn so often", ge=1)
+        max_staleness_iters: int | None = param(None, "a row leaves when it is older", ge=0)
+        demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
+        bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
+        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """Memory, the rows it must have first, and the columns: those of the data, and weights."""
+        if config.max_use is not None and config.replace:
+            raise Unsound(
+                "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
+            )
+        schema, with_demos = table_schema(known), "demos" in known.inputs
+        bytes_of_row = row_bytes(schema) + NOTED_BYTES
+        size = sound_size(config, bytes_of_row)
+        more = dict(BOOKKEEPING) if config.bookkeeping else {}
+        more |= {"is_demo": Column("bool")} if with_demos else {}
+        needs = {"demos": schema, "priorities": {"priority": Column("float32")}}
+        return Facts(
+            outs={"batches": {**schema, "weight": Column("float32"), **more}},
+            rows={"batches": config.batch_size},
+            needs={port: need for port, need in needs.items() if port in known.inputs},
+            needs_rows={"data": (config.batch_size, "batch_size")},
+            memory_bytes=size * (bytes_of_row + DRAWN_BYTES),
+        )
+
+    def setup(self) -> None:
+        """The rows with their priorities, and the batches whose priorities are still to come."""
+        c = self.config
+        self._rows = PrioritisedRows(c.size, c.size_bytes, c.priority, c.alpha)
+        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._draw = Draw(self.ctx.rng("sample"), c.replace)
+        self._awaits = "priorities" in self.ctx.inputs
+        self._drawn: deque[Array] = deque()  # numbers of the rows, a batch each
+        self._last = np.empty(0, np.int64)  # places of the newest draw
+        self._pushes = self._pushed = self._sampled = self._late = 0
+
+    def fire(
+        self, data: Batch, demos: Batch | None, priorities: list[Batch] | Batch | None
+    ) -> list[Batch]:
+        """Take the priorities of the round before, keep what came, draw this round's batches."""
+        for token in [priorities] if isinstance(priorities, Batch) else priorities or ():
+            if len(token):
+                self.update(token["priority"])
+        self.push(data)
+        if demos is not None:
+            self.push_demos(demos)
+        if not self.ctx.wants("batches"):
+            return []
+        batches = self._batches(self.config.updates_per_push, self.config.batch_size)
+        if self._pushes % self.config.log_every_pushes == 0:
+            self.ctx.metrics(self._metrics())
+        return batches
+
+    @property
+    def count(self) -> int:
+        """The agent's rows that can be drawn."""
+        return self._rows.live
+
+    def push(self, data: Batch) -> None:
+        """Keep these rows, with the highest priority so far: each is seen soon."""
+        now = self.ctx.clock.total
+        self._rows.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
+        self._pushes += 1
+        self._pushed += len(data)
+
+    def push_demos(self, demos: Batch) -> None:
+        """Keep these demonstrations for ever."""
+        self._demos.push(demos)
+
+    def sample(self, batch_size: int | None = None) -> Batch:
+        """By hand: one batch."""
+        return self._batches(1, batch_size or self.config.batch_size)[0]
+
+    def update(self, priorities: Array, row_id: Array | None = None) -> None:
+        """Priorities of the oldest batch that has none yet, or of the rows with these numbers.
+
+        Rows that have left meanwhile are counted (`late_rows`), demonstrations are passed over.
+        """
+        if row_id is None and not self._drawn:
+            raise ValueError(f"{self.ctx.key}: priorities came of a batch that was never drawn")
+        numbers = self._drawn.popleft() if row_id is None else row_id
+        priorities = _sound(self.ctx.key, priorities, len(numbers))
+        if len(numbers) and numbers.max() >= self._rows.ring.written:
+            raise ValueError(f"{self.ctx.key}: there never was a row {numbers.max()}")
+        known = numbers >= 0
+        self._late += self._rows.update(
+            numbers[known], priorities[known] + self.config.priority_least
+        )
+
+    def clear(self) -> None:
+        """Forget the agent's rows; demonstrations stay."""
+        self._rows.clear()
+
+    def _batches(self, batches: int, batch_size: int) -> list[Batch]:
+        if self.config.max_staleness_iters is not None:
+            oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
+            self._rows.remove_collected_before(oldest)
+        demo_rows = self._demos.rows(batch_size)
+        agent_rows = batch_size - demo_rows
+        together = self.config.replace  # without: what a batch uses up is not in the next one
+        draws = [(batches, agent_rows)] if together else [(1, agent_rows)] * batches
+        columns = joined([self._drawn_columns(*draw) for draw in draws])
+        if demo_rows:
+            fill = dict.fromkeys(BOOKKEEPING, 0) | {"weight": 1, "row_id": -1}
+            columns = self._demos.join(columns, batches, demo_rows, self._draw, **fill)
+        self._await(columns["row_id"].reshape(batches, -1))
+        if not self.config.bookkeeping:
+            del columns["row_id"]
+        self._sampled += batches * batch_size
+        return cut(columns, batches, batch_size)
+
+    def _drawn_columns(self, batches: int, rows: int) -> dict[str, Array]:
+        """The rows of some batches, their weights, and what is known of them."""
+        held = self._rows
+        if held.live < max(1, rows):
+            raise too_few(self.ctx.key, rows, held.live)
+        if self.config.replace:
+            places = held.priorities.draw(self._draw.rng, batches, rows)
+        else:
+            places = held.priorities.draw_distinct(self._draw.rng, rows)
+        now = self.ctx.clock.total.train_iters
+        beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
+        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        told = {"weight": weight, "row_id": held.ring.numbers_of(places)}
+        columns = {**held.ring.take(places), **told, **self._noted(places)}
+        held.use(places, self.config.max_use)
+        self._last = places
+        return columns
+
+    def _noted(self, places: Array) -> dict[str, Array]:
+        if not self.config.bookkeeping:
+            return {}
+        notes = self._rows.ring.notes
+        age = self.ctx.clock.total.train_iters - notes["train_iters"][places]
+        return {
+            "priority": notes["priority"][places],
+            "use": notes["use"][places],
+            "age_iters": age.astype(np.int32),
+            "pushed_steps": notes["env_steps"][places],
+        }
+
+    def _await(self, numbers: Array) -> None:
+        """Remember whose priorities come next; without an edge for them, of the newest draw."""
+        if not self._awaits:
+            self._drawn.clear()
+        self._drawn.extend(numbers)
+
+    def _metrics(self) -> dict[str, float]:
+        notes = self._rows.ring.notes
+        now = self.ctx.clock.total.train_iters
+        of_drawn = {
+            "use": notes["use"][self._last],
+            "priority": notes["priority"][self._last],
+            "age_iters": now - notes["train_iters"][self._last],
+        }
+        return {
+            "rows": self.count,
+            "pushed_rows": self._pushed,
+            "sampled_rows": self._sampled,
+            "removed_rows": self._rows.removed,
+            "late_rows": self._late,
+            **{f"{name}_mean": float(drawn.mean()) for name, drawn in of_drawn.items()},
+            **{f"{name}_min": float(drawn.min()) for name, drawn in of_drawn.items()},
+            **{f"{name}_max": float(drawn.max()) for name, drawn in of_drawn.items()},
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next batch depends on."""
+        return {
+            "rows": self._rows.state_dict(),
+            "demos": self._demos.state_dict(),
+            "drawn": list(self._drawn),
+            "last": self._last,
+            "counters": (self._pushes, self._pushed, self._sampled, self._late),
+            "rng": self._draw.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._rows.load_state_dict(state["rows"])
+        self._demos.load_state_dict(state["demos"])
+        self._drawn = deque(state["drawn"])
+        self._last = state["last"]
+        self._pushes, self._pushed, self._sampled, self._late = state["counters"]
+        self._draw.rng.bit_generator.state = state["rng"]
+
+
+def _sound(whose: str, priorities: Array, rows: int) -> Array:
+    """Priorities as they may be: one a row, finite, not below zero."""
+    found = np.asarray(priorities, np.float64)
+    if found.shape != (rows,):
+        raise ValueError(
+            f"{whose}: priorities of shape {found.shape} came for a batch of {rows} rows; "
+            "give one for each row"
+        )
+    wrong = ~(np.isfinite(found) & (found >= 0))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"{whose}: the priority of row {row} is {found[row]}; priorities are finite and from 0"
+        )
+    return found

@@ -1,0 +1,88 @@
+"""What numpy is too slow for, compiled by numba: imported only where numba is installed and pays.
+
+Each kernel does, addition by addition, what its numpy half in `sum_tree` does. What was compiled is
+cached beside this file (or where NUMBA_CACHE_DIR says), so a machine compiles it once.
+"""
+
+from __future__ import annotations
+
+import numba
+
+from flowrl.batch import Array
+
+FAN = 8
+BELOW = 1 - 2.0**-53
+SET = "void(float64[::1], int64[::1], int64[::1], float64[::1])"
+FILL = "void(float64[::1], int64[::1], int64, int64, float64)"
+FIND = "void(float64[::1], int64[::1], float64[::1], int64[::1])"
+
+
+@numba.njit([SET], cache=True)  # type: ignore[untyped-decorator]
+def set_weights(nodes: Array, starts: Array, places: Array, weights: Array) -> None:
+    """Weights to places, and the sums above them."""
+    for i in range(len(places)):
+        nodes[places[i]] = weights[i]
+    shift = 1
+    for level in range(len(starts) - 1):
+        start, above = starts[level], starts[level + 1]
+        shift *= FAN
+        last = -1
+        for i in range(len(places)):
+            parent = places[i] // shift
+            if parent == last:
+                continue
+            last = parent
+            first = start + parent * FAN
+            total = nodes[first]
+            for k in range(1, FAN):
+                total += nodes[first + k]
+            nodes[above + parent] = total
+
+
+@numba.njit([FILL], cache=True)  # type: ignore[untyped-decorator]
+def fill_weights(nodes: Array, starts: Array, start: int, stop: int, weight: float) -> None:
+    """One weight to neighbouring places, and the sums above them."""
+    for place in range(start, stop):
+        nodes[place] = weight
+    for level in range(len(starts) - 1):
+        below, above = starts[level], starts[level + 1]
+        start = start // FAN
+        stop = (stop + FAN - 1) // FAN
+        for parent in range(start, stop):
+            first = below + parent * FAN
+            total = nodes[first]
+            for k in range(1, FAN):
+                total += nodes[first + k]
+            nodes[above + parent] = total
+
+
+@numba.njit([FIND], cache=True)  # type: ignore[untyped-decorator]
+def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> None:
+    """From the root down: the child in which a mass falls; `masses` is used up.
+
+    All draws go down a level together and without branches, so a processor works at many at once.
+    """
+    places[:] = 0
+    for level in range(len(starts) - 1, -1, -1):
+        for i in range(len(masses)):
+            first = starts[level] + places[i] * FAN
+            s0 = nodes[first]
+            s1 = s0 + nodes[first + 1]
+            s2 = s1 + nodes[first + 2]
+            s3 = s2 + nodes[first + 3]
+            s4 = s3 + nodes[first + 4]
+            s5 = s4 + nodes[first + 5]
+            s6 = s5 + nodes[first + 6]
+            s7 = s6 + nodes[first + 7]
+            mass = min(masses[i], s7 * BELOW)
+            child = (s0 <= mass) + (s1 <= mass) + (s2 <= mass) + (s3 <= mass)
+            child += (s4 <= mass) + (s5 <= mass) + (s6 <= mass)
+            before = s0 if s0 <= mass else 0.0
+            before = s1 if s1 <= mass else before
+            before = s2 if s2 <= mass else before
+            before = s3 if s3 <= mass else before
+            before = s4 if s4 <= mass else before
+            before = s5 if s5 <= mass else before
+            before = s6 if s6 <= mass else before
+            masses[i] = mass - before
+            places[i] = places[i] * FAN + child

@@ -1,0 +1,109 @@
+"""Rows with priorities: a ring, what draws from it, and rows that leave before they are overwritten."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.nodes.buffers.proportional import Proportional
+from flowrl.nodes.buffers.ranked import Ranked
+from flowrl.nodes.buffers.ring import Ring
+
+KINDS: Mapping[str, type[Proportional] | type[Ranked]] = {
+    "proportional": Proportional,
+    "rank": Ranked,
+}
+NOTES = {"train_iters": "int32", "env_steps": "int64", "use": "int32", "priority": "float32"}
+
+
+class PrioritisedRows:
+    """A new row has the highest priority that any row ever had."""
+
+    def __init__(self, size: int, size_bytes: str | None, kind: str, alpha: float) -> None:
+        self.ring = Ring(size, size_bytes, NOTES)
+        self.live = 0  # rows that can be drawn
+        self.removed = 0  # rows that left before they were overwritten
+        self._kind, self._alpha = kind, alpha
+        self._highest = 1.0
+        self._make()
+
+    def push(self, columns: Mapping[str, Array], train_iters: int, env_steps: int) -> None:
+        """Write rows over the oldest."""
+        notes = {"train_iters": train_iters, "env_steps": env_steps, "use": 0}
+        parts = self.ring.push(columns, **notes, priority=self._highest)
+        if self.priorities.size != self.ring.size:
+            self._make()
+        for part in parts:
+            self.live += part.stop - part.start - self.priorities.count(part)
+            self.priorities.fill(part, self._highest)
+
+    def update(self, numbers: Array, priorities: Array) -> int:
+        """Other priorities for the rows of these numbers; gives how many of them have left."""
+        here = self.ring.holds(numbers)
+        places = self.ring.places_of(numbers[here])
+        live = self.priorities.live(places)
+        places, given = places[live], priorities[here][live]
+        if len(places):
+            self.priorities.set(places, given)
+            self.ring.notes["priority"][places] = given
+            self._highest = max(self._highest, float(given.max()))
+        return len(numbers) - len(places)
+
+    def use(self, places: Array, most: int | None) -> None:
+        """These were drawn; those that were drawn `most` times leave."""
+        use = self.ring.notes["use"]
+        np.add.at(use, places, 1)
+        if most is not None:
+            self._remove(places[use[places] >= most])
+
+    def remove_collected_before(self, train_iters: int) -> None:
+        """Rows of older iterations leave; those are the oldest rows."""
+        first, stop = self.ring.written - self.ring.rows, self.ring.written
+        noted = self.ring.notes.get("train_iters", np.empty(0))
+        newer = bisect_left(
+            range(first, stop), train_iters, key=lambda n: noted[self.ring.places_of(n)]
+        )
+        places = self.ring.places_of(np.arange(first, first + newer))
+        self._remove(places[self.priorities.live(places)])
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self.ring.clear()
+        self.priorities.clear()
+        self.live = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows, what is noted of them, and how they are drawn."""
+        return {
+            "ring": self.ring.state_dict(),
+            "priorities": self.priorities.state_dict(self.ring.rows),
+            "counts": (self.live, self.removed),
+            "highest": self._highest,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        if state["ring"]["columns"] and state["ring"]["size"] != self.ring.size:
+            raise ValueError(
+                f"the state is of a buffer of size {state['ring']['size']}; "
+                f"this one's is {self.ring.size}"
+            )
+        self.ring.load_state_dict(state["ring"])
+        self._make()
+        self.priorities.load_state_dict(state["priorities"])
+        self.live, self.removed = state["counts"]
+        self._highest = float(state["highest"])
+
+    def _make(self) -> None:
+        self.priorities = KINDS[self._kind](self.ring.size, self._alpha)
+
+    def _remove(self, places: Array) -> None:
+        places = np.unique(places)
+        if len(places):
+            self.priorities.remove(places)
+            self.live -= len(places)
+            self.removed += len(places)

@@ -1,0 +1,38 @@
+"""Stratified draws, and the weights that correct for drawing some rows more often."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from flowrl.batch import Array
+
+GOLDEN = (5**0.5 - 1) / 2
+
+
+def masses(rng: np.random.Generator, batches: int, rows: int, total: float) -> Array:
+    """Points of [0, total), (batches * rows,): in each batch one in each of `rows` equal parts."""
+    points: Array = order(rows) + rng.random((batches, rows))
+    points *= total / max(rows, 1)
+    return points.reshape(-1)
+
+
+@functools.lru_cache(maxsize=16)
+def order(rows: int) -> Array:
+    """The order of the parts within a batch: any slice of a batch has rows of everywhere.
+
+    In their own order a batch would be sorted by place, and so by age.
+    """
+    parts = np.argsort((np.arange(rows) * GOLDEN) % 1.0, kind="stable").astype(np.float64)
+    parts.flags.writeable = False
+    return parts
+
+
+def importance(chance: Array, held: int, beta: float, rows: int) -> Array:
+    """w_i = (N P(i))^-beta / max_j w_j, the maximum over the batch (section 3.4), (n,) float32."""
+    if not rows:
+        return np.empty(0, np.float32)
+    weights = ((chance * held) ** -beta).reshape(-1, rows)
+    scaled: Array = weights / weights.max(1, keepdims=True)
+    return scaled.reshape(-1).astype(np.float32)

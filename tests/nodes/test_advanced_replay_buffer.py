@@ -1,0 +1,363 @@
+"""The advanced replay buffer: priorities, weights, rows that leave, feedback, bad use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Batch, Column
+from flowrl.context import Context, Metrics
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.advanced_replay_buffer import BOOKKEEPING, AdvancedReplayBuffer
+from flowrl.state import Clock, Count
+
+SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
+PRIORITY = {"priority": Column("float32")}
+both = pytest.mark.parametrize("kind", ["proportional", "rank"])
+either = pytest.mark.parametrize("replace", [True, False])
+
+
+def rows(*values: float) -> Batch:
+    reward = np.array(values, np.float32)
+    return Batch({"obs": np.stack([reward / 2, reward], 1), "reward": reward})
+
+
+def buffer(inputs: tuple[str, ...] = (), **params: Any) -> AdvancedReplayBuffer:
+    known = {"data": SCHEMA, "demos": SCHEMA, "priorities": PRIORITY}
+    context = Context("buffer", inputs={name: known[name] for name in ("data", *inputs)})
+    config = AdvancedReplayBuffer.Config(**params)
+    return AdvancedReplayBuffer(config=config, context=context)
+
+
+def told(*batches: list[float]) -> list[Batch]:
+    return [Batch({"priority": np.array(batch, np.float32)}) for batch in batches]
+
+
+def at(node: AdvancedReplayBuffer, train_iters: int, env_steps: int = 0) -> None:
+    node.ctx.clock = Clock({"learner": Count(env_steps, 0, train_iters)})
+
+
+# priorities
+
+
+@both
+@either
+def test_a_batchs_columns_belong_together(kind: str, replace: bool) -> None:
+    node = buffer(size=50, batch_size=16, priority=kind, replace=replace, bookkeeping=True)
+    node.push(rows(*range(70)))
+    batch = node.sample()
+    assert np.array_equal(batch["obs"], np.stack([batch["reward"] / 2, batch["reward"]], 1))
+    assert batch["reward"].tolist() == batch["row_id"].tolist()  # the k-th row held the number k
+    assert batch["row_id"].min() >= 20
+    assert replace or len(set(batch["row_id"])) == 16
+
+
+def test_weights_are_those_of_the_formula() -> None:
+    """(N P(i))^-beta / max, with P(i) = p^alpha / sum p^alpha; three rows, by hand."""
+    node = buffer(batch_size=30, alpha=0.5, beta=0.4, priority_least=1e-9, bookkeeping=True)
+    node.push(rows(0, 1, 2))
+    node.update(np.array([1.0, 4.0, 16.0]), np.arange(3))
+    batch = node.sample(3)
+    chance = np.array([1.0, 2.0, 4.0]) / 7.0
+    weight = (3 * chance) ** -0.4
+    drawn = batch["row_id"]
+    expected = weight[drawn] / weight[drawn].max()
+    assert batch["weight"] == pytest.approx(expected, rel=1e-6)
+    assert batch["weight"].dtype == np.float32
+
+
+def test_weights_by_rank_are_those_of_the_formula() -> None:
+    node = buffer(batch_size=4, priority="rank", alpha=0.7, beta=0.5, bookkeeping=True)
+    node.push(rows(0, 1, 2, 3))
+    node.update(np.array([5.0, 20.0, 0.0, 10.0]), np.arange(4))
+    batch = node.sample()
+    chance = np.array([3, 1, 4, 2]) ** -0.7
+    weight = (4 * chance / chance.sum()) ** -0.5
+    drawn = batch["row_id"]
+    assert batch["weight"] == pytest.approx(weight[drawn] / weight[drawn].max(), rel=1e-6)
+
+
+def test_the_correction_becomes_whole_with_train_iterations() -> None:
+    node = buffer(batch_size=2, replace=False, alpha=1.0, beta=0.5, beta_iters=100)
+    node.push(rows(0, 1))
+    node.update(np.array([1.0, 4.0]), np.arange(2))
+    for train_iters, beta in ((0, 0.5), (50, 0.75), (100, 1.0), (10**6, 1.0)):
+        at(node, train_iters)
+        assert node.sample()["weight"].min() == pytest.approx(4.0**-beta, rel=1e-4)
+
+
+@both
+def test_new_rows_have_the_highest_priority_that_ever_was(kind: str) -> None:
+    node = buffer(batch_size=3, replace=False, priority=kind, bookkeeping=True)
+    node.push(rows(0))
+    node.update(np.array([7.0]), np.array([0]))
+    node.update(np.array([3.0]), np.array([0]))
+    node.push(rows(1, 2))
+    batch = node.sample()
+    priority = dict(zip(batch["row_id"].tolist(), batch["priority"].tolist(), strict=True))
+    assert priority == pytest.approx({0: 3.0, 1: 7.0, 2: 7.0}, abs=1e-4)
+
+
+def test_a_priority_of_zero_can_still_be_drawn() -> None:
+    node = buffer(batch_size=2, replace=False)
+    node.push(rows(0, 1))
+    node.update(np.zeros(2), np.arange(2))
+    assert node.count == 2
+    assert sorted(node.sample()["reward"]) == [0, 1]
+
+
+def test_overwritten_rows_lose_their_priority_with_their_place() -> None:
+    node = buffer(size=4, batch_size=4, replace=False, bookkeeping=True)
+    node.push(rows(0, 1, 2, 3))
+    node.update(np.array([100.0, 0, 0, 0]), np.arange(4))
+    node.push(rows(4))
+    node.update(np.array([0.5]), np.array([4]))
+    batch = node.sample()
+    assert sorted(batch["row_id"]) == [1, 2, 3, 4]
+    assert batch["priority"].max() == pytest.approx(0.5, abs=1e-4)
+
+
+# the feedback edge
+
+
+def test_priorities_are_those_of_the_round_before_in_the_order_of_its_batches() -> None:
+    node = buffer(("priorities",), batch_size=3, updates_per_push=2, bookkeeping=True)
+    first = node.fire(rows(0, 1, 2, 3), None, told([], []))
+    node.fire(rows(4), None, told([1, 2, 3], [4, 5, 6]))
+    known = node._rows.ring.notes["priority"]
+    of_row: dict[int, float] = {}
+    for batch, gave in zip(first, ([1, 2, 3], [4, 5, 6]), strict=True):
+        of_row |= dict(zip(batch["row_id"].tolist(), gave, strict=True))
+    for row, priority in of_row.items():
+        assert known[row] == pytest.approx(priority, abs=1e-4)
+    assert known[4] == pytest.approx(6, abs=1e-4)  # updated before the push: the highest
+
+
+def test_a_warm_up_without_batches_awaits_no_priorities() -> None:
+    node = buffer(("priorities",), batch_size=2)
+    node.ctx.wanted = frozenset()
+    assert node.fire(rows(0, 1), None, None) == []
+    node.ctx.wanted = None
+    node.fire(rows(2), None, told([]))
+    node.fire(rows(3), None, told([1, 1]))
+    assert len(node._drawn) == 1
+
+
+def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
+    node = buffer(batch_size=2)
+    node.push(rows(0, 1))
+    for _ in range(5):
+        node.sample()
+    assert len(node._drawn) == 1
+
+
+def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
+    node = buffer(size=4, batch_size=4, log_every_pushes=2)
+    node.push(rows(0, 1, 2, 3))
+    node.push(rows(4, 5))
+    before = node._rows.priorities.tree.weights.copy()
+    node.update(np.array([9.0, 9.0]), np.array([0, 1]))
+    assert np.array_equal(node._rows.priorities.tree.weights, before)
+    assert node._late == 2
+    node.clear()
+    node.update(np.array([9.0]), np.array([5]))
+    assert node._late == 3
+
+
+@pytest.mark.parametrize(
+    ("priorities", "message"),
+    [
+        ([1.0, np.nan], "the priority of row 1 is nan; priorities are finite and from 0"),
+        ([-0.5, 1.0], "the priority of row 0 is -0.5"),
+        ([np.inf, 1.0], "the priority of row 0 is inf"),
+        ([1.0], r"priorities of shape \(1,\) came for a batch of 2 rows"),
+    ],
+)
+def test_priorities_that_cannot_be_are_refused(priorities: list[float], message: str) -> None:
+    node = buffer(batch_size=2)
+    node.push(rows(0, 1))
+    node.sample()
+    before = node._rows.priorities.tree.weights.copy()
+    with pytest.raises(ValueError, match="buffer: " + message):
+        node.update(np.array(priorities))
+    assert np.array_equal(node._rows.priorities.tree.weights, before)
+
+
+def test_rows_that_never_were_are_refused() -> None:
+    node = buffer()
+    node.push(rows(0, 1))
+    with pytest.raises(ValueError, match="there never was a row 2"):
+        node.update(np.ones(2), np.array([1, 2]))
+    with pytest.raises(ValueError, match="priorities came of a batch that was never drawn"):
+        node.update(np.ones(2))
+
+
+# rows that leave
+
+
+@both
+def test_a_row_leaves_when_it_was_used_up(kind: str) -> None:
+    node = buffer(batch_size=4, max_use=3, replace=False, priority=kind)
+    node.push(rows(*range(8)))
+    drawn: list[int] = []
+    while node.count >= 4:
+        drawn += node.sample()["reward"].astype(int).tolist()
+    counts = np.bincount(drawn, minlength=8)
+    assert counts.max() == 3
+    assert node.count == (counts < 3).sum()
+    with pytest.raises(ValueError, match=rf"a batch takes 4 rows, {node.count} are held"):
+        node.sample()
+
+
+@both
+def test_a_row_leaves_when_it_is_too_old(kind: str) -> None:
+    node = buffer(batch_size=2, max_staleness_iters=10, replace=False, priority=kind)
+    for train_iters, first in ((0, 0), (5, 2), (10, 4)):
+        at(node, train_iters)
+        node.push(rows(first, first + 1))
+    at(node, 15)
+    assert {*node.sample()["reward"], *node.sample()["reward"]} <= {2, 3, 4, 5}
+    assert node.count == 4
+    at(node, 16)
+    assert sorted(node.sample()["reward"]) == [4, 5]
+    assert (node.count, node._rows.removed) == (2, 4)
+
+
+def test_a_place_that_was_left_is_used_again() -> None:
+    node = buffer(size=4, batch_size=4, max_use=1, replace=False)
+    node.push(rows(0, 1, 2, 3))
+    node.sample()
+    assert node.count == 0
+    node.push(rows(4, 5))
+    assert node.count == 2
+    assert sorted(node.sample(2)["reward"]) == [4, 5]
+
+
+def test_removed_rows_do_not_come_back_with_a_priority() -> None:
+    node = buffer(batch_size=2, max_use=1, replace=False)
+    node.push(rows(0, 1, 2, 3))
+    node.sample()
+    node.update(np.array([5.0, 5.0]))
+    assert (node.count, node._late) == (2, 2)
+
+
+# demonstrations, bookkeeping, metrics
+
+
+def test_demonstrations_are_the_last_rows_with_weight_one_and_no_number() -> None:
+    node = buffer(("demos", "priorities"), batch_size=8, demo_share=0.25, bookkeeping=True)
+    (batch,) = node.fire(rows(*range(10)), rows(-1, -2), told([]))
+    assert batch["is_demo"].tolist() == [False] * 6 + [True] * 2
+    assert batch["weight"][6:].tolist() == [1.0, 1.0]
+    assert batch["row_id"][6:].tolist() == [-1, -1]
+    assert set(batch["reward"][6:]) <= {-1, -2}
+    node.fire(rows(10), rows(), told([3.0] * 8))
+    assert node._late == 0
+
+
+def test_what_is_known_of_a_row_comes_with_it() -> None:
+    node = buffer(batch_size=2, bookkeeping=True, replace=False)
+    at(node, 4, env_steps=100)
+    node.push(rows(0))
+    at(node, 9, env_steps=130)
+    node.push(rows(1))
+    node.sample()
+    batch = node.sample()
+    order = np.argsort(batch["row_id"])
+    assert set(BOOKKEEPING) <= set(batch)
+    assert batch["age_iters"][order].tolist() == [5, 0]
+    assert batch["pushed_steps"][order].tolist() == [100, 130]
+    assert batch["use"].tolist() == [1, 1]
+    assert {name: batch.schema[name] for name in BOOKKEEPING} == dict(BOOKKEEPING)
+
+
+def test_metrics_tell_what_went_in_and_out() -> None:
+    node = buffer(size=4, batch_size=2, replace=False, max_use=2, log_every_pushes=3)
+    for k in range(3):
+        at(node, k)
+        node.fire(rows(2 * k, 2 * k + 1), None, None)
+    (metrics,) = [r for r in node.ctx.records if isinstance(r, Metrics)]
+    values = metrics.values
+    assert values["pushed_rows"] == values["sampled_rows"] == 6
+    assert values["rows"] == node.count
+    assert {"removed_rows", "late_rows"} <= set(values)
+    for what in ("use", "priority", "age_iters"):
+        assert values[f"{what}_min"] <= values[f"{what}_mean"] <= values[f"{what}_max"]
+    assert values["use_max"] <= 2
+
+
+# saved states
+
+
+@both
+@either
+def test_a_saved_buffer_draws_the_same_batches(kind: str, replace: bool) -> None:
+    params: dict[str, Any] = {"size": 30, "batch_size": 8, "updates_per_push": 2}
+    params |= {"priority": kind, "replace": replace, "bookkeeping": True}
+    node, copy = buffer(("priorities",), **params), buffer(("priorities",), **params)
+    rng = np.random.default_rng(0)
+    node.fire(rows(*range(40)), None, told([], []))
+    node.fire(rows(41), None, told(*rng.random((2, 8)).tolist()))
+    copy.load_state_dict(node.state_dict())
+    for k in range(3):
+        feedback = told(*rng.random((2, 8)).tolist())
+        pairs = [one.fire(rows(50 + k), None, feedback) for one in (node, copy)]
+        for a, b in zip(*pairs, strict=True):
+            assert all(np.array_equal(a[name], b[name]) for name in a)
+    assert copy._metrics() == node._metrics()
+
+
+def test_an_empty_buffer_is_saved_as_such() -> None:
+    node, copy = buffer(), buffer()
+    copy.push(rows(1))
+    copy.load_state_dict(node.state_dict())
+    assert copy.count == 0
+
+
+def test_a_state_of_another_size_is_refused() -> None:
+    node = buffer(size=80)
+    node.push(rows(1))
+    with pytest.raises(ValueError, match="the state is of a buffer of size 80; this one's is 90"):
+        buffer(size=90).load_state_dict(node.state_dict())
+
+
+def test_the_compiler_cannot_be_seen_in_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    from flowrl.nodes.buffers import sum_tree
+
+    found = []
+    for pays_from in (1, 10**9):
+        monkeypatch.setattr(sum_tree, "COMPILED_FROM", pays_from)
+        node = buffer(("priorities",), size=50, batch_size=16, bookkeeping=True)
+        rng, feedback, drawn = np.random.default_rng(0), told([]), []
+        for k in range(20):
+            (batch,) = node.fire(rows(*range(5 * k, 5 * k + 20)), None, feedback)
+            feedback = told(rng.random(16).tolist())
+            drawn += [batch["row_id"].tobytes(), batch["weight"].tobytes()]
+        found.append(drawn)
+    assert found[0] == found[1]
+
+
+# before the run
+
+
+def describe(known: dict[str, Any], **params: Any) -> Any:
+    config = AdvancedReplayBuffer.Config(**params)
+    return AdvancedReplayBuffer.describe(config, Known(known, {}, frozenset()))
+
+
+def test_it_says_what_it_takes_and_gives() -> None:
+    facts = describe({"data": SCHEMA}, size=100, batch_size=16)
+    assert facts.outs == {"batches": {**SCHEMA, "weight": Column("float32")}}
+    assert facts.needs == {}
+    assert facts.memory_bytes == 100 * (12 + 20 + 10)
+    more = describe({"data": SCHEMA, "demos": SCHEMA, "priorities": PRIORITY}, bookkeeping=True)
+    assert more.needs == {"demos": SCHEMA, "priorities": PRIORITY}
+    assert set(more.outs["batches"]) == {*SCHEMA, "weight", "is_demo", *BOOKKEEPING}
+
+
+def test_a_limited_use_needs_batches_without_repeats() -> None:
+    with pytest.raises(Unsound, match="no batch may hold a row twice; write `replace: false`"):
+        describe({"data": SCHEMA}, max_use=2)

@@ -1,0 +1,111 @@
+"""The sum tree: what it finds, and that numpy and the compiler give the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.nodes.buffers import sum_tree
+from flowrl.nodes.buffers.sum_tree import SumTree
+
+pytest.importorskip("numba")
+both = pytest.mark.parametrize("compiled", [False, True])
+
+
+@both
+def test_a_mass_finds_the_place_in_whose_weight_it_falls(compiled: bool) -> None:
+    tree = SumTree(20, compiled)
+    tree.set(np.array([1, 4, 19]), np.array([2.0, 1.0, 3.0]))
+    masses = np.array([0.0, 1.99, 2.0, 2.99, 3.0, 5.99])
+    assert tree.total == 6.0
+    assert tree.find(masses).tolist() == [1, 1, 4, 4, 19, 19]
+
+
+@both
+def test_what_lies_beyond_the_total_finds_the_last_place_with_a_weight(compiled: bool) -> None:
+    tree = SumTree(100, compiled)
+    tree.set(np.array([3, 70]), np.array([0.1, 0.2]))
+    assert tree.find(np.array([tree.total, 1e9])).tolist() == [70, 70]
+
+
+@both
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 64, 65, 600])
+def test_the_whole_mass_is_shared_out_by_weight(size: int, compiled: bool) -> None:
+    tree = SumTree(size, compiled)
+    weights = np.arange(size) % 3 + 1.0
+    tree.load(weights)
+    masses = np.arange(int(weights.sum())) + 0.5
+    assert np.bincount(tree.find(masses), minlength=size).tolist() == weights.tolist()
+
+
+@both
+def test_of_a_place_that_is_named_twice_the_last_weight_counts(compiled: bool) -> None:
+    tree = SumTree(16, compiled)
+    tree.set(np.array([5, 5]), np.array([1.0, 4.0]))
+    assert tree.weights[5] == tree.total == 4.0
+
+
+@both
+def test_neighbours_are_filled_and_loading_forgets_the_others(compiled: bool) -> None:
+    tree = SumTree(200, compiled)
+    tree.fill(7, 130, 0.5)
+    assert tree.total == 0.5 * 123
+    assert tree.find(np.array([0.0, 61.4])).tolist() == [7, 129]
+    tree.load(np.array([1.0, 2.0]))
+    assert tree.total == 3.0
+    assert np.flatnonzero(tree.weights).tolist() == [0, 1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 1200), st.integers(0, 2**32 - 1))
+def test_the_compiler_cannot_be_seen_in_the_bits(size: int, seed: int) -> None:
+    plain, fast = SumTree(size, False), SumTree(size, True)
+    rng = np.random.default_rng(seed)
+    for _ in range(6):
+        places = rng.integers(size, size=17)
+        weights = rng.random(17) * (rng.random(17) > 0.3) * 10.0 ** rng.integers(-9, 9, 17)
+        start, stop = sorted(rng.integers(size + 1, size=2).tolist())
+        weight = float(rng.random())
+        for tree in (plain, fast):
+            tree.set(places, weights)
+            tree.fill(start, stop, weight)
+        assert plain._nodes.tobytes() == fast._nodes.tobytes()
+        masses = rng.random(50) * plain.total
+        found = plain.find(masses)
+        assert found.tolist() == fast.find(masses).tolist()
+        assert plain.total == 0 or (plain.weights[found] > 0).all()
+
+
+def test_masses_stay_as_they_are() -> None:
+    for compiled in (False, True):
+        tree = SumTree(9, compiled)
+        tree.load(np.ones(9))
+        masses = np.array([0.5, 8.5])
+        tree.find(masses)
+        assert masses.tolist() == [0.5, 8.5]
+
+
+def test_without_the_compiler_large_trees_are_worked_by_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert SumTree(sum_tree.COMPILED_FROM)._fast is not None
+    assert SumTree(sum_tree.COMPILED_FROM - 1)._fast is None
+    monkeypatch.setattr(sum_tree.importlib.util, "find_spec", lambda name: None)
+    sum_tree.kernels.cache_clear()
+    try:
+        assert SumTree(sum_tree.COMPILED_FROM)._fast is None
+    finally:
+        sum_tree.kernels.cache_clear()
+
+
+def test_the_compiler_is_not_loaded_before_it_pays() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from flowrl.nodes.buffers.advanced_replay_buffer import *;"
+        "AdvancedReplayBuffer(size=1000); sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
