@@ -118,7 +118,16 @@ def test_an_address_that_others_can_reach_needs_a_key(flowrl: Flowrl, tmp_path: 
 def test_a_key_that_is_not_there_is_told_before_the_run_begins(
     flowrl: Flowrl, tmp_path: Path
 ) -> None:
-    words = ["run", "cartpole_dqn", "--placement", "collector=x", "--listen", "tcp://*:5555", "--key", "none"]
+    words = [
+        "run",
+        "cartpole_dqn",
+        "--placement",
+        "collector=x",
+        "--listen",
+        "tcp://*:5555",
+        "--key",
+        "none",
+    ]
     code, _, err = flowrl(*words, "--out", str(tmp_path / "r"))
     assert "--key none: cannot be read: No such file or directory; make one with" in err
     assert code == 2

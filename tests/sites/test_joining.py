@@ -145,6 +145,7 @@ def test_a_name_is_free_again_when_its_host_has_left(hosts: Hosts, guest: Guest)
     )
     other.close()
     guest.say("left", "it was stopped")
+    until(hosts, lambda: not hosts.offers())
     third = Guest(hosts)
     third.join("a")
     assert third.hears()[0] == "welcome"
