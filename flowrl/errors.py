@@ -66,6 +66,18 @@ class RunError(FlowError):
     """A run folder cannot be written, found or read."""
 
 
+def files_of(error: BaseException | None) -> dict[str, str]:
+    """What an error, or one that caused it, wants written into the run's folder: text by name.
+
+    An error may have an attribute `files`; names are plain file names.
+    """
+    found: dict[str, str] = {}
+    while error is not None:
+        found = {**getattr(error, "files", {}), **found}
+        error = error.__cause__
+    return found
+
+
 def closest(word: str, words: Iterable[str]) -> str | None:
     """The right word that was probably meant."""
     # sorted: equally close words are told in the same order in every process

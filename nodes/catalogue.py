@@ -11,6 +11,8 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "async_subprocess_env_manager": (
             "flowrl.nodes.envs.subprocess_env_managers:AsyncSubprocessEnvManager"
         ),
+        "vector_env_manager": "flowrl.nodes.envs.vector_env_manager:VectorEnvManager",
+        "envpool_env_manager": "flowrl.nodes.envs.vector_env_manager:EnvPoolEnvManager",
         "thread_env_manager": "flowrl.nodes.envs.thread_env_manager:ThreadEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",

@@ -125,6 +125,9 @@ def make_parser() -> Parser:
         metavar="FILE.png",
         help="where to (default: plot.png in the first run's folder)",
     )
+    replay = verb("replay", "runs:replay", "run a crashed env again, from its crash file")
+    replay.add_argument("file", metavar="FILE", help="crash-*.json of a failed run's folder")
+    replay.add_argument("--pdb", action="store_true", help="stop in the debugger where it fails")
     _host(verb("host", "hosts:host", "offer this machine to a run"))
     new = verb("new", "project:new", "a starting project in a new folder")
     new.add_argument("dir", metavar="DIR")

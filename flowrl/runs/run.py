@@ -18,7 +18,7 @@ from flowrl.draw.dot import to_dot
 from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
-from flowrl.errors import RunError, UsageError
+from flowrl.errors import RunError, UsageError, files_of
 from flowrl.graph import Limits
 from flowrl.placement import MAIN, host_places, placement_named
 from flowrl.runs.environment import environment, limit_threads
@@ -270,6 +270,8 @@ class Run:
             folder.json("summary.json", self.ended.as_dict())
             if not stopped:
                 folder.text("error.txt", "".join(traceback.format_exception(error)))
+                for name, text in files_of(error).items():
+                    folder.text(Path(name).name, text)
 
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:

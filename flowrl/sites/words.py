@@ -12,7 +12,7 @@ from flowrl.context import Irregular, Keep, Metrics, Record, Verdict
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position
 from flowrl.engine.teller import Teller
-from flowrl.errors import NodeError
+from flowrl.errors import NodeError, files_of
 from flowrl.state import Count
 
 UP, DOWN, FAILED = (
@@ -78,10 +78,10 @@ class RemoteTraceback(Exception):
 
 
 def error_words(error: BaseException) -> list[Any]:
-    """An error as plain data: of which node and doing what, if it says so; its type, text and traceback."""
+    """An error as plain data: of which node and doing what, if it says so; type, text, traceback, files."""
     node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
     cause = error.__cause__ or error if node else error
-    return [node, doing, type(cause).__name__, str(cause), _traced(cause)]
+    return [node, doing, type(cause).__name__, str(cause), _traced(cause), files_of(error)]
 
 
 def _traced(error: BaseException) -> str:
@@ -90,11 +90,12 @@ def _traced(error: BaseException) -> str:
 
 def raised_there(site: str, words: list[Any]) -> Exception:
     """An error that was raised on another site: of the same name, and of the same builtin type."""
-    node, doing, name, message, traced = words
+    node, doing, name, message, traced, files = words
     base = vars(builtins).get(name)
     if not (isinstance(base, type) and issubclass(base, Exception)):
         base = Exception
     kind = type(name, (base,), {"__str__": lambda self: message})
     cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some want more than a text
+    cause.files = files  # type: ignore[attr-defined]
     cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{traced}")
     return NodeError(node, doing, cause) if node else cause

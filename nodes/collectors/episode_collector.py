@@ -55,7 +55,11 @@ class EpisodeCollector(Collector):
         extra = {**policy.collect_columns(), **policy.memory_columns()}
         rows = row_schema(spec.obs, spec.action, extra)
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
-        return Facts(outs={"data": {**rows, OFFSET: Column("int32")}}, nondeterministic=why)
+        return Facts(
+            outs={"data": {**rows, OFFSET: Column("int32")}},
+            nondeterministic=why,
+            loads=policy.loads(learn=False),
+        )
 
     def setup(self) -> None:
         """Between two firings every env is at an episode's begin."""

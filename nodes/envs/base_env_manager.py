@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.batch import Array
+from flowrl.node import Unsound
 from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.checks import Bad, observations, rewards
 from flowrl.nodes.envs.env_manager import EnvManager
@@ -211,6 +212,8 @@ class BaseEnvManager(EnvManager):
                 with self._watchdog.over("reset", index):
                     obs, _ = self._envs[index].reset(seed=seed)
                 return observations([obs], self._obs_column, self._obs_dtype)[0]
+            except Unsound:  # no failure of an env: it was never one
+                raise
             except RAISED as error:
                 self._failed(index, None, error)
 

@@ -70,9 +70,9 @@ def replay(path: str, debug: bool = False, say: Any = print) -> bool:
     say(f"  {told['what'].splitlines()[0]}")
     if not told["complete"]:
         say("  the beginning of its actions is missing: it may not come to the same state")
-    faulthandler.enable()
+    faulthandler.enable(sys.__stderr__ or sys.stderr)
     if told["timeout_s"]:
-        faulthandler.dump_traceback_later(told["timeout_s"], repeat=True)
+        faulthandler.dump_traceback_later(told["timeout_s"], True, sys.__stderr__ or sys.stderr)
     try:
         _play(told)
     except Exception as error:

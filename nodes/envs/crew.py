@@ -83,7 +83,9 @@ class Crew:
         self.wake()
         self._orders += 1
         if self._orders >= LOOK_EVERY:
+            self._orders = 0
             self.look()
+            self.look_at_sizes()
 
     def wake(self) -> None:
         """Wake those who sleep, and have something to do."""
@@ -133,7 +135,7 @@ class Crew:
 
     def look(self) -> None:
         """Replace who died, hangs, or grew too large; drop what nobody will read."""
-        self._looked_s, self._orders = time.monotonic(), 0
+        self._looked_s = time.monotonic()
         for number, worker in enumerate(self.workers):
             why, limit_s = worker.why_dead(), None
             if why is None:
@@ -141,11 +143,16 @@ class Crew:
             if why is not None:
                 row, _ = doing_of(int(self.board.doing[number]))
                 self._lost(number, row, why, limit_s)
-            elif self._too_large(worker) and self._rests_rightly(number):
-                self._lost(number, -1, "it grew too large (max_worker_bytes)", None)
             elif (printed := worker.printed_bytes()) > MOST_OUTPUT_BYTES:
                 self.dropped_output_bytes += printed
                 worker.drop_output()
+
+    def look_at_sizes(self) -> None:
+        """Replace those that hold too much memory. (Not as often: a limit too low is no endless loop.)"""
+        most = self._config.max_worker_bytes
+        for number, worker in enumerate(self.workers):
+            if most is not None and worker.memory_bytes() > most:
+                self._lost(number, -1, "it grew too large (max_worker_bytes)", None)
 
     def _too_long(self, number: int) -> tuple[str | None, float | None]:
         """Whether a worker has been busy with one thing for longer than is allowed."""
@@ -169,10 +176,6 @@ class Crew:
         if limit is None or now - self._seen[number][1] <= limit:
             return None, None
         return f"{doing} took longer than {limit:g} s ({name})", limit
-
-    def _too_large(self, worker: Worker) -> bool:
-        most = self._config.max_worker_bytes
-        return most is not None and worker.memory_bytes() > most
 
     def give_up(self, number: int) -> str:
         """End a worker; the end of what it printed. Its rows are idle then."""

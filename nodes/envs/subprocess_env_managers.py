@@ -97,8 +97,9 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
                 until_s = now + self.config.step_wait_timeout_s
             if len(ready) == len(sent) or (until_s is not None and now >= until_s):
                 return ready, self._gather(ready)
-            busy = int((self._board.todo[self._from[sent]] != 0).sum())
-            crew.wait(lambda n=busy, s=sent: self._fewer_busy(s, n), until_s=until_s)
+            # Counted from what was seen, not anew: an env that was ready meanwhile is not waited for.
+            rest = len(sent) - len(ready)
+            crew.wait(lambda n=rest, s=sent: self._fewer_busy(s, n), until_s=until_s)
 
     def _fewer_busy(self, sent: Array, than: int) -> bool:
         return int((self._board.todo[self._from[sent]] != 0).sum()) < than

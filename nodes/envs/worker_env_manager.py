@@ -382,18 +382,23 @@ class WorkerEnvManager(EnvManager):
             self._restoring[number] = why
             return
         rows = crew.rows[number]
-        todo = board.todo[rows.start : rows.stop].copy()
-        if blamed < 0 and board.state[number] == STARTING and todo.any():
-            blamed = rows.start + int(np.flatnonzero(todo)[0])
+        orders = dict(zip(rows, board.todo[rows.start : rows.stop].tolist(), strict=True))
+        if blamed < 0 and board.state[number] == STARTING:
+            blamed = next((row for row, order in orders.items() if order), -1)
         tail = crew.give_up(number)
         self._failures.counts.replaced_workers += 1
         crew.hire_again(number)
-        for row, order in zip(rows, todo.tolist(), strict=True):
-            if row == blamed and not self._may_revive(row, limit_s):
-                self._limit = limit_s
-                self._mark(row, f"{why}\n{tail}")
-            else:
-                self._bring_back(number, row, order)
+        if blamed >= 0 and not self._may_revive(blamed, limit_s):
+            self._limit = limit_s
+            del orders[blamed]
+            self._mark(blamed, f"{why}\n{tail}")
+        self._restoring[number] = ""
+        # What is to be done is ordered when all are where they were: it may end the worker again.
+        again = [self._bring_back(number, row, order) for row, order in orders.items()]
+        del self._restoring[number]
+        for row, order in zip(orders, again, strict=True):
+            if order:
+                crew.order(row, order)
         self._failures.tell()
 
     def _may_revive(self, row: int, limit_s: float | None) -> bool:
@@ -411,32 +416,37 @@ class WorkerEnvManager(EnvManager):
         if index not in self._sent and row == self._row[index]:
             self._unfit.add(index)
 
-    def _bring_back(self, number: int, row: int, order: int) -> None:
+    def _bring_back(self, number: int, row: int, order: int) -> int:
+        """Have a new worker's env be where it was; what is to be ordered then."""
         index, board = row % self.config.count, self._board
-        if order in (BEGIN, RENEW) or (order != STEP and row != self._row[index]):
-            self._order(row, BEGIN)
-            return
-        if order != STEP and board.flags[row] & (FAILED | FAILED_AFTER):
-            return  # it is begun anew anyway
-        if order != STEP and self._begins[index]:
-            self._order(row, BEGIN)
-            return
+        if order in (BEGIN, RENEW):
+            return BEGIN
+        if order != STEP:
+            if board.flags[row] & (FAILED | FAILED_AFTER):
+                return 0  # it is begun anew anyway
+            if row != self._row[index] or self._begins[index]:
+                return BEGIN  # a spare, or an episode that nobody has seen: both know their seed
+            if board.flags[row] & ENDED and self.config.pre_reset:
+                return 0  # it becomes the spare
+        why = self._play_again(number, row, order)
+        if why:
+            board.todo[row] = 0
+            self._mark(row, f"its worker was replaced, and {why}")
+            return 0
+        self._failures.counts.restored_envs += 1
+        return order
+
+    def _play_again(self, number: int, row: int, order: int) -> str:
+        """Bring an env that was in an episode back to where it was; what went wrong."""
+        index, board = row % self.config.count, self._board
         actions, complete = self._log.of(index)
         seed = self._accounts.seeds[index]
         if order == STEP:
-            actions = actions[:-1]
-        elif board.flags[row] & ENDED:
-            if self.config.pre_reset:
-                return
+            actions = actions[:-1]  # which is done after that
+        elif board.flags[row] & ENDED:  # it was in the next already
             actions, complete, seed = [], True, int(board.seed[row])
-        self._restoring[number] = ""
-        done = complete and play_again(
-            self._team, row, seed, actions, lambda: bool(self._restoring[number])
-        )
-        why = self._restoring.pop(number) or "it did not come to the same state again"
-        if done:
-            self._failures.counts.restored_envs += 1
-            if order == STEP:
-                self._team.order(row, STEP)
-        else:
-            self._mark(row, f"its worker was replaced, and {why}")
+        if not complete:
+            return "its episode is too long to be played again"
+        if play_again(self._team, row, seed, actions, lambda: bool(self._restoring[number])):
+            return ""
+        return self._restoring[number] or "it did not come to the same state again"

@@ -87,6 +87,13 @@ class Rendering:
         self._part = type(part)(part.config.model_copy(update={"kwargs": kwargs}))
         self._camera = camera
         self.config = self._part.config
+        try:
+            self._part.make(0).close()
+        except TypeError as refused:
+            what = f"the env cannot be rendered: {refused}"
+            raise Unsound(
+                what, "its class takes `render_mode`, as gymnasium's do", "env"
+            ) from refused
 
     def spec(self) -> Any:
         """As the env."""
@@ -94,13 +101,7 @@ class Rendering:
 
     def make(self, index: int) -> Any:
         """One more env, in front of the camera."""
-        try:
-            return Filmed(self._part.make(index), index, self._camera)
-        except TypeError as refused:
-            what = f"the env cannot be rendered: {refused}"
-            raise Unsound(
-                what, "its class takes `render_mode`, as gymnasium's do", "env"
-            ) from refused
+        return Filmed(self._part.make(index), index, self._camera)
 
 
 def film(env: Any, envs: int, seed: int, scenes: list[Scene], out: Path) -> list[Path]:

@@ -28,7 +28,7 @@ def quick(monkeypatch: Any, tmp_path: Path) -> list[list[str]]:
 
 
 def test_every_benchmark_has_a_main() -> None:
-    assert {"env_steps", "firing", "loop", "solve"} <= set(command.names())
+    assert {"envs", "firing", "loop", "solve"} <= set(command.names())
     for name in command.names():
         assert callable(importlib.import_module(f"bench.{name}").main)
 

@@ -38,7 +38,7 @@ def manager(
     """A manager of toy envs, closed at the end."""
     made, own = KINDS[kind]
     mine = {name: params.pop(name) for name in list(params) if name in made.Config.model_fields}
-    env = Gymnasium(id=cls if "-v" in cls else f"{TOYS}:{cls}", kwargs=params)
+    env = Gymnasium(id=cls if "-v" in cls or ":" in cls else f"{TOYS}:{cls}", kwargs=params)
     config = made.Config(env=env, count=count, **{**own, **mine})
     node = made(config=config, seed=seed)
     node.ctx.name = "envs"  # as in a graph: seeds follow from the name

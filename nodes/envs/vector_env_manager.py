@@ -1,0 +1,228 @@
+"""Env managers over pools that step many envs at once: gymnasium's vector envs, and EnvPool."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array, Column
+from flowrl.config import param
+from flowrl.node import Facts, Known, Unsound
+from flowrl.nodes.envs.entry import package
+from flowrl.nodes.envs.env_manager import EnvManager
+from flowrl.nodes.envs.spec import EnvSpec, column, observed, ready
+from flowrl.nodes.envs.steps import Steps
+from flowrl.nodes.observations import Nested, Observed
+
+
+class VectorEnvManager(EnvManager):
+    """A pool of gymnasium's: all its envs in one computation.
+
+    A pool begins an env's next episode in the step *after* the one that ended it, and takes no
+    notice of that step's action: this step of that env is told as void (`Steps.broken`).
+    """
+
+    class Config(EnvManager.Config):
+        pass
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """Linked nodes are told an `EnvSpec`."""
+        obs, action = cls.columns(config)
+        why = cls.nondeterministic(config)
+        return Facts(service=EnvSpec(obs, action, config.count), nondeterministic=why)
+
+    @classmethod
+    def columns(cls, config: Any) -> tuple[Observed, Column]:
+        """Of one env's observations and actions."""
+        pool = cls.make(config, 1, 0)
+        try:
+            obs, action = cls.spaces(pool)
+            found = observed(obs), column(action, "action")
+        finally:
+            pool.close()
+        if isinstance(found[0], Nested):
+            raise Unsound("a pool's observations are nested", "use env_manager", "env")
+        return found
+
+    @classmethod
+    def make(cls, config: Any, count: int, seed: int) -> Any:
+        """The pool."""
+        gymnasium = package("gymnasium", "pip install gymnasium")
+        env = _plain(config)
+        spec = gymnasium.registry.get(env.id)
+        if spec is None or spec.vector_entry_point is None:
+            have = sorted(k for k, v in gymnasium.registry.items() if v.vector_entry_point)
+            raise Unsound(
+                f"gymnasium has no vector env '{env.id}'",
+                f"it has {', '.join(have)}; others run in every other kind of env manager",
+                "env.id",
+            )
+        mode = "vector_entry_point"
+        return gymnasium.make_vec(env.id, num_envs=count, vectorization_mode=mode, **env.kwargs)
+
+    @classmethod
+    def spaces(cls, pool: Any) -> tuple[Any, Any]:
+        """Of one of its envs."""
+        return pool.single_observation_space, pool.single_action_space
+
+    def setup(self) -> None:
+        """The pool is made at the first reset."""
+        self._part = ready(self.config.env)
+        self._obs_column, self._action_column = self.columns(self.config)
+        self._obs_dtype = np.dtype(self._obs_column.dtype)
+        self._action_dtype = np.dtype(self._action_column.dtype)
+        self._ids: Sequence[int] = range(self.config.count)
+        self._quota: int | None = None
+        self._by_hand: Array | None = None
+        self._pool: Any = None
+        self._everyone = np.arange(self.config.count)
+        self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
+
+    def reset(self) -> Array:
+        """Begin a new episode in each env; gives the first observations (B, …)."""
+        self._accounts.restart()
+        seed = self._accounts.begin(0)
+        obs = self._begin(seed)
+        self._over = np.zeros(self.config.count, np.bool_)  # ended in the step before
+        self._sent: Array | None = None
+        return np.array(obs, self._obs_dtype)
+
+    def _begin(self, seed: int) -> Any:
+        if self._pool is None:
+            self._pool = self.make(self.config, self.config.count, seed)
+        return self._pool.reset(seed=seed)[0]
+
+    def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
+        """Step all envs, each with its row of `actions` (B, …)."""
+        if ids is not None:
+            self._all(np.asarray(ids))
+        return self._step(self._acts(actions, self.config.count))
+
+    def send(self, ids: Array, actions: Array) -> None:
+        """Begin to step these envs, which must be all."""
+        if self._sent is not None:
+            raise ValueError("env 0 is being stepped; receive it before it is sent again")
+        order = self._all(ids)
+        acts = self._acts(actions, len(ids))
+        self._sent = np.empty_like(acts)
+        self._sent[order] = acts
+
+    def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
+        """The steps of all envs."""
+        if self._sent is None:
+            raise ValueError("env 0 was not sent; send it before it is received")
+        order = self._everyone if ids is None else self._all(ids)
+        acts, self._sent = self._sent, None
+        steps = self._step(acts)
+        if ids is None or np.array_equal(order, self._everyone):
+            return order, steps
+        place = {int(env): k for k, env in enumerate(order)}
+        broken = sorted(place[k] for k in steps.broken)
+        arrays = [array[order] for array in steps[:5]]
+        return order, Steps(*arrays, steps.episodes, broken)
+
+    def _all(self, ids: Array) -> Array:
+        at = np.asarray(ids)
+        if len(at) != self.config.count or len(set(at.tolist())) != len(at):
+            raise ValueError(
+                f"envs {at.tolist()} were named; a pool steps all its {self.config.count} at once"
+            )
+        return at
+
+    def _step(self, actions: Array) -> Steps:
+        seen, reward, terminated, truncated, _ = self._call(actions)
+        obs = seen if seen.dtype == self._obs_dtype else seen.astype(self._obs_dtype)
+        void, accounts = self._over, self._accounts
+        self._over = over = terminated | truncated
+        if not void.any() and not over.any():
+            accounts.count_steps(None, reward)
+            return Steps(obs, reward.astype(np.float32), terminated, truncated, obs, [])
+        accounts.count_steps(None, np.where(void, 0.0, reward))
+        broken = np.flatnonzero(void).tolist()
+        accounts.totals[void], accounts.lengths[void] = 0.0, 0
+        episodes = [accounts.end(int(index)) for index in np.flatnonzero(over)]
+        return Steps(obs, reward.astype(np.float32), terminated, truncated, obs, episodes, broken)
+
+    def _call(self, actions: Array) -> Any:
+        return self._pool.step(actions)
+
+    def close(self) -> None:
+        """Close the pool; a later reset makes another."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+class EnvPoolEnvManager(VectorEnvManager):
+    """A pool of EnvPool's: envs in C++, in threads of its own."""
+
+    class Config(EnvManager.Config):
+        num_threads: int = param(0, "threads of the pool; 0: one a core", ge=0)
+
+    @classmethod
+    def nondeterministic(cls, config: Any) -> str:
+        """Its envs are seeded once, when the pool is made."""
+        return "EnvPool's envs draw episodes from streams of their own, which cannot be set again"
+
+    @classmethod
+    def make(cls, config: Any, count: int, seed: int) -> Any:
+        """The pool."""
+        env, envpool = _plain(config), package("envpool", "pip install envpool")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of its spaces' bounds, in another precision
+                return envpool.make(
+                    env.id,
+                    env_type="gymnasium",
+                    num_envs=count,
+                    seed=seed,
+                    num_threads=config.num_threads,
+                    **env.kwargs,
+                )
+        except (AssertionError, KeyError) as unknown:
+            known = ", ".join(envpool.list_all_envs()[:8])
+            raise Unsound(
+                f"EnvPool has no env '{env.id}'", f"it has {known}, …", "env.id"
+            ) from unknown
+
+    @classmethod
+    def spaces(cls, pool: Any) -> tuple[Any, Any]:
+        """Of one of its envs."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pool.observation_space, pool.action_space
+
+    def _begin(self, seed: int) -> Any:
+        if not self.config.dynamic_seeds:
+            self.close()  # the only way to the first episodes again
+        if self._pool is None:
+            self._pool = self.make(self.config, self.config.count, seed)
+            self._takes = self.spaces(self._pool)[1].dtype
+        return self._pool.reset()[0]
+
+    def _call(self, actions: Array) -> Any:
+        return self._pool.step(actions.astype(self._takes, copy=False))
+
+
+def _plain(config: Any) -> Any:
+    """The env's parameters; a pool has no place for wrappers."""
+    env = ready(config.env).config if config.env is not None else None
+    if env is None:
+        raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
+    for name in ("wrappers", "each"):
+        if getattr(env, name, None):
+            raise Unsound(
+                f"a pool's envs have no {name}", "use another kind of env manager", f"env.{name}"
+            )
+    if getattr(env, "max_episode_steps", None):
+        return _with_limit(env)
+    return env
+
+
+def _with_limit(env: Any) -> Any:
+    kwargs = {**env.kwargs, "max_episode_steps": env.max_episode_steps}
+    return env.model_copy(update={"kwargs": kwargs})

@@ -1,0 +1,195 @@
+"""Envs that fail: begun anew, their trajectories dropped and counted, and nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.nodes.envs.crash import replay
+from flowrl.nodes.envs.env_error import EnvError
+from tests.nodes.env_managers import KINDS, manager
+from tests.nodes.failing_envs import RESET_FAULTS, STEP_FAULTS
+from tests.nodes.following import Follower
+
+FAILING = "tests.nodes.failing_envs:Failing"
+kinds = pytest.mark.parametrize("kind", KINDS)
+processes = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "async, asked by id"])
+apart = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "thread"])
+
+
+def failing(kind: str, *faults: str, count: int = 3, **params: Any) -> Any:
+    given = {"max_retry": 10, "retry_waiting_time_s": 0.0, "probability": 0.3, **params}
+    return manager(kind, FAILING, count=count, faults=faults, **given)
+
+
+@kinds
+@pytest.mark.parametrize("retry_type", ["reset", "renew"])
+def test_envs_that_fail_are_begun_anew_and_all_kept_transitions_are_right(
+    kind: str, retry_type: str
+) -> None:
+    with failing(kind, *STEP_FAULTS, *RESET_FAULTS, retry_type=retry_type) as envs:
+        follower = Follower(envs)
+        follower.play(60)
+        follower.check_counts()
+        assert envs.failures.dropped_trajectories > 0
+        assert envs.failures.replaced_workers == 0
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "base" and "pre-reset" not in k])
+def test_failures_that_follow_from_seeds_have_the_same_consequences_in_every_kind(
+    kind: str,
+) -> None:
+    with failing("base", *STEP_FAULTS) as base, failing(kind, *STEP_FAULTS) as other:
+        one, two = Follower(base), Follower(other)
+        one.play(40), two.play(40)
+        assert one.kept == two.kept
+        assert base.failures == other.failures
+
+
+@processes
+@pytest.mark.parametrize("fault", ["exit", "sys.exit", "kill", "segfault"])
+def test_a_worker_that_ends_is_replaced_and_its_other_envs_go_on_where_they_were(
+    kind: str, fault: str
+) -> None:
+    with failing(kind, fault, probability=0.06, envs_per_worker=3) as envs:
+        follower = Follower(envs)
+        follower.play(25)
+        follower.check_counts()
+        assert envs.failures.replaced_workers > 0
+        assert envs.failures.dropped_trajectories == envs.failures.failures > 0
+
+
+@apart
+def test_an_env_that_hangs_is_ended_at_its_deadline(kind: str) -> None:
+    limits = {"step_timeout_s": 0.3, "reset_timeout_s": 0.3}
+    with failing(kind, "hang", "reset hangs", probability=0.1, **limits) as envs:
+        follower = Follower(envs)
+        follower.play(30)
+        follower.check_counts()
+        assert envs.failures.replaced_workers > 0
+
+
+@processes
+def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: str) -> None:
+    with manager("base", FAILING, count=4) as base, manager(kind, FAILING, count=4) as envs:
+        one, two = Follower(base), Follower(envs)
+        for _ in range(4):
+            one.play(6)
+            two.play(6)
+            for worker in envs._crew.workers[::2]:
+                os.kill(worker.pid, signal.SIGKILL)
+        one.play(6), two.play(6)
+        assert one.kept == two.kept
+        assert envs.failures.replaced_workers > 0
+        assert envs.failures.restored_envs > 0
+        assert envs.failures.dropped_trajectories == 0
+
+
+def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> None:
+    with failing("sync", "flood", probability=1.0, at=1, envs_per_worker=3) as envs:
+        follower, crew = Follower(envs), envs._crew
+        while crew.workers[0].printed_bytes() <= 16 << 20 and not crew.dropped_output_bytes:
+            follower.play(1)
+        crew.look()
+        assert crew.dropped_output_bytes > 16 << 20
+        assert crew.workers[0].printed_bytes() < 16 << 20
+
+
+def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
+    with manager("base", FAILING) as base, manager("sync", FAILING, max_worker_bytes=1) as envs:
+        one, two = Follower(base), Follower(envs)
+        one.play(5), two.play(5)
+        envs._crew.look_at_sizes()
+        one.play(5), two.play(5)
+        assert one.kept == two.kept
+        assert envs.failures.replaced_workers >= 1
+
+
+@pytest.mark.parametrize("kind", ["base", "sync"])
+def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
+    kind: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        failing(kind, "raise", probability=1.0, max_retry=3) as envs,
+        pytest.raises(EnvError, match="the simulator fell over") as raised,
+    ):
+        Follower(envs).play(20)
+    (path,) = raised.value.save(tmp_path)
+    assert path.name == f"crash-envs-{raised.value.index}.json"
+    assert replay(str(path))
+    told = capsys.readouterr()
+    assert "it failed again: ZeroDivisionError: the simulator fell over" in told.out
+    assert "in raise_" in told.err
+
+
+def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() -> None:
+    with (
+        failing("sync", "segfault", probability=1.0, count=1, max_retry=1) as envs,
+        pytest.raises(EnvError, match="killed by SIGSEGV") as raised,
+    ):
+        Follower(envs).play(20)
+    assert "Segmentation fault" in "".join(raised.value.files.values())
+
+
+def test_a_worker_that_cannot_begin_ends_in_an_error_that_shows_what_it_printed() -> None:
+    with (
+        manager("sync", "tests.nodes.failing_starts:Dying") as envs,
+        pytest.raises(EnvError, match="ended with status 7") as raised,
+    ):
+        envs.reset()
+    assert "I cannot live here" in "".join(raised.value.files.values())
+
+
+def test_an_env_in_this_process_that_is_late_is_told_of_while_it_is_and_counted_after(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with manager("base", "tests.nodes.failing_starts:Slow", step_timeout_s=0.05) as envs:
+        envs.reset()
+        envs.advance(np.array([0, 1, 0]))
+        assert envs.failures.late == 1
+    told = capsys.readouterr().err
+    assert "env 1: step has taken longer than 0.05 s" in told
+    assert "in step" in told
+
+
+def test_no_process_is_left_when_a_manager_is_closed() -> None:
+    with manager("sync, one env a worker") as envs:
+        envs.reset()
+        pids = [worker.pid for worker in envs._crew.workers]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_end_with_their_manager_however_it_ends() -> None:
+    program = (
+        "from tests.nodes.env_managers import manager\n"
+        "with manager('sync', 'tests.nodes.failing_envs:Failing', faults=['hang'], at=1) as envs:\n"
+        "    envs.reset()\n"
+        "    print(*(w.pid for w in envs._crew.workers), flush=True)\n"
+        "    import numpy\n"
+        "    envs.advance(numpy.zeros(3, int))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not any(map(alive, pids))
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split()[2] != "Z"  # nobody may be there to reap it
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,43 @@
+"""Every env of gymnasium's classic control, toy text and Box2D, under every kind of env manager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from tests.nodes.env_managers import manager, same
+
+FAMILIES = ("classic_control", "toy_text", "box2d")
+IDS = sorted(
+    id
+    for id, spec in gymnasium.registry.items()
+    if any(f"envs.{family}" in str(spec.entry_point) for family in FAMILIES)
+)
+STEPS = 1000
+
+
+def actions_for(space: Any, count: int, steps: int) -> list[np.ndarray]:
+    """Random actions, the same each time."""
+    space.seed(0)
+    return [np.array([space.sample() for _ in range(count)]) for _ in range(steps)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of envs that are out of date
+@pytest.mark.parametrize("id", IDS)
+def test_all_kinds_play_it_alike(id: str) -> None:
+    env = gymnasium.make(id, disable_env_checker=True)
+    count = 2
+    taken = actions_for(env.action_space, count, STEPS // count)
+    env.close()
+    with manager("base", id, count=count) as base:
+        first = base.reset()
+        expected = [base.advance(actions) for actions in taken]
+    for kind in ("sync", "thread", "async, asked by id"):
+        with manager(kind, id, count=count) as envs:
+            np.testing.assert_array_equal(first, envs.reset())
+            for actions, steps in zip(taken, expected, strict=True):
+                assert same(steps, envs.advance(actions))
