@@ -16,7 +16,7 @@ from flowrl.sites.meeting import Meeting
 from flowrl.source.loading import load, load_tree
 
 ANYWHERE = "tcp://127.0.0.1:*"
-SOON_S = 30.0
+SOON_S = 60.0
 Process = subprocess.Popen[str]
 
 

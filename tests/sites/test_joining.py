@@ -144,6 +144,11 @@ def test_a_name_is_free_again_when_its_host_has_left(hosts: Hosts, guest: Guest)
         ["another host has this name already; give it another with --name"],
     )
     other.close()
+    with pytest.raises(
+        HostError,
+        match=r"a host for 'b' has not joined .*joined: a.*'a' was refused: another host has",
+    ):
+        hosts.wait(["b"])
     guest.say("left", "it was stopped")
     until(hosts, lambda: not hosts.offers())
     third = Guest(hosts)
