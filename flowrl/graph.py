@@ -47,6 +47,11 @@ class NodeSpec:
         """Whether it has firings of its own; others are only called."""
         return self.cls.fire is not Node.fire
 
+    @property
+    def fires_on_any(self) -> bool:
+        """Whether it fires with what there is, and gives as much as it likes: no rate of it balances."""
+        return self.cls.fires_on == "any"
+
     def port(self, name: str) -> Port:
         """A port by its name."""
         return self.cls.ports[name]

@@ -14,6 +14,7 @@ from flowrl.ports import AUTO, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.state import State
 
 Role = Literal["", "collector", "learner", "evaluator"]
+FiresOn = Literal["all", "any"]
 
 RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "config"})
 
@@ -67,6 +68,7 @@ class Node:
     """
 
     role: ClassVar[Role] = ""
+    fires_on: ClassVar[FiresOn] = "all"  # stream inputs; on "any", those without tokens are None
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     ports: ClassVar[Mapping[str, Port]] = {}
 

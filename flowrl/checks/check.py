@@ -100,6 +100,8 @@ def _reasons(checked: Checked) -> Iterator[str]:
         if edge.when_full == "drop_oldest":
             yield f"{edge}: drop_oldest (what is dropped depends on speed)"
     for name, spec in graph.nodes.items():
+        if spec.fires_on_any:
+            yield f"{name}: fires on any input (what comes together depends on speed)"
         if spec.on_failure != "stop":
             yield f"{name}: on_failure {spec.on_failure}"
         if name in checked.facts and checked.facts[name].nondeterministic:

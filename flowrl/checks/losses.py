@@ -10,8 +10,8 @@ from flowrl.graph import Edge, Graph
 
 
 def starving(part: Part) -> set[str]:
-    """Nodes that may find too few tokens, because they or somebody upstream is fed by a dropping edge."""
-    found: set[str] = set()
+    """Nodes that may find too few tokens: a dropping edge, or a node that fires on any input, is upstream or theirs."""
+    found = set(part.loose)
     while True:  # feedback leads against the order
         more = {e.to.node for e in part.edges if _lossy(e, found)} - found
         if not more:
@@ -19,11 +19,21 @@ def starving(part: Part) -> set[str]:
         found |= more
 
 
+def eager(part: Part) -> set[str]:
+    """Nodes of which no rate says how often they fire in a round: as often as they find tokens."""
+    found = set(part.loose)
+    while (
+        more := {e.to.node for e in part.edges if any(s.node in found for s in e.sources)} - found
+    ):
+        found |= more
+    return found
+
+
 def loss_problems(graph: Graph, program: Program) -> Iterator[Problem]:
     """Where tokens that may be missing are joined with others, all of them must be allowed to go."""
     for part in (program.round, *(p.part for p in program.paced)):
         hungry = starving(part)
-        for name in sorted(hungry):
+        for name in sorted(hungry - part.loose):
             into = [edge for edge in part.edges if edge.to.node == name]
             if sum(_lanes(graph, edge) for edge in into) > 1:
                 yield from _piling_up(name, into)

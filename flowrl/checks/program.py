@@ -25,6 +25,9 @@ class Part:
     firings: dict[str, int]
     edges: list[Edge]
     rates: dict[PortRef, int] = field(default_factory=dict)
+    loose: frozenset[str] = (
+        frozenset()
+    )  # nodes that fire on any input: their rates need not balance
 
     def active_outputs(self, node: str) -> frozenset[str]:
         """The stream outputs of a node that somebody takes."""
@@ -99,10 +102,19 @@ def part_of(
     fired = {n for n in names if graph.nodes[n].fires}
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
-    solved = balance(graph, sorted(fired), inside, rates)
+    loose = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
+    bound = [e for e in inside if not is_loose(e, loose)]
+    solved = balance(graph, sorted(fired), bound, rates)
     problems.extend(solved.problems)
+    for ref in (ref for e in inside for ref in (*e.sources, e.to)):
+        solved.rates.setdefault(ref, graph.nodes[ref.node].rate(ref.port) or 1)
     order = firing_order(graph, fired, inside, problems)
-    return Part(order, solved.firings, inside, solved.rates)
+    return Part(order, solved.firings, inside, solved.rates, loose)
+
+
+def is_loose(edge: Edge, loose: frozenset[str]) -> bool:
+    """Whether what an edge is given and what is taken of it need not balance."""
+    return edge.to.node in loose or any(source.node in loose for source in edge.sources)
 
 
 def replica_problems(graph: Graph) -> Iterable[Problem]:
@@ -122,9 +134,17 @@ def _capacities(graph: Graph, program: Program, problems: list[Problem]) -> None
     for part in (program.round, *(p.part for p in program.paced)):
         for edge in part.edges:
             needed = part.firings[edge.to.node] * part.rates[edge.to]
+            if edge.to.node in part.loose:  # takes all that a round gives
+                gives = (part.firings[s.node] * part.rates[s] for s in edge.sources)
+                needed = max(needed, *gives)
             if is_feedback(graph, edge):
                 program.initial[edge.to] = needed
             program.capacity[edge.to] = edge.capacity or needed
+            if edge.capacity is not None and edge.capacity < part.rates[edge.to]:
+                what = f"{edge}: its capacity is {edge.capacity} and {edge.to.node} takes {part.rates[edge.to]} at once"
+                hint = f"write 'capacity: {needed}' or more, or leave it out"
+                problems.append(Problem(str(edge.mark), what, hint))
+                continue
             if edge.capacity is not None and edge.capacity < needed and edge.when_full == "wait":
                 what = f"{edge}: its capacity is {edge.capacity} and one round puts {needed} tokens on it"
                 hint = f"write 'capacity: {needed}' or more, or leave it out"

@@ -18,10 +18,14 @@ class Outputs:
 
     def __init__(self, cls: type[Node], context: Context) -> None:
         self.context = context
+        self.may_lack = cls.fires_on == "any"
         self.single = {n: p.rate == 1 for n, p in cls.ports.items() if isinstance(p, Out)}
 
     def tokens(self, gave: Any, wanted: Sequence[str]) -> list[Sequence[Any]]:
         """The tokens of each wanted output; raises where they are missing, too few or too many."""
+        if self.may_lack:
+            each = dict.fromkeys(wanted, gave) if len(self.single) == 1 else gave or {}
+            return [self._at_most(port, each.get(port)) for port in wanted]
         if len(self.single) == 1 or not wanted:
             return [self._counted(port, gave) for port in wanted]
         if not isinstance(gave, Mapping):
@@ -34,6 +38,18 @@ class Outputs:
             given = ", ".join(map(str, gave)) or "none"
             raise ValueError(f"fire did not give the output '{missing[0]}'; it gave {given}")
         return [self._counted(port, gave[port]) for port in wanted]
+
+    def _at_most(self, port: str, gave: Any) -> Sequence[Any]:
+        """What a node gives that decides in each firing whether it gives anything."""
+        if gave is None:
+            return ()
+        if self.single[port]:
+            return (gave,)
+        rate = self.context.rates[port]
+        if not isinstance(gave, Sequence) or len(gave) > rate:
+            given = f"{len(gave)} tokens" if isinstance(gave, Sequence) else _kind(gave)
+            raise ValueError(f"output '{port}': fire gave {given}; a list of {rate} at most is due")
+        return gave
 
     def _counted(self, port: str, gave: Any) -> Sequence[Any]:
         if self.single[port]:

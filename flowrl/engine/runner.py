@@ -87,6 +87,7 @@ class Runner:
             and len(pushes) <= 1
             and single in ([], [True])
             and not self.learns
+            and not self.spec.fires_on_any
         ):
             self._take = self._takes[0]
             self._push = pushes[0] if pushes else nowhere
@@ -106,7 +107,8 @@ class Runner:
 
     def ready(self) -> bool:
         """Whether every input has what a firing takes (asked only where tokens may be dropped)."""
-        return all(len(queue) >= rate for queues, rate in self.waits_for for queue in queues)
+        enough = all if self.spec.cls.fires_on == "all" else any
+        return enough(has(queues, rate) for queues, rate in self.waits_for)
 
     # the firing
 
@@ -205,6 +207,11 @@ class Runner:
     def _failed(self, error: BaseException) -> NodeError:
         site = self.site
         return NodeError(self.key, f"firing {self.fired} ({site.phase}round {site.round})", error)
+
+
+def has(queues: list[Queue], rate: int) -> bool:
+    """Whether there is what a firing takes of an input."""
+    return all(len(queue) >= rate for queue in queues)
 
 
 _now = time.perf_counter

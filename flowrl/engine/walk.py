@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from flowrl.checks.check import Checked
-from flowrl.checks.losses import starving
+from flowrl.checks.losses import eager, starving
 from flowrl.checks.program import Part, WarmUp
 from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed, Guard
@@ -183,7 +183,7 @@ class Walk:
     # a part as steps
 
     def _steps(self, part: Part) -> list[Step]:
-        hungry = starving(part)
+        hungry, often = starving(part), eager(part)
         steps = []
         for slot, name in enumerate(part.order):
             times = part.firings[name]
@@ -196,11 +196,11 @@ class Walk:
                 steps.append(Step(slot, 0, shadow, times, source))
             for runner in self.wired.runners.get(name, ()):
                 runner.slot = slot
-                fire = self._fire_of(runner, slot, name in hungry)
+                fire = self._fire_of(runner, slot, name in hungry, name in often)
                 steps.append(Step(slot, runner.ctx.replica, fire, times, runner))
         return steps
 
-    def _fire_of(self, runner: Runner, slot: int, starves: bool) -> Fire:
+    def _fire_of(self, runner: Runner, slot: int, starves: bool, often: bool) -> Fire:
         """One firing with all that belongs to it, and no more than that."""
         fire = runner.fire
         name = runner.spec.name
@@ -215,7 +215,9 @@ class Walk:
                 fire = self._with_paced(runner, fire, slot, paced)
             if runner.learns:
                 fire = self._with_iteration(runner, fire)
-        return self._if_ready(runner, fire) if starves else fire
+        if starves:
+            fire = self._if_ready(runner, fire)
+        return self._while_ready(runner, fire) if often else fire
 
     @property
     def first_learner(self) -> str | None:
@@ -297,6 +299,16 @@ class Walk:
                     tell((True, START))
 
         return fire_if_ready
+
+    def _while_ready(self, runner: Runner, fire: Fire) -> Fire:
+        """No rate says how often: as long as there are tokens."""
+
+        def fire_while_ready() -> None:
+            while runner.ready():
+                fire()
+                self.after_firing()
+
+        return fire_while_ready
 
 
 def _as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:

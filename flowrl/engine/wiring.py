@@ -11,8 +11,18 @@ from flowrl.checks.check import Checked
 from flowrl.checks.order import own_services, services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
-from flowrl.engine.runner import RAISED, Runner, Site
-from flowrl.engine.streams import DropOldest, Push, Queue, Take, Token, give_to, take_list, take_one
+from flowrl.engine.runner import RAISED, Runner, Site, has
+from flowrl.engine.streams import (
+    DropOldest,
+    Push,
+    Queue,
+    Take,
+    Token,
+    give_to,
+    nothing,
+    take_list,
+    take_one,
+)
 from flowrl.engine.versions import Versions
 from flowrl.errors import FlowError, NodeError
 from flowrl.graph import Edge, NodeSpec, PortRef
@@ -152,11 +162,13 @@ class Wired:
         self, runner: Runner, part: Part, waits_for: list[tuple[list[Queue], int]]
     ) -> dict[str, Take]:
         takes: dict[str, Take] = {}
+        name = runner.spec.name
         for edge in part.edges:
-            if edge.to.node == runner.spec.name:
+            if edge.to.node == name:
                 queues, rate = self._queues_into(edge, runner.ctx.replica), part.rates[edge.to]
                 one = _takes_one(runner.spec, edge.to.port)
-                takes[edge.to.port] = take_one(queues) if one else take_list(queues, rate)
+                take = take_one(queues) if one else take_list(queues, rate)
+                takes[edge.to.port] = _if_any(take, queues, rate) if part.loose & {name} else take
                 waits_for.append((queues, rate))
         for edge in self.checked.graph.into(runner.spec.name):
             if edge.kind == "state":
@@ -376,6 +388,11 @@ def _versions(wired: Wired) -> None:
 
 def _at_round_ends(edge: Edge) -> bool:
     return not edge.latest and edge.every is None
+
+
+def _if_any(take: Take, queues: list[Queue], rate: int) -> Take:
+    """Where a node fires on any input: nothing, if there are too few tokens."""
+    return lambda: take() if has(queues, rate) else nothing()
 
 
 def _takes_one(spec: NodeSpec, port: str) -> bool:

@@ -22,6 +22,7 @@ from flowrl.sites.free import free_sites
 from flowrl.sites.launch import SiteLost, Sites
 from flowrl.sites.layout import Layout
 from flowrl.sites.ledger import Ledger
+from flowrl.sites.paced import paced_sites, rounds_behind
 from flowrl.sites.watched import Watched
 from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
@@ -54,6 +55,8 @@ class Coordinator:
         names = self.sites.names
         self._free = free_sites(checked, layout)
         self._halting = False
+        self._paced = paced_sites(checked, layout)
+        self._behind = rounds_behind(checked) if self._paced and not self._free else 0
         self._missing = {word: set(names) for word in ("ready", "stopped", "states")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
         self._granted = 0  # rounds that sites may begin
@@ -148,11 +151,11 @@ class Coordinator:
 
     def _grant(self, firing_s: float) -> None:
         """Let sites go on, about as far as they get while this is noticed."""
-        lease = max(LEAST_LEASE, int(self._final / max(firing_s, 1e-9) * LEASE_S))
-        granted = self._final + lease
+        lease = max(LEAST_LEASE, int(self._fired / max(firing_s, 1e-9) * LEASE_S))
+        granted = min(self._fired + lease, self._final + max(lease, self._behind))
         if granted > self._granted:
             self._granted = granted
-            self.sites.say("grant", granted, self._settled)
+            self.sites.say("grant", granted, self._settled(self._final), self._settled(self._fired))
 
     # what sites say
 
@@ -215,9 +218,14 @@ class Coordinator:
         return min(rounds, default=0)
 
     @property
-    def _settled(self) -> int:
-        """Rounds that no cut goes back to."""
-        return self._final if self._stop is None else min(self._final, self._stop[0])
+    def _fired(self) -> int:
+        """Rounds that all have ended but those sites on which nothing fires in rounds; in them is no cut but theirs."""
+        rounds = [n for name, n in self._rounds.items() if name not in self._paced | self._free]
+        return min(rounds) if self._behind else self._final
+
+    def _settled(self, rounds: int) -> int:
+        """Rounds that no cut goes back to, of those that have ended."""
+        return rounds if self._stop is None else min(rounds, self._stop[0])
 
     def _tell(self, final: int | None) -> None:
         """Tell the run what no site can tell anything before; at the end, all up to the cut."""
@@ -227,21 +235,21 @@ class Coordinator:
             for told in sorted(now, key=lambda t: t.position):
                 if self._stop is None or includes(self._stop, told.position):
                     self._happened.pass_on(self.sink, told.teller, told.record)
-        self._ledger.settle(self._settled)
+        self._ledger.settle(self._settled(self._final))
 
     # cuts
 
     def _look_for_cuts(self, firing_s: float) -> None:
         limits = self.limits
         if limits.steps is not None and self.cuts.steps is None:  # then only counting tells
-            reached = self._ledger.reached(limits.steps, self._final)
-            if reached is not None and self._final > self.cuts.warm_rounds:
+            reached = self._ledger.reached(limits.steps, self._fired)
+            if reached is not None and self._fired > self.cuts.warm_rounds:
                 at = max(reached, self.cuts.warm_rounds)
                 self._cut_at((at,), asked("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
         if self._asked is not None:  # in the round of the slowest: what the others did is discarded
-            self._cut_at(self.cuts.soon(self._final), self._asked)
+            self._cut_at(self.cuts.soon(self._fired), self._asked)
             self._asked = None
 
     def _cut_at(self, cut: Position, why: Why) -> None:

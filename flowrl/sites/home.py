@@ -7,6 +7,7 @@ from typing import Any
 
 from flowrl.channels import Bound, Exchange
 from flowrl.checks.check import Checked
+from flowrl.checks.losses import eager
 from flowrl.context import key_of
 from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
@@ -37,6 +38,7 @@ class SiteHome(Home):
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
         self._arriving: list[Arriving] = []
+        self._newest: list[Newest] = []
         self._free = free_sites(checked, layout)
         self.firings_elsewhere: list[Queue] = []  # what is heard of nodes that fire when they can
         self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
@@ -61,8 +63,16 @@ class SiteHome(Home):
         wait = self.waiting.on_input(
             key_of(edge.to.node, lane[2]), lane_name(edge, *lane), receiver
         )
-        self._arriving.append(Arriving(self.waiting, receiver, wait, tokens))
-        return self._arriving[-1]
+        arriving = Arriving(self.waiting, receiver, wait, tokens)
+        self._arriving.append(arriving)
+        source = edge.sources[lane[0]].node
+        if source in eager(self._checked.program.part_of(source)):
+            self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
+        return arriving
+
+    def happened_lines(self) -> list[str]:
+        """What made this run differ from a deterministic one, but for drops."""
+        return [line for newest in self._newest if (line := newest.line()) is not None]
 
     def take_no_more(self) -> None:
         """This site has ended before others, that may still have to give it tokens: they must not wait for it."""
@@ -104,7 +114,9 @@ class SiteHome(Home):
         if edge.every is not None:
             return Pacing(self.site, arriving).take
         if self._is_newest(edge, replica):
-            return Newest(self.waiting, arriving).take
+            newest = Newest(self.waiting, arriving)
+            self._newest.append(newest)
+            return newest.take
         return Ends(self.waiting, self.site, arriving, edge.lag).take
 
     def _is_newest(self, edge: Edge, replica: int) -> bool:

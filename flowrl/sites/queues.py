@@ -22,20 +22,21 @@ class Arriving(Awaited):
 
     def popleft(self) -> Token:
         """The next token, whenever it comes."""
-        return super().popleft() if super().__len__() else self.fetched()
+        self.wait_until(self._is_here)
+        return super().popleft() if super().__len__() else self._receiver.take()
 
-    def fetched(self) -> Token:
-        """The next token from the lane."""
-        receiver = self._receiver
-        try:
-            self._waiting.on(receiver, self.wait)
-            return receiver.take()
-        except ChannelError as error:
-            raise Elsewhere(error) from error
+    def _is_here(self) -> bool:
+        return super().__len__() > 0 or self._receiver.ready()
 
     def fill(self, tokens: int) -> None:
         while super().__len__() < tokens:
-            super().append(self.fetched())
+            self.wait_until(self._receiver.ready)
+            super().append(self._receiver.take())
+
+    def relieve(self) -> None:
+        """Whenever something comes, take it in: who gives it may be waited for, and must not wait in turn."""
+        while len(self._receiver):
+            super().append(self._receiver.take())
 
     def __len__(self) -> int:
         """Tokens that could be taken now."""

@@ -10,6 +10,7 @@ from flowrl.engine.wiring import Wired
 from flowrl.graph import PortRef
 from flowrl.ports import StateOut
 from flowrl.sites.cuts import includes
+from flowrl.sites.paced import paced_by_one
 from flowrl.state import State
 
 States = dict[str, State]  # by `learner.port`
@@ -30,6 +31,7 @@ class Recall:
         self.fires_in_rounds = name in program.round.order
         self._paces = [p.every for p in program.paced if p.source.node == name]
         self._depth = 1 + 4 * _level(checked.program, name)  # of positions around it
+        self._alone = paced_by_one(checked)
         self._kept: list[tuple[Position, int, States]] = [((), 0, self.states())]
 
     def states(self) -> States:
@@ -53,7 +55,7 @@ class Recall:
 
     def after_iteration(self) -> None:
         """A version that paced others may be where the run is cut."""
-        if any(self.learner.fired % every == 0 for every in self._paces):
+        if self._is_paced_by(self.learner.fired):
             self._keep()
 
     def after_round(self) -> None:
@@ -70,10 +72,22 @@ class Recall:
         around = self._wired.site.at[: self._depth]
         return (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
 
-    def settle(self, rounds: int) -> None:
-        """No cut falls before this round: forget the older states but the last of them."""
-        settled = [n for n, (at, *_) in enumerate(self._kept) if not at or at[0] < rounds]
-        del self._kept[: settled[-1]]
+    def settle(self, rounds: int, fired: int) -> None:
+        """No cut falls before this round: forget the older states but the last of them.
+
+        In what has `fired` in rounds there is none either, but after versions that pace.
+        """
+        del self._kept[: self._last_before(rounds)]
+        last = self._last_before(fired)
+        if self._alone and last > 1:
+            between = [kept for kept in self._kept[1:last] if self._is_paced_by(kept[1])]
+            self._kept[1:last] = between
+
+    def _last_before(self, rounds: int) -> int:
+        return [n for n, (at, *_) in enumerate(self._kept) if not at or at[0] < rounds][-1]
+
+    def _is_paced_by(self, version: int) -> bool:
+        return any(version % every == 0 for every in self._paces)
 
     # recalling
 

@@ -80,9 +80,9 @@ class SiteWalk(Walk):
         while len(self._down):
             word, *values = self._down.take()[0]
             if word == "grant":
-                self._granted, settled = values
+                self._granted, *settled = values
                 for recall in self._keeping:
-                    recall.settle(settled)
+                    recall.settle(*settled)
             elif word == "stop":
                 self._stop = tuple(values)
             elif word == "halt":
@@ -255,7 +255,8 @@ class SiteWalk(Walk):
             assert self._stop is not None
             self.tell()  # where time went: services have answered calls since they had stopped
             states = self.states_at(self._stop)
-            self.say("states", states, self.wired.dropped(), [str(e) for e in self.close()])
+            lines = [*self._home.happened_lines(), *map(str, self.close())]
+            self.say("states", states, self.wired.dropped(), lines)
             idle(lambda: self._leave, "stopped")
         except Stopped:
             return

@@ -63,6 +63,8 @@ class Newest:
     def __init__(self, waiting: Waiting, arriving: Arriving) -> None:
         self._arriving, self._exchange = arriving, waiting.exchange
         self._state: State | None = None
+        self._seen = 0  # the version that the last firing saw
+        self.most_passed = 0  # versions between two firings
         waiting.exchange.serve(self._take_in)
 
     def take(self) -> Token:
@@ -71,7 +73,16 @@ class Newest:
         self._take_in()
         self._arriving.wait_until(lambda: self._state is not None)
         assert self._state is not None
+        self.most_passed = max(self.most_passed, self._state.version - self._seen)
+        self._seen = self._state.version
         return self._state, self._state.clock
+
+    def line(self) -> str | None:
+        """How stale it was at worst, in words."""
+        if self.most_passed < 2:
+            return None
+        edge = self._arriving.wait.edge
+        return f"{edge}: the newest version, of which up to {self.most_passed} passed between two firings"
 
     def _take_in(self) -> None:
         for state, _ in self._arriving.arrived():

@@ -8,20 +8,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema, row_bytes
+from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.demonstrations import Demonstrations
-from flowrl.nodes.buffers.described import sound_size, table_schema
+from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
-from flowrl.nodes.buffers.prioritised_rows import NOTES, PrioritisedRows
+from flowrl.nodes.buffers.feedback import no_priorities, sound_priorities
+from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
+from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import In, Out
 
-NOTED_BYTES = sum(np.dtype(dtype).itemsize for dtype in NOTES.values())
 DRAWN_BYTES = 10  # of a place: its weight, and its part of the sums above
 BOOKKEEPING: Schema = {
     "row_id": Column("int64"),
@@ -30,10 +31,6 @@ BOOKKEEPING: Schema = {
     "age_iters": Column("int32"),
     "pushed_steps": Column("int64"),
 }
-
-
-def _no_priorities() -> Batch:
-    return Batch({"priority": np.empty(0, np.float32)})
 
 
 class AdvancedReplayBuffer(Node):
@@ -48,7 +45,7 @@ class AdvancedReplayBuffer(Node):
         "priorities",
         rate="updates_per_push",
         optional=True,
-        initial=_no_priorities,
+        initial=no_priorities,
         about="of the batches of the round before, in their order",
     )
     batches = Out("samples", rate="updates_per_push")
@@ -56,6 +53,8 @@ class AdvancedReplayBuffer(Node):
     class Config(BaseConfig):
         size: int = param(20_000, "rows that are kept; newer ones replace the oldest", ge=1)
         size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
+        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
+        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
         updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
@@ -78,7 +77,7 @@ class AdvancedReplayBuffer(Node):
                 "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
             )
         schema, with_demos = table_schema(known), "demos" in known.inputs
-        bytes_of_row = row_bytes(schema) + NOTED_BYTES
+        bytes_of_row = stored_bytes(config, schema) + NOTED_BYTES
         size = sound_size(config, bytes_of_row)
         more = dict(BOOKKEEPING) if config.bookkeeping else {}
         more |= {"is_demo": Column("bool")} if with_demos else {}
@@ -94,7 +93,11 @@ class AdvancedReplayBuffer(Node):
     def setup(self) -> None:
         """The rows with their priorities, and the batches whose priorities are still to come."""
         c = self.config
-        self._rows = PrioritisedRows(c.size, c.size_bytes, c.priority, c.alpha)
+        self._rows = PrioritisedRows(
+            Ring(c.size, c.size_bytes, NOTES, once_for(c, self.ctx.inputs.get("data"))),
+            c.priority,
+            c.alpha,
+        )
         self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._awaits = "priorities" in self.ctx.inputs
@@ -147,13 +150,14 @@ class AdvancedReplayBuffer(Node):
         if row_id is None and not self._drawn:
             raise ValueError(f"{self.ctx.key}: priorities came of a batch that was never drawn")
         numbers = self._drawn.popleft() if row_id is None else row_id
-        priorities = _sound(self.ctx.key, priorities, len(numbers))
+        priorities = sound_priorities(self.ctx.key, priorities, numbers.shape)
         if len(numbers) and numbers.max() >= self._rows.ring.written:
             raise ValueError(f"{self.ctx.key}: there never was a row {numbers.max()}")
-        known = numbers >= 0
-        self._late += self._rows.update(
-            numbers[known], priorities[known] + self.config.priority_least
-        )
+        priorities = priorities + self.config.priority_least
+        if self._demos.expected:
+            known = numbers >= 0
+            numbers, priorities = numbers[known], priorities[known]
+        self._late += self._rows.update(numbers, priorities)
 
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
@@ -162,7 +166,7 @@ class AdvancedReplayBuffer(Node):
     def _batches(self, batches: int, batch_size: int) -> list[Batch]:
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
-            self._rows.remove_collected_before(oldest)
+            self._rows.remove_older(oldest)
         demo_rows = self._demos.rows(batch_size)
         agent_rows = batch_size - demo_rows
         together = self.config.replace  # without: what a batch uses up is not in the next one
@@ -251,20 +255,3 @@ class AdvancedReplayBuffer(Node):
         self._last = state["last"]
         self._pushes, self._pushed, self._sampled, self._late = state["counters"]
         self._draw.rng.bit_generator.state = state["rng"]
-
-
-def _sound(whose: str, priorities: Array, rows: int) -> Array:
-    """Priorities as they may be: one a row, finite, not below zero."""
-    found = np.asarray(priorities, np.float64)
-    if found.shape != (rows,):
-        raise ValueError(
-            f"{whose}: priorities of shape {found.shape} came for a batch of {rows} rows; "
-            "give one for each row"
-        )
-    wrong = ~(np.isfinite(found) & (found >= 0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(
-            f"{whose}: the priority of row {row} is {found[row]}; priorities are finite and from 0"
-        )
-    return found

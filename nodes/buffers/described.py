@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.batch import Schema
+from flowrl.batch import Schema, row_bytes
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers.capacity import rows_for
+from flowrl.nodes.buffers.once import Once, pairs
 
 
 def table_schema(known: Known) -> Schema:
@@ -30,3 +31,22 @@ def sound_size(config: Any, bytes_of_row: int) -> int:
             "batch_size" if size == config.size else "size_bytes",
         )
     return size
+
+
+def once_for(config: Any, schema: Schema | None) -> Once | None:
+    """How observations are stored once, if they are: where frames are stacked, or it is asked for."""
+    known = schema or {}
+    of_column = {name: known[name].frames or 1 for name in pairs(known)}
+    frames = {name: config.frames or n for name, n in of_column.items()} or {
+        "obs": config.frames or 1
+    }
+    asked = config.store_once
+    if asked is None:
+        asked = any(n > 1 for n in frames.values())
+    return Once(frames) if asked else None
+
+
+def stored_bytes(config: Any, schema: Schema) -> int:
+    """Bytes of a row of these columns."""
+    once = once_for(config, schema)
+    return row_bytes(schema) if once is None else once.row_bytes(schema)

@@ -35,10 +35,10 @@ def cut(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
     return [Batch({name: array[cut] for name, array in columns.items()}) for cut in cuts]
 
 
-def too_few(node: str, wanted: int, held: int) -> ValueError:
+def too_few(node: str, wanted: int, held: int, what: str = "rows") -> ValueError:
     """What is said where a batch takes more than there is."""
     return ValueError(
-        f"{node}: a batch takes {wanted} rows, {held} are held; "
+        f"{node}: a batch takes {wanted} {what}, {held} are held; "
         "push more first (in a graph: a longer warm-up)"
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.batch import Batch, Column, row_bytes
+from flowrl.batch import Batch, Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node
 from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.demonstrations import Demonstrations
-from flowrl.nodes.buffers.described import sound_size, table_schema
+from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.ports import In, Out
@@ -27,6 +27,8 @@ class NaiveReplayBuffer(Node):
     class Config(BaseConfig):
         size: int = param(20_000, "rows that are kept; newer ones replace the oldest", ge=1)
         size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
+        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
+        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
         updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
@@ -37,7 +39,7 @@ class NaiveReplayBuffer(Node):
     def describe(cls, config: Any, known: Known) -> Facts:
         """Memory, the rows it must have first, and the columns, which are those of the data."""
         schema, with_demos = table_schema(known), "demos" in known.inputs
-        bytes_of_row = row_bytes(schema) + 4
+        bytes_of_row = stored_bytes(config, schema) + 4
         size = sound_size(config, bytes_of_row)
         return Facts(
             outs={"batches": {**schema, "is_demo": Column("bool")} if with_demos else schema},
@@ -49,7 +51,12 @@ class NaiveReplayBuffer(Node):
 
     def setup(self) -> None:
         """The rows, and beside each the train iteration of its data."""
-        self._rows = Ring(self.config.size, self.config.size_bytes, {"train_iters": "int32"})
+        self._rows = Ring(
+            self.config.size,
+            self.config.size_bytes,
+            {"train_iters": "int32"},
+            once_for(self.config, self.ctx.inputs.get("data")),
+        )
         self._demos = Demonstrations(
             self.ctx.key, self.config.demo_share, "demos" in self.ctx.inputs
         )

@@ -18,13 +18,17 @@ KINDS: Mapping[str, type[Proportional] | type[Ranked]] = {
     "rank": Ranked,
 }
 NOTES = {"train_iters": "int32", "env_steps": "int64", "use": "int32", "priority": "float32"}
+NOTED_BYTES = sum(np.dtype(dtype).itemsize for dtype in NOTES.values())
+
+ONE = np.int32(1)  # of the column's own dtype, else numpy adds ten times slower
 
 
 class PrioritisedRows:
     """A new row has the highest priority that any row ever had."""
 
-    def __init__(self, size: int, size_bytes: str | None, kind: str, alpha: float) -> None:
-        self.ring = Ring(size, size_bytes, NOTES)
+    def __init__(self, ring: Ring, kind: str, alpha: float) -> None:
+        """The ring has these notes beside its rows."""
+        self.ring = ring
         self.live = 0  # rows that can be drawn
         self.removed = 0  # rows that left before they were overwritten
         self._kind, self._alpha = kind, alpha
@@ -43,31 +47,35 @@ class PrioritisedRows:
 
     def update(self, numbers: Array, priorities: Array) -> int:
         """Other priorities for the rows of these numbers; gives how many of them have left."""
-        here = self.ring.holds(numbers)
-        places = self.ring.places_of(numbers[here])
-        live = self.priorities.live(places)
-        places, given = places[live], priorities[here][live]
+        places = self.ring.places_of(numbers)
+        here = self.ring.holds(numbers) & self.priorities.live(places)
+        if not here.all():
+            places, priorities = places[here], priorities[here]
         if len(places):
-            self.priorities.set(places, given)
-            self.ring.notes["priority"][places] = given
-            self._highest = max(self._highest, float(given.max()))
+            self.priorities.set(places, priorities)
+            self.ring.notes["priority"][places] = priorities
+            self._highest = max(self._highest, float(priorities.max()))
         return len(numbers) - len(places)
 
     def use(self, places: Array, most: int | None) -> None:
         """These were drawn; those that were drawn `most` times leave."""
         use = self.ring.notes["use"]
-        np.add.at(use, places, 1)
+        np.add.at(use, places, ONE)
         if most is not None:
             self._remove(places[use[places] >= most])
 
-    def remove_collected_before(self, train_iters: int) -> None:
-        """Rows of older iterations leave; those are the oldest rows."""
+    def remove_older(self, train_iters: int) -> None:
+        """Rows that came before this iteration leave."""
+        if self.ring.rows:
+            self.remove_below(self.ring.notes["train_iters"], train_iters)
+
+    def remove_below(self, noted: Array, least: int) -> None:
+        """Rows leave whose number here, which never falls from row to row, is less."""
         first, stop = self.ring.written - self.ring.rows, self.ring.written
-        noted = self.ring.notes.get("train_iters", np.empty(0))
-        newer = bisect_left(
-            range(first, stop), train_iters, key=lambda n: noted[self.ring.places_of(n)]
+        stay = bisect_left(
+            range(first, stop), least, key=lambda n: int(noted[self.ring.place_of(n)])
         )
-        places = self.ring.places_of(np.arange(first, first + newer))
+        places = self.ring.places_of(np.arange(first, first + stay))
         self._remove(places[self.priorities.live(places)])
 
     def clear(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.batch import Array, Schema
 from flowrl.node import Unsound
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.model import Heads, Infer, Model
@@ -57,6 +57,9 @@ class Masked(Model):
         inner = self.model.infer(obs, heads, wanted)
         return MaskedInfer(inner, self.head) if self.head in wanted else inner
 
+    def memory_columns(self) -> Schema:
+        return self.model.memory_columns()
+
     def loads(self, learn: bool) -> tuple[str, ...]:
         return self.model.loads(learn)
 
@@ -73,7 +76,7 @@ class MaskedInfer:
     def load(self, arrays: Mapping[str, Array]) -> None:
         self.inner.load(arrays)
 
-    def __call__(self, obs: Array) -> dict[str, Array]:
-        heads = self.inner(obs)
+    def __call__(self, obs: Array, *memory: Any) -> dict[str, Array]:
+        heads = self.inner(obs, *memory)
         scores = np.where(obs[ACTION_MASK] == 0, np.float32(FORBIDDEN), heads[self.head])
         return {**heads, self.head: scores}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
+from flowrl.batch import Array, Batch, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, PartSpec, param
 from flowrl.nodes.lazy import tensor, torch
@@ -81,12 +81,15 @@ def inputs(batch: Batch, name: str, rows: Any = slice(None)) -> Any:
 
 
 class Infer(Protocol):
-    """What acts: weights in, and the asked heads (B, n) of observations (B, …) out."""
+    """What acts: weights in, and the asked heads (B, n) of observations (B, …) out.
+
+    One that remembers is given the columns of its memory, too, and gives those of the next step.
+    """
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Use these weights from now on."""
 
-    def __call__(self, obs: Array) -> dict[str, Array]:
+    def __call__(self, obs: Array, *memory: Any) -> dict[str, Array]:
         """The heads, by name."""
 
 
@@ -116,6 +119,10 @@ class Model(Part):
 
     def suits(self, obs: Observed) -> None:
         """Raises `Unsound` where it can make nothing of these observations."""
+
+    def memory_columns(self) -> Schema:
+        """What it remembers from step to step, if it does; it is then built and called as `gru` is."""
+        return {}
 
     def loads(self, learn: bool) -> tuple[str, ...]:
         """The modules that learning imports, or acting does."""

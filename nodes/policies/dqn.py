@@ -53,6 +53,9 @@ class Dqn(Policy):
         actions = self.action.n
         self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
         self.model = obeying(made(self.config.model, Mlp()), self.obs, "q", self.heads)
+        if self.model.memory_columns():
+            what = "dqn learns from single steps, and the model remembers earlier ones"
+            raise Unsound(what, "take an mlp, or ppo with `unroll_steps`", "model")
 
     def learn_columns(self) -> Schema:
         number = Column("float32")

@@ -11,6 +11,7 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
+from flowrl.node import Unsound
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.masked import obeying
 from flowrl.nodes.models.mlp import Mlp
@@ -19,7 +20,9 @@ from flowrl.nodes.moments import Moments
 from flowrl.nodes.observations import under
 from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.distribution import distribution_of
-from flowrl.nodes.policies.policy import Learned, Policy
+from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
+from flowrl.nodes.policies.remembering import Remembering
+from flowrl.nodes.policies.seen import Seen, Steps, Unrolls
 from flowrl.nodes.returns import gae, normalise
 from flowrl.state import Count, State
 
@@ -47,6 +50,9 @@ class Ppo(Policy):
         normalise_advantages: bool = param(True, "mean 0, deviation 1 over a token's rows")
         normalise_values: bool = param(False, "the value head counts in units of the returns")
         lr: float = param(3e-4, "learning rate of Adam", gt=0)
+        unroll_steps: int | None = param(
+            None, "a model that remembers learns from unrolls of so many steps", ge=1
+        )
         lr_decay_steps: int | None = param(None, "env steps until it is 0; null: it stays", ge=1)
         max_grad_norm: float | None = param(0.5, "shortens longer gradients; null: never", gt=0)
 
@@ -55,6 +61,13 @@ class Ppo(Policy):
         self.distribution = distribution_of(self.action)
         self.heads: Heads = {**self.distribution.heads, "value": Linear(1)}
         self.model = obeying(made(self.config.model, Mlp(**MLP)), self.obs, "logits", self.heads)
+        if bool(self.model.memory_columns()) != (self.config.unroll_steps is not None):
+            what = "a model that remembers learns from unrolls, and only such a model does"
+            hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
+            raise Unsound(what, hint, "unroll_steps")
+
+    def memory_columns(self) -> Schema:
+        return self.model.memory_columns()
 
     def collect_columns(self) -> Schema:
         return {**self.distribution.columns, "logp": Column("float32")}
@@ -64,16 +77,22 @@ class Ppo(Policy):
         seen = {**under("obs", self.obs), **under("next_obs", self.obs)}
         step = {**seen, "reward": number, "discount": number}
         ends = {"terminated": flag, "truncated": flag, "last": flag}
-        return {**step, **ends, **self.collect_columns()}
+        columns = {**step, **ends, **self.collect_columns()}
+        steps = self.config.unroll_steps
+        if steps is None:
+            return columns
+        return {**{n: unrolled(c, steps) for n, c in columns.items()}, **self.memory_columns()}
 
     def learn_mode(self, seed: int) -> PpoLearn:
         return PpoLearn(self, seed)
 
-    def collect_mode(self, seed: int) -> PpoCollect:
-        return PpoCollect(self, seed)
+    def collect_mode(self, seed: int) -> AnyActMode:
+        act = PpoCollect(self, seed)
+        return Remembering(act, self.memory_columns()) if self.memory_columns() else act
 
-    def eval_mode(self, seed: int) -> PpoEval:
-        return PpoEval(self)
+    def eval_mode(self, seed: int) -> AnyActMode:
+        act = PpoEval(self)
+        return Remembering(act, self.memory_columns()) if self.memory_columns() else act
 
     def loads(self, learn: bool) -> tuple[str, ...]:
         return self.model.loads(learn)
@@ -97,6 +116,8 @@ class PpoLearn:
         self.config, self.distribution = policy.config, policy.distribution
         module = policy.model.build(policy.obs, policy.heads, seed)
         self.net = Trained(module, max_grad_norm=self.config.max_grad_norm, eps=1e-5)
+        memory, unroll = policy.memory_columns(), policy.unroll_steps
+        self.seen: Seen = Unrolls(self.net, unroll, memory) if unroll else Steps(self.net)
         self.needed = functools.partial(policy.model.acts_with, self.distribution.heads)
         self.rng = np.random.default_rng(seed)
         self.returns = Moments()  # of the returns, if values are learned in their units
@@ -104,32 +125,37 @@ class PpoLearn:
     def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
         """Learns from the rows of one collection."""
         rows, told = self._rows(batch), []
+        most = self.seen.rows(self.config.minibatch_size)
         for _ in range(self.config.epochs):
             order = tensor(self.rng.permutation(len(batch)))
-            shuffled = [pieces(column, order, self.config.minibatch_size) for column in rows]
+            shuffled = [pieces(column, order, most) for column in rows]
             for minibatch in zip(*shuffled, strict=True):
-                told.append(self._step(*minibatch, command["lr"]))
-        self.net.observe(rows[0])  # last: what was learned with is what acted
+                told.append(self._step(list(minibatch), command["lr"]))
+        self.net.observe(
+            inputs(self.seen.steps(batch), "obs")
+        )  # last: what was learned with is what acted
         means = torch.stack(told).mean(0)
         return Learned({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
 
     def _rows(self, batch: Batch) -> list[Any]:
-        """What a gradient step takes of each row: the first parameters of `_step`."""
-        advantage, goal, v_t = map(tensor, self._advantages(batch))
-        drawn, logp = self.distribution.drawn(batch), tensor(batch["logp"])
-        return [inputs(batch, "obs"), drawn, logp, advantage, goal, v_t]
+        """What a gradient step takes of each row."""
+        found = map(tensor, self._advantages(batch))
+        steps = self.seen.steps(batch)
+        drawn, logp = self.distribution.drawn(steps), tensor(steps["logp"])
+        return self.seen.dealt(batch, drawn, logp, *found)
 
     def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
         """Advantages, and goals and old values of the value head, all (N,)."""
-        cut_t = batch["last"] | batch["terminated"] | batch["truncated"]
-        v_t = self._value(inputs(batch, "obs"))
+        steps = self.seen.steps(batch)
+        cut_t = steps["last"] | steps["terminated"] | steps["truncated"]
+        v_t, at_cuts = self.seen.values(batch, cut_t)
         v_tp1 = np.roll(v_t, -1)  # what follows a row is the next row, except at a cut
-        v_tp1[cut_t] = self._value(inputs(batch, "next_obs", cut_t))
+        v_tp1[cut_t] = at_cuts
         mean, std = self._unit()
         scaled_t = v_t * std + mean
         scaled_tp1 = v_tp1 * std + mean
         lambda_ = self.config.gae_lambda
-        advantage = gae(batch["reward"], batch["discount"], scaled_t, scaled_tp1, cut_t, lambda_)
+        advantage = gae(steps["reward"], steps["discount"], scaled_t, scaled_tp1, cut_t, lambda_)
         goal = scaled_t + advantage
         if self.config.normalise_values:
             self.returns.update(goal)
@@ -138,19 +164,15 @@ class PpoLearn:
             advantage = normalise(advantage)
         return advantage, (goal - mean) / std, (scaled_t - mean) / std
 
-    def _value(self, obs: Any) -> Array:
-        with torch.no_grad():
-            return self.net(obs)["value"].squeeze(1).numpy()  # type: ignore[no-any-return]
-
     def _unit(self) -> tuple[np.float32, np.float32]:
         """The mean and deviation in which the value head counts."""
         return np.float32(self.returns.mean), np.float32(self.returns.std)
 
-    def _step(
-        self, obs: Any, drawn: Any, old_logp: Any, advantage: Any, goal: Any, v_old: Any, lr: float
-    ) -> Any:
+    def _step(self, minibatch: list[Any], lr: float) -> Any:
         """One gradient step on a minibatch; gives the metrics."""
-        c, out = self.config, self.net(obs)
+        c = self.config
+        out, columns = self.seen.heads(minibatch)
+        drawn, old_logp, advantage, goal, v_old = columns
         logp, entropy = self.distribution.logp_entropy(out, drawn)
         log_ratio = logp - old_logp
         ratio = log_ratio.exp()
@@ -214,7 +236,11 @@ class PpoEval:
         self.infer.load(state.arrays)
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        return self.distribution.mode(self.infer(obs))
+        return self.choose(self.infer(obs))
+
+    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
+        """Actions for what the model says."""
+        return self.distribution.mode(out)
 
 
 class PpoCollect(PpoEval):
@@ -224,8 +250,9 @@ class PpoCollect(PpoEval):
         super().__init__(policy)
         self.rng = np.random.default_rng(seed)
 
-    def forward(self, obs: Array) -> dict[str, Array]:
-        return self.distribution.sample(self.infer(obs), self.rng)
+    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
+        """Draws for what the model says."""
+        return self.distribution.sample(out, self.rng)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next actions depend on beside the weights."""

@@ -137,7 +137,7 @@ def test_normalised_values_change_units_and_nothing_else() -> None:
 def test_each_epoch_sees_every_row_once() -> None:
     mode, seen = ppo(epochs=3, minibatch_size=10).learn_mode(0), []
     step = mode._step
-    mode._step = lambda obs, *rest: (seen.append(obs), step(obs, *rest))[1]
+    mode._step = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
     batch = rows(32)
     mode.forward(batch, LR)
     assert [len(obs) for obs in seen] == [10, 10, 10, 2] * 3

@@ -203,3 +203,20 @@ class Whimsical(Painted):
         Whimsical.made += 1
         self.lasts = 1 + Whimsical.made
         return found
+
+
+class Recalled(gymnasium.Env):
+    """Shows -1 or 1, then three times 0; the last action must be the one for what was shown."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1, 1, (1,), np.float32)
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.shown, self.t = int(np.random.default_rng(seed).integers(2)), 0
+        return np.array([2 * self.shown - 1], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.t += 1
+        right = 1.0 if action == self.shown else -1.0
+        return np.zeros(1, np.float32), right if self.t == 4 else 0.0, self.t == 4, False, {}

@@ -13,7 +13,7 @@ from flowrl.config import Config, param
 from flowrl.node import Facts, Known, Node
 from flowrl.ports import ANY, In, Out, StateIn
 from flowrl.state import State
-from tests.engine.toy_nodes import TABLE, Learner, table
+from tests.engine.toy_nodes import TABLE, Judge, Learner, table
 
 
 class Varying(Node):
@@ -129,3 +129,73 @@ class Sleepy(Learner):
     def fire(self, data: Batch) -> str:
         threading.Event().wait(0.05)
         return super().fire(data)
+
+
+class Band(Node):
+    """A buffer that fires on any input: so many batches at most for each token, and only what is asked for."""
+
+    fires_on = "any"
+    data = In("samples")
+    priorities = In("priorities", optional=True, initial=lambda: "begin")
+    batches = Out("samples", rate="most")
+
+    class Config(Config):
+        each: int = param(3, "batches for each token", ge=1)
+        most: int = param(2, "batches of a firing", ge=1)
+
+    def setup(self) -> None:
+        self.inserted = self.asked = self.given = 0
+
+    def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
+        self.inserted += data is not None
+        self.asked += priorities is not None
+        room = min(self.config.each * self.inserted - self.given, self.asked, self.config.most)
+        self.asked -= room
+        self.given += room
+        self.ctx.metrics({"inserted": self.inserted, "given": self.given})
+        return [table(self.given)] * room
+
+
+class Gushing(Node):
+    """Gives more than it may."""
+
+    fires_on = "any"
+    data = In("samples")
+    out = Out("samples", rate=2)
+
+    def fire(self, data: Batch | None) -> list[Batch]:
+        return [table(0)] * 3
+
+
+class Unasked(Band):
+    """Gives as much as it may for each token, and looks at priorities only."""
+
+    def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
+        return [] if data is None else [data] * self.config.most
+
+
+class Racer(Learner):
+    """Tells how far it is to whoever waits for that, in the same process."""
+
+    at: list[int] = [0]
+    moved = threading.Condition()
+
+    def fire(self, data: Batch) -> str:
+        with Racer.moved:
+            Racer.at[0] = self.ctx.clock.total.train_iters + 1
+            Racer.moved.notify_all()
+        return super().fire(data)
+
+
+class Watcher(Judge):
+    """An evaluation that is not done before the learner is some versions ahead."""
+
+    class Config(Judge.Config):
+        ahead: int = param(0, "versions")
+
+    def fire(self, weights: State) -> Batch:
+        goal = weights.version + self.config.ahead
+        with Racer.moved:
+            if not Racer.moved.wait_for(lambda: Racer.at[0] >= goal, timeout=20):
+                raise RuntimeError(f"the learner did not go on to {goal}")
+        return super().fire(weights)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from flowrl.checks.check import check
 from flowrl.source.loading import load_tree
 from tests.sites.comparing import same_everywhere
-from tests.sites.random_graphs import MOST_FIRINGS, limits, placements, random_graphs
+from tests.sites.random_graphs import (
+    MOST_FIRINGS,
+    all_places,
+    limits,
+    placements,
+    random_graphs,
+    thread_places,
+)
 
 checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
@@ -22,27 +29,40 @@ def some(examples: int) -> settings:
     return settings(max_examples=examples, deadline=None, suppress_health_check=checks)
 
 
-def compare(data: st.DataObject) -> None:
-    """One random graph, serially and in threads."""
+def compare(data: st.DataObject, places: st.SearchStrategy[str]) -> None:
+    """One random graph, serially and on several sites."""
     graph = data.draw(random_graphs())
     found = check(load_tree(graph))
     assume(found.ok)
     parts = [found.program.round, *(w.part for w in found.program.warmup)]
     assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
-    limit, placement = data.draw(limits), data.draw(placements(graph))
+    limit, placement = data.draw(limits), data.draw(placements(graph, places))
     with tempfile.TemporaryDirectory() as folder:
         facts = same_everywhere(graph, Path(folder), placement, **limit)
     event(f"status {facts['status']}")
 
 
-@some(40)
+@some(30)
 @given(st.data())
 def test_a_random_graph_does_the_same_in_threads(data: st.DataObject) -> None:
-    compare(data)
+    compare(data, thread_places)
+
+
+@some(5)
+@given(st.data())
+def test_a_random_graph_does_the_same_in_threads_and_processes(data: st.DataObject) -> None:
+    compare(data, all_places)
 
 
 @pytest.mark.slow
-@some(600)
+@some(150)
 @given(st.data())
 def test_many_random_graphs_do_the_same_in_threads(data: st.DataObject) -> None:
-    compare(data)
+    compare(data, thread_places)
+
+
+@pytest.mark.slow
+@some(50)
+@given(st.data())
+def test_many_random_graphs_do_the_same_in_threads_and_processes(data: st.DataObject) -> None:
+    compare(data, all_places)

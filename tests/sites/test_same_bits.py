@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.running import tree
-from tests.sites.comparing import same_everywhere
+from tests.sites.comparing import ran, same_everywhere
 
 BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
 JUDGED = tree(
@@ -225,3 +225,16 @@ def test_a_verdict_cuts_at_the_same_place(who: str, limits: dict[str, int], tmp_
     facts = same_everywhere(JUDGES[who], tmp_path, "threads", "l=thread", "c=thread", **limits)
     if "rounds" in limits:
         assert facts["status"] == "solved"
+
+
+@pytest.mark.parametrize("goal", [40, 80])
+def test_an_evaluation_does_not_hold_up_what_it_evaluates(goal: int, tmp_path: Path) -> None:
+    watcher = {"type": mine("Watcher"), "ahead": 50, "goal": goal}
+    graph = tree({"c": "Source", "l": mine("Racer"), "e": watcher}, ["c -> l"])
+    graph["edges"] += [{"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 40}}]
+    facts = ran(graph, "threads", tmp_path / "a", train_iters=200)
+    assert facts["status"] == "solved"
+    graph["nodes"]["e"]["ahead"] = 0
+    serial = ran(graph, "serial", tmp_path / "b", train_iters=200)
+    assert facts["digest"] == serial["digest"]
+    assert facts["metrics.jsonl"] == serial["metrics.jsonl"]

@@ -1,0 +1,157 @@
+"""The episode replay buffer: whole episodes of any length, drawn uniformly, whole or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array, Batch, Column
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.node import Facts, Known, Node
+from flowrl.nodes.buffers.capacity import PATTERN
+from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.draws import Draw, too_few
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.windows import segments
+from flowrl.ports import In, Out
+
+FLAG = Column("bool")
+
+
+class EpisodeReplayBuffer(Node):
+    """An element is an episode; it leaves as a whole when its first row is overwritten."""
+
+    data = In("samples")
+    batches = Out("samples", rate="updates_per_push")
+
+    class Config(BaseConfig):
+        size: int = param(20_000, "rows that are kept, over all episodes", ge=1)
+        size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
+        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
+        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+        batch_size: int = param(8, "episodes in each batch", ge=1)
+        part_steps: int | None = param(
+            None, "of each episode so many rows that follow each other; default: all", ge=1
+        )
+        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
+        replace: bool = param(True, "a batch may hold an episode twice")
+        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """The columns are those of the data, and which episode of the batch a row is of."""
+        schema = table_schema(known)
+        size = sound_size(config, stored_bytes(config, schema))
+        return Facts(
+            outs={"batches": {**schema, "episode": Column("int64")}},
+            needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
+            memory_bytes=size * stored_bytes(config, schema),
+        )
+
+    def setup(self) -> None:
+        """The rows, and where episodes begin and how long they are."""
+        c = self.config
+        once = once_for(c, self.ctx.inputs.get("data"))
+        self._rows = Ring(c.size, c.size_bytes, once=once)
+        self._firsts = np.empty(0, np.int64)  # numbers of first rows, in order
+        self._lengths = np.empty(0, np.int64)
+        self._draw = Draw(self.ctx.rng("sample"), c.replace)
+        self._pushes = self._pushed = self._sampled = 0
+
+    def fire(self, data: Batch) -> list[Batch]:
+        """Keep what came, then draw this round's batches."""
+        self.push(data)
+        if not self.ctx.wants("batches"):
+            return []
+        batches = [self.sample() for _ in range(self.config.updates_per_push)]
+        if self._pushes % self.config.log_every_pushes == 0:
+            self.ctx.metrics(self._metrics())
+        return batches
+
+    @property
+    def count(self) -> int:
+        """Episodes that are held."""
+        return len(self._firsts)
+
+    def push(self, data: Batch) -> None:
+        """Keep these episodes, over the oldest."""
+        begins, ends = self._whole(data)
+        first = self._rows.written
+        self._rows.push(data.columns)
+        self._firsts = np.append(self._firsts, first + begins)
+        self._lengths = np.append(self._lengths, ends - begins)
+        held = int(np.searchsorted(self._firsts, self._rows.written - self._rows.rows))
+        self._firsts, self._lengths = self._firsts[held:], self._lengths[held:]
+        self._pushes += 1
+        self._pushed += len(begins)
+
+    def sample(self, batch_size: int | None = None) -> Batch:
+        """So many episodes, or parts of them, one after another; `episode` counts them from 0."""
+        count = batch_size or self.config.batch_size
+        if self.count < self._draw.least(count):
+            raise too_few(self.ctx.key, count, self.count, "episodes")
+        drawn = self._draw(self.count, 1, count)
+        firsts, lengths = self._parts(self._firsts[drawn], self._lengths[drawn])
+        ends = lengths.cumsum()
+        episode = np.repeat(np.arange(count), lengths)
+        numbers = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths), lengths)
+        columns = self._rows.take(self._rows.places_of(numbers))
+        columns["last"][ends - 1] = True
+        self._sampled += count
+        return Batch({**columns, "episode": episode})
+
+    def clear(self) -> None:
+        """Forget all episodes."""
+        self._rows.clear()
+        self._firsts, self._lengths = self._firsts[:0], self._lengths[:0]
+
+    def _parts(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
+        """Where the rows of each drawn episode begin, and how many there are."""
+        steps = self.config.part_steps
+        if steps is None:
+            return firsts, lengths
+        more = np.maximum(lengths - steps, 0)
+        return firsts + self._draw.rng.integers(more + 1), lengths - more
+
+    def _whole(self, data: Batch) -> tuple[Array, Array]:
+        begins, ends = segments(data["last"])
+        ended = data["terminated"][ends - 1] | data["truncated"][ends - 1]
+        if not ended.all():
+            raise ValueError(
+                f"{self.ctx.key}: the episode that begins at row {begins[np.argmin(ended)]} does not "
+                "end; give whole episodes (an episode_collector does)"
+            )
+        size = self._rows.size
+        if len(ends) and (longest := int((ends - begins).max())) > size:
+            raise ValueError(
+                f"{self.ctx.key}: an episode has {longest} rows, {size} are kept; make `size` larger"
+            )
+        return begins, ends
+
+    def _metrics(self) -> dict[str, float]:
+        return {
+            "episodes_held": self.count,
+            "pushed_episodes": self._pushed,
+            "sampled_episodes": self._sampled,
+            "length_mean": float(self._lengths.mean()),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next batch depends on."""
+        return {
+            "rows": self._rows.state_dict(),
+            "firsts": self._firsts.copy(),
+            "lengths": self._lengths.copy(),
+            "counters": (self._pushes, self._pushed, self._sampled),
+            "rng": self._draw.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._rows.load_state_dict(state["rows"])
+        self._firsts, self._lengths = np.array(state["firsts"]), np.array(state["lengths"])
+        self._pushes, self._pushed, self._sampled = state["counters"]
+        self._draw.rng.bit_generator.state = state["rng"]

@@ -1,0 +1,235 @@
+"""The sequence replay buffer: unrolls of steps, overlapping or aligned, drawn by priority."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param
+from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.buffers.capacity import PATTERN
+from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.draws import Draw, cut, too_few
+from flowrl.nodes.buffers.feedback import no_priorities, sound_priorities
+from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.strata import importance
+from flowrl.nodes.buffers.windows import of_sequences, windows, within
+from flowrl.nodes.policies.schedule import linear
+from flowrl.ports import In, Out
+
+SEQUENCE_BYTES = 16 + 10 + NOTED_BYTES  # of a sequence: where it is, its weight, its notes
+
+
+class SequenceReplayBuffer(Node):
+    """Sequences are cut out of each token's episodes (R2D2: Kapturowski et al. 2019).
+
+    None crosses an episode's end, nor the end of what was given together.
+    """
+
+    data = In("samples")
+    priorities = In(
+        "priorities",
+        rate="updates_per_push",
+        optional=True,
+        initial=no_priorities,
+        about="of the batches of the round before, in their order",
+    )
+    batches = Out("samples", rate="updates_per_push")
+
+    class Config(BaseConfig):
+        size: int = param(20_000, "steps that are kept; newer ones replace the oldest", ge=1)
+        size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
+        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
+        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+        batch_size: int = param(32, "sequences in each batch", ge=1)
+        unroll_steps: int = param(20, "steps of a sequence, those of the burn-in among them", ge=1)
+        burn_in_steps: int = param(0, "its first steps, which only warm a memory up", ge=0)
+        period_steps: int | None = param(
+            None, "from one sequence's begin to the next; default: what is learned from once", ge=1
+        )
+        memory_columns: list[str] = param([], "columns that are given of the first step only")
+        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
+        alpha: float = param(0.9, "how much priorities count; 0: draws are uniform", ge=0, le=10)
+        beta: float = param(0.6, "how much `weight` corrects for that in the beginning", ge=0, le=1)
+        beta_iters: int = param(100_000, "train iterations until it corrects for all of it", ge=1)
+        eta: float = param(0.9, "of steps' priorities: eta max + (1 - eta) mean", ge=0, le=1)
+        priority_least: float = param(1e-5, "is added to each priority: all are drawn", gt=0)
+        replace: bool = param(True, "a batch may hold a sequence twice (faster, and stratified)")
+        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """A row of a batch is a sequence: (T, …) of each column, and which of its steps are real."""
+        schema = table_schema(known)
+        if config.burn_in_steps >= config.unroll_steps:
+            what = f"of {config.unroll_steps} steps {config.burn_in_steps} are burn-in"
+            raise Unsound(what, "make `unroll_steps` larger", "unroll_steps")
+        unknown = sorted(set(config.memory_columns) - set(schema))
+        if unknown:
+            raise Unsound(
+                f"the data has no column '{unknown[0]}'", "name those it has", "memory_columns"
+            )
+        needs = {"data": {"last": Column("bool")}}
+        size = sound_size(config, stored_bytes(config, schema) + SEQUENCE_BYTES)
+        return Facts(
+            outs={"batches": _sequences(schema, config)},
+            rows={"batches": config.batch_size},
+            needs=needs,
+            memory_bytes=size * (stored_bytes(config, schema) + SEQUENCE_BYTES),
+        )
+
+    def setup(self) -> None:
+        """The steps, and the sequences as rows of their own: the first step and the length."""
+        c = self.config
+        self._steps = Ring(c.size, c.size_bytes, once=once_for(c, self.ctx.inputs.get("data")))
+        self._sequences: PrioritisedRows | None = None  # as many as steps, known at the first push
+        self._draw = Draw(self.ctx.rng("sample"), c.replace)
+        self._awaits = "priorities" in self.ctx.inputs
+        self._drawn: deque[tuple[Array, Array]] = deque()  # numbers and real steps, a batch each
+        self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        self._pushes = self._pushed = self._sampled = self._late = 0
+
+    def fire(self, data: Batch, priorities: list[Batch] | Batch | None) -> list[Batch]:
+        """Take the priorities of the round before, keep what came, draw this round's batches."""
+        for token in [priorities] if isinstance(priorities, Batch) else priorities or ():
+            if len(token):
+                self.update(token["priority"])
+        self.push(data)
+        if not self.ctx.wants("batches"):
+            return []
+        batches = self._batches(self.config.updates_per_push, self.config.batch_size)
+        if self._pushes % self.config.log_every_pushes == 0:
+            self.ctx.metrics(self._metrics())
+        return batches
+
+    @property
+    def count(self) -> int:
+        """Sequences that can be drawn."""
+        return self._sequences.live if self._sequences is not None else 0
+
+    def push(self, data: Batch) -> None:
+        """Keep these steps, and the sequences that lie in them."""
+        first = self._steps.written
+        self._steps.push(data.columns)
+        firsts, lengths = windows(data["last"], self.config.unroll_steps, self._period)
+        held = self._held()
+        oldest = self._steps.written - self._steps.rows
+        new = firsts + first >= oldest
+        now = self.ctx.clock.total
+        places = {"first": firsts[new] + first, "length": lengths[new]}
+        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
+        held.remove_below(held.ring.columns["first"], oldest)
+        self._pushes += 1
+        self._pushed += len(firsts)
+
+    def sample(self, batch_size: int | None = None) -> Batch:
+        """By hand: one batch."""
+        return self._batches(1, batch_size or self.config.batch_size)[0]
+
+    def update(self, priorities: Array) -> None:
+        """Priorities of the oldest batch that has none yet: of sequences (W,), or of steps (W, T)."""
+        if not self._drawn:
+            raise ValueError(f"{self.ctx.key}: priorities came of a batch that was never drawn")
+        numbers, valid = self._drawn.popleft()
+        given = np.asarray(priorities, np.float64)
+        of_steps = given.ndim == 2
+        checked = sound_priorities(self.ctx.key, given, valid.shape if of_steps else numbers.shape)
+        if of_steps:
+            learned = valid & (np.arange(valid.shape[1]) >= self.config.burn_in_steps)
+            checked = of_sequences(checked, learned, self.config.eta)
+        self._late += self._held().update(numbers, checked + self.config.priority_least)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self._steps.clear()
+        if self._sequences is not None:
+            self._sequences.clear()
+
+    def _held(self) -> PrioritisedRows:
+        if self._sequences is None:
+            ring = Ring(self._steps.size, notes=NOTES)
+            self._sequences = PrioritisedRows(ring, "proportional", self.config.alpha)
+        return self._sequences
+
+    def _batches(self, batches: int, rows: int) -> list[Batch]:
+        if self.count < self._draw.least(rows):
+            raise too_few(self.ctx.key, rows, self.count, "sequences")
+        held, rng = self._held(), self._draw.rng
+        if self.config.replace:
+            places = held.priorities.draw(rng, batches, rows)
+        else:
+            drawn = [held.priorities.draw_distinct(rng, rows) for _ in range(batches)]
+            places = np.concatenate(drawn)
+        now = self.ctx.clock.total.train_iters
+        beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
+        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        found = held.ring.take(places)
+        columns, valid = self._unrolled(found["first"], found["length"])
+        held.use(places, None)
+        self._await(held.ring.numbers_of(places), valid, batches)
+        self._sampled += batches * rows
+        return cut({**columns, "valid": valid, "weight": weight}, batches, rows)
+
+    def _unrolled(self, firsts: Array, lengths: Array) -> tuple[dict[str, Array], Array]:
+        """The steps of sequences, (W, T, …); of a memory the first step's, (W, …)."""
+        steps = self.config.unroll_steps
+        numbers, valid = within(firsts, lengths, steps)
+        flat = self._steps.take(self._steps.places_of(numbers.reshape(-1)))
+        columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
+        for name in self.config.memory_columns:
+            columns[name] = np.ascontiguousarray(columns[name][:, 0])
+        columns["last"][:, -1] = True
+        columns["last"] |= ~valid
+        return columns, valid
+
+    def _await(self, numbers: Array, valid: Array, batches: int) -> None:
+        """Remember whose priorities come next; without an edge for them, of the newest draw."""
+        if not self._awaits:
+            self._drawn.clear()
+        parts = zip(np.split(numbers, batches), np.split(valid, batches), strict=True)
+        self._drawn.extend((a, b) for a, b in parts)
+
+    def _metrics(self) -> dict[str, float]:
+        return {
+            "sequences": self.count,
+            "pushed_sequences": self._pushed,
+            "sampled_sequences": self._sampled,
+            "late_sequences": self._late,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next batch depends on."""
+        held = self._sequences
+        return {
+            "steps": self._steps.state_dict(),
+            "sequences": None if held is None else held.state_dict(),
+            "drawn": [list(pair) for pair in self._drawn],
+            "counters": (self._pushes, self._pushed, self._sampled, self._late),
+            "rng": self._draw.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._steps.load_state_dict(state["steps"])
+        self._sequences = None
+        if state["sequences"] is not None:
+            self._held().load_state_dict(state["sequences"])
+        self._drawn = deque((numbers, valid) for numbers, valid in state["drawn"])
+        self._pushes, self._pushed, self._sampled, self._late = state["counters"]
+        self._draw.rng.bit_generator.state = state["rng"]
+
+
+def _sequences(schema: Schema, config: Any) -> dict[str, Column]:
+    """The columns of a batch."""
+    steps = config.unroll_steps
+    found = {
+        name: c if name in config.memory_columns else Column(c.dtype, (steps, *c.shape))
+        for name, c in schema.items()
+    }
+    return {**found, "valid": Column("bool", (steps,)), "weight": Column("float32")}

@@ -1,0 +1,212 @@
+"""Observations that are stored once come back bit by bit, whatever comes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch, Column
+from flowrl.context import Context
+from flowrl.node import Known
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.frames import Frames
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.once import Once
+from flowrl.nodes.buffers.ring import Ring
+
+SIDE = 4
+OBS = Column("uint8", (4, SIDE, SIDE))
+
+
+class Stream:
+    """An env that shows stacked frames, each another one."""
+
+    def __init__(self, rng: np.random.Generator, stacked: int, end: float, frame: Any) -> None:
+        self.rng, self.stacked, self.end, self.frame = rng, stacked, end, frame
+        self.begin()
+
+    def begin(self) -> None:
+        self.stack = [self.frame()] * self.stacked
+
+    def rows(self, count: int) -> list[tuple[np.ndarray, np.ndarray, bool]]:
+        found = []
+        for _ in range(count):
+            obs = np.stack(self.stack)
+            self.stack = [*self.stack[1:], self.frame()]
+            done = bool(self.rng.random() < self.end)
+            found.append((obs, np.stack(self.stack), done))
+            if done:
+                self.begin()
+        return found
+
+
+def token(streams: list[Stream], counts: list[int], stacked: int) -> dict[str, np.ndarray]:
+    """Rows sorted by env and by time."""
+    rows = [row for s, n in zip(streams, counts, strict=True) for row in s.rows(n)]
+    shape = (stacked, SIDE, SIDE) if stacked > 1 else (SIDE, SIDE)
+    obs = np.array([row[0] for row in rows], np.uint8).reshape(len(rows), *shape)
+    after = np.array([row[1] for row in rows], np.uint8).reshape(len(rows), *shape)
+    done = np.array([row[2] for row in rows], bool)
+    return {"obs": obs, "next_obs": after, "done": done, "row": np.zeros(len(rows), np.int64)}
+
+
+def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return all(a[k].tobytes() == b[k].tobytes() and a[k].dtype == b[k].dtype for k in b)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.integers(3, 60),
+    stacked=st.integers(1, 4),
+    envs=st.integers(1, 4),
+    end=st.sampled_from([0.0, 0.05, 0.5]),
+    shades=st.sampled_from([2, 250]),  # few: frames are equal by chance
+    amounts=st.lists(st.integers(0, 12), min_size=1, max_size=12),
+    seed=st.integers(0, 99),
+)
+def test_every_row_that_is_held_comes_back(
+    size: int, stacked: int, envs: int, end: float, shades: int, amounts: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+
+    def frame() -> np.ndarray:
+        if shades == 2:
+            return np.full((SIDE, SIDE), rng.integers(2), np.uint8)
+        return rng.integers(0, 255, (SIDE, SIDE), np.uint8)
+
+    streams = [Stream(rng, stacked, end, frame) for _ in range(envs)]
+    names = {"obs": stacked}
+    ring, plain = Ring(size, once=Once(names)), Ring(size)
+    for k, amount in enumerate(amounts):
+        rows = token(streams, [amount + e % 2 for e in range(envs)], stacked)
+        ring.push(rows)
+        plain.push({name: array[-size:] for name, array in rows.items()})
+        places = np.arange(ring.rows)
+        assert ring.rows == plain.rows
+        assert same(ring.take(places), plain.take(places))
+        if k % 4 == 3:  # saved, and gone on with
+            copy = Ring(size, once=Once(names))
+            copy.load_state_dict(ring.state_dict())
+            ring = copy
+        if k % 7 == 6:
+            ring.clear()
+            plain.clear()
+
+
+def test_rows_that_go_on_take_one_frame_each_also_from_token_to_token() -> None:
+    rng = np.random.default_rng(0)
+    frames = Frames(1000, 4, OBS)
+    streams = [
+        Stream(rng, 4, 0.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8)) for _ in range(3)
+    ]
+    first = 0
+    for _ in range(20):
+        rows = token(streams, [5, 5, 5], 4)
+        frames.encode(rows["obs"], rows["next_obs"], first)
+        first += 15
+    assert frames.written == 300 + 3 + 3 - 3  # a first frame and a newest one of each env
+
+
+def test_an_episodes_end_takes_its_last_frame_and_the_next_ones_first() -> None:
+    rng = np.random.default_rng(0)
+    frames = Frames(100, 4, OBS)
+    stream = Stream(rng, 4, 1.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8))
+    rows = token([stream], [10], 4)  # each row is an episode
+    frames.encode(rows["obs"], rows["next_obs"], 0)
+    assert frames.written == 20
+
+
+def test_rows_of_n_steps_share_frames_too() -> None:
+    rng = np.random.default_rng(0)
+    stream = Stream(rng, 4, 0.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8))
+    rows = token([stream], [40], 4)
+    ahead = {"obs": rows["obs"][:30], "next_obs": rows["next_obs"][2:32]}
+    frames = Frames(100, 4, OBS)
+    now, later = frames.encode(ahead["obs"], ahead["next_obs"], 0)
+    assert np.array_equal(frames.decode(now), ahead["obs"])
+    assert np.array_equal(frames.decode(later), ahead["next_obs"])
+    assert frames.written <= 30 + 3 * 4 + 1
+
+
+def test_zeros_of_either_sign_and_numbers_that_are_none_come_back_as_they_were() -> None:
+    ring = Ring(10, once=Once({}))
+    obs = np.array([[0.0], [-0.0], [np.nan], [-0.0]])
+    ring.push({"obs": obs, "next_obs": np.abs(obs)})
+    found = ring.take(np.arange(4))
+    assert found["obs"].tobytes() == obs.tobytes()
+    assert found["next_obs"].tobytes() == np.abs(obs).tobytes()
+
+
+def test_an_atari_transition_takes_less_than_7_5_kilobytes() -> None:
+    rng = np.random.default_rng(0)
+    ring = Ring(512, notes={"train_iters": "int32"}, once=Once({"obs": 4}))
+    stack = rng.integers(0, 255, (4, 84, 84), np.uint8)
+    pushed = 0
+    for _ in range(5):
+        obs, after = [], []
+        for _ in range(128):
+            obs.append(stack)
+            stack = np.concatenate([stack[1:], rng.integers(0, 255, (1, 84, 84), np.uint8)])
+            after.append(stack)
+            pushed += 1
+        small = {name: np.zeros(128, np.float32) for name in ("reward", "discount")}
+        flags = {name: np.zeros(128, bool) for name in ("terminated", "truncated", "last")}
+        action = {"action": np.zeros(128, np.int64)}
+        ring.push({"obs": np.array(obs), "next_obs": np.array(after), **action, **small, **flags})
+    assert ring.rows == 512
+    assert ring.nbytes / 512 < 7500
+
+
+def test_what_cannot_be_stored_once_is_refused() -> None:
+    ring = Ring(10, once=Once({"obs": 4}))
+    rows = {name: np.zeros((2, 3, 8), np.uint8) for name in ("obs", "next_obs")}
+    with pytest.raises(ValueError, match="an observation 4 frames on axis 0; these cannot be"):
+        ring.push(rows)
+
+
+def test_a_state_of_another_storage_is_refused() -> None:
+    with pytest.raises(ValueError, match="stores observations in another way"):
+        Ring(10).load_state_dict(Ring(10, once=Once({})).state_dict())
+
+
+# in the buffers
+
+STACKED = {
+    name: Column("uint8", (4, SIDE, SIDE), frames=4) if "obs" in name else Column("int64")
+    for name in ("obs", "next_obs", "row")
+}
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_buffer_gives_the_same_batches_however_it_stores_them(kind: Any, by_hand: bool) -> None:
+    once = {"store_once": True, "frames": 4} if by_hand else {}
+    plain = kind(size=40, batch_size=16, store_once=False)
+    context = Context("n", inputs={} if by_hand else {"data": STACKED})
+    compact = kind(config=kind.Config(size=40, batch_size=16, **once), context=context)
+    plain.ctx.name = "n"
+    plain.setup()
+    rng = np.random.default_rng(0)
+    streams = [
+        Stream(rng, 4, 0.1, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8)) for _ in range(2)
+    ]
+    for _ in range(6):
+        rows = token(streams, [9, 9], 4)
+        plain.push(Batch(dict(rows)))
+        compact.push(Batch(dict(rows)))
+        a, b = plain.sample(), compact.sample()
+        assert same(dict(a.columns), dict(b.columns))
+
+
+def test_stacked_frames_are_stored_once_unless_it_is_refused() -> None:
+    def taken(**params: Any) -> int:
+        config = NaiveReplayBuffer.Config(size=1000, **params)
+        known = Known({"data": STACKED}, {}, frozenset())
+        return NaiveReplayBuffer.describe(config, known).memory_bytes // 1000
+
+    assert taken() == taken(store_once=True) == 16 + 1 + 2 * 4 * 8 + 8 + 4
+    assert taken(store_once=False) == 2 * 64 + 8 + 4

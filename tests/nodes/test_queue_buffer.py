@@ -1,0 +1,87 @@
+"""The queue: rows in their order, each given a fixed number of times, none dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch, Column
+from flowrl.context import Metrics
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.queue_buffer import QueueBuffer
+
+
+def rows(*values: int) -> Batch:
+    return Batch({"reward": np.array(values, np.int64)})
+
+
+def values(batch: Batch) -> list[int]:
+    return batch["reward"].tolist()
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 6), st.integers(1, 3))
+def test_rows_come_out_in_the_order_in_which_they_went_in(
+    amounts: list[int], taken: int, uses: int
+) -> None:
+    node = QueueBuffer(size=1000, batch_size=taken, max_use=uses)
+    pushed, got = 0, []
+    for amount in amounts:
+        node.push(rows(*range(pushed, pushed + amount)))
+        pushed += amount
+        while node.count >= taken:
+            batches = [values(node.sample()) for _ in range(uses)]
+            assert batches == [batches[0]] * uses
+            got += batches[0]
+    assert got == [*range(len(got))]
+    assert pushed - len(got) == node.count < taken
+
+
+def test_a_round_takes_a_token_and_gives_its_batches() -> None:
+    node = QueueBuffer(batch_size=2, updates_per_push=4, max_use=2, log_every_pushes=1)
+    assert [values(b) for b in node.fire(rows(1, 2, 3, 4))] == [[1, 2], [1, 2], [3, 4], [3, 4]]
+    assert node.ctx.records == [Metrics({"rows": 0.0, "pushed_rows": 4.0, "sampled_rows": 8.0})]
+    node.ctx.wanted = frozenset()
+    assert node.fire(rows(5)) == []
+    assert node.count == 1
+
+
+def test_more_than_may_wait_stops_and_drops_nothing() -> None:
+    node = QueueBuffer(size=3, batch_size=1)
+    node.push(rows(1, 2))
+    with pytest.raises(ValueError, match="2 rows wait and 2 came, which is more than 3; take more"):
+        node.push(rows(3, 4))
+    assert [values(node.sample()) for _ in range(2)] == [[1], [2]]
+
+
+def test_taking_more_than_waits_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch takes 64 rows, 1 wait; let more come in"):
+        QueueBuffer().fire(rows(1))
+
+
+def test_a_saved_queue_goes_on_in_the_middle_of_a_batchs_uses() -> None:
+    node, copy = (QueueBuffer(batch_size=2, max_use=3) for _ in range(2))
+    node.push(rows(1, 2, 3, 4, 5))
+    node.sample()
+    copy.load_state_dict(node.state_dict())
+    for one in (node, copy):
+        one.push(rows(6))
+        assert [values(one.sample()) for _ in range(5)] == [[1, 2], [1, 2], [3, 4], [3, 4], [3, 4]]
+    copy.clear()
+    assert copy.count == 0
+
+
+def describe(known: dict[str, Any], **params: Any) -> Any:
+    return QueueBuffer.describe(QueueBuffer.Config(**params), Known(known, {}, frozenset()))
+
+
+def test_it_says_what_it_takes_and_gives() -> None:
+    schema = {"reward": Column("int64")}
+    facts = describe({"data": schema}, size=100, batch_size=16)
+    assert facts.outs == {"batches": schema}
+    assert (facts.rows, facts.memory_bytes) == ({"batches": 16}, 800)
+    with pytest.raises(Unsound, match="batches of 64 rows are taken from 9"):
+        describe({"data": schema}, size=9)
