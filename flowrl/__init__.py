@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from flowrl.context import Context
     from flowrl.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.functions import as_node
+    from flowrl.hosts.meeting import Meeting
     from flowrl.node import Facts, Known, Node, Unsound
     from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.runs.result import RunResult
-    from flowrl.sites.meeting import Meeting
     from flowrl.state import State
 
 _WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
@@ -37,7 +37,7 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
     **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
     "RunResult": "runs.result",
-    "Meeting": "sites.meeting",
+    "Meeting": "hosts.meeting",
     "State": "state",
 }
 

@@ -10,9 +10,9 @@ from typing import Any
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
 from flowrl.errors import UsageError
+from flowrl.hosts.meeting import Meeting
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run, Watcher
-from flowrl.sites.meeting import Meeting
 from flowrl.source.loading import load as load_file
 from flowrl.source.loading import load_tree
 from flowrl.source.sections import seconds

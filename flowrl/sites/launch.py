@@ -23,7 +23,7 @@ from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
 
 if TYPE_CHECKING:
-    from flowrl.sites.joining import Hosts
+    from flowrl.hosts.joining import Hosts
 
 PUMP_S = 0.02
 FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone

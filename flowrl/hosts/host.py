@@ -15,12 +15,12 @@ from zmq.utils.monitor import parse_monitor_message
 
 from flowrl.channels.errors import Refused
 from flowrl.errors import FlowError, UsageError
+from flowrl.hosts.control import BEAT_S, LEAVE_S, PROTOCOL, SESSION_BYTES, Line, prepare
+from flowrl.hosts.hosted import Hosted
+from flowrl.hosts.likeness import machine_facts
+from flowrl.hosts.reception import address_with_key, key_of
 from flowrl.placement import Offer
-from flowrl.runs.likeness import machine_facts
-from flowrl.sites.control import BEAT_S, LEAVE_S, PROTOCOL, SESSION_BYTES, Line, prepare
-from flowrl.sites.hosted import Hosted
 from flowrl.sites.netaddress import Address, is_number, numeric, own_address
-from flowrl.sites.reception import address_with_key, key_of
 
 LOOK_S = 0.2
 SAID_BYTES = 1 << 20  # of what sites print, that is passed on in a second

@@ -12,9 +12,9 @@ import pytest
 
 from flowrl.checks.check import Checked, check
 from flowrl.errors import UsageError
-from flowrl.sites import sending
-from flowrl.sites.reading import differing, reading
-from flowrl.sites.sending import Sent, received, to_send
+from flowrl.hosts import sending
+from flowrl.hosts.reading import differing, reading
+from flowrl.hosts.sending import Sent, received, to_send
 from flowrl.source.beside import files_beside, modules_beside
 from flowrl.source.filenames import file_params
 from flowrl.source.loading import load, load_tree

@@ -11,10 +11,10 @@ from typing import Any
 
 from flowrl.channels.folder import SocketFolder
 from flowrl.errors import FlowError
-from flowrl.sites.control import LEAVE_S
+from flowrl.hosts.control import LEAVE_S
+from flowrl.hosts.sending import FILE_BYTES, MODULE_BYTES
 from flowrl.sites.netaddress import listening
 from flowrl.sites.processes import Processes
-from flowrl.sites.sending import FILE_BYTES, MODULE_BYTES
 
 PRINTED_BYTES = 64 << 10  # that are read at once
 

@@ -13,7 +13,7 @@ import pytest
 
 import flowrl
 from flowrl.channels.keyfile import write_key
-from tests.sites.network import MACHINES, Network, network, why_not
+from tests.hosts.network import MACHINES, Network, network, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ADDRESS = f"tcp://{MACHINES['run']}:5555"

@@ -14,14 +14,14 @@ from typing import Any
 
 from flowrl.channels.errors import Refused
 from flowrl.errors import FlowError, UsageError
+from flowrl.hosts.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, Line, read
+from flowrl.hosts.likeness import differences, machine_facts, unlike
+from flowrl.hosts.meeting import Meeting
+from flowrl.hosts.reception import Reception
+from flowrl.hosts.sending import Sent
 from flowrl.placement import Offer
-from flowrl.runs.likeness import differences, machine_facts, unlike
 from flowrl.sites.addresses import Addresses
-from flowrl.sites.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, Line, read
-from flowrl.sites.meeting import Meeting
 from flowrl.sites.netaddress import ANY, address_of, is_number
-from flowrl.sites.reception import Reception
-from flowrl.sites.sending import Sent
 
 LISTEN_S = 30.0  # in which a host says where its sites will be reached
 GOODBYE_S = LEAVE_S + 2.0  # in which hosts say that they have ended everything

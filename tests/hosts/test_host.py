@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from flowrl.errors import FlowError, NodeError, UsageError
+from flowrl.hosts.host import RunLost, Waiting, wait_and_serve
+from flowrl.hosts.hosted import Hosted
+from flowrl.hosts.meeting import Meeting
 from flowrl.placement import Offer
-from flowrl.sites.host import RunLost, Waiting, wait_and_serve
-from flowrl.sites.hosted import Hosted
-from flowrl.sites.meeting import Meeting
 from flowrl.sites.netaddress import listening
 from tests.engine.running import tree
+from tests.hosts.hosting import SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import ran
-from tests.sites.hosting import SOON_S, Inviting, host, named, run_of
 
 BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
 
@@ -125,8 +125,8 @@ def test_files_do_not_leave_that_folder(hosted: Hosted, name: str) -> None:
 
 
 def test_files_are_bounded(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrl.sites.hosted.FILE_BYTES", 5)
-    monkeypatch.setattr("flowrl.sites.hosted.MODULE_BYTES", 5)
+    monkeypatch.setattr("flowrl.hosts.hosted.FILE_BYTES", 5)
+    monkeypatch.setattr("flowrl.hosts.hosted.MODULE_BYTES", 5)
     hosted.file("x", b"12345")
     with pytest.raises(FlowError, match="the run sent more than 10 bytes of files"):
         hosted.file("y", b"123456")

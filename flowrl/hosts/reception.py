@@ -10,7 +10,7 @@ import zmq
 from flowrl.channels.keyfile import MAKE, read_key
 from flowrl.channels.keys import Gate, Keys
 from flowrl.errors import UsageError
-from flowrl.sites.control import prepare
+from flowrl.hosts.control import prepare
 from flowrl.sites.netaddress import Address, address_of
 
 HEARD_BYTES = 1 << 20  # of a message from a host
