@@ -29,12 +29,14 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "policy": {
         "random": "flowrl.nodes.policies.random:Random",
+        "expert": "flowrl.nodes.policies.expert:Expert",
         "dqn": "flowrl.nodes.policies.dqn:Dqn",
         "ppo": "flowrl.nodes.policies.ppo:Ppo",
     },
     "env": {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
+        "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
         "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",

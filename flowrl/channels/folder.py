@@ -17,6 +17,7 @@ from flowrl.errors import UsageError
 
 PREFIX = "flowrl-sockets-"
 LOCK = "lock"
+NAME_BYTES = 16
 PATH_BYTES = 107  # what the system allows for a socket's path
 
 
@@ -26,16 +27,16 @@ class SocketFolder:
     def __init__(self) -> None:
         sweep()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
+        if len(os.fsencode(self.path)) + 1 + NAME_BYTES > PATH_BYTES:
+            self.path.rmdir()
+            what = f"{self.path}: the path is too long for a socket"
+            raise UsageError(f"{what}; set TMPDIR to a shorter one, as /tmp")
         self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def address(self, site: str) -> str:
         """The address for a site, however long its name."""
-        path = self.path / hashlib.sha256(site.encode()).hexdigest()[:16]
-        if len(os.fsencode(path)) > PATH_BYTES:
-            what = f"{self.path}: the path is too long for a socket"
-            raise UsageError(f"{what}; set TMPDIR to a shorter one, as /tmp")
-        return f"ipc://{path}"
+        return f"ipc://{self.path / hashlib.sha256(site.encode()).hexdigest()[:NAME_BYTES]}"
 
     def close(self) -> None:
         """Remove it, with the sockets that sites left."""

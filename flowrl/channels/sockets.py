@@ -27,6 +27,9 @@ BATCH = 64  # messages that one look takes in at most
 NOBLOCK, READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)  # the enumeration's arithmetic is slow
 LINGER_MS = 1000  # for what was sent when the site ends
 RECONNECT_MS, RECONNECT_MAX_MS = 10, 1000
+NEAR_MAX_MS = (
+    40  # on this host trying costs next to nothing, and sites that start wait for each other
+)
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # on the network, where a host may vanish without a word
 LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 
@@ -106,8 +109,9 @@ class Sockets:
         socket = self._context.socket(zmq.PUSH)
         socket.linger = LINGER_MS
         socket.sndhwm = 0  # lanes bound what is under way, and a site never blocks in a send
-        socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT_MS, RECONNECT_MAX_MS
         near = address.startswith("ipc:")
+        socket.reconnect_ivl = RECONNECT_MS
+        socket.reconnect_ivl_max = NEAR_MAX_MS if near else RECONNECT_MAX_MS
         if near:
             self._mapped[peer] = Mapped()
         else:

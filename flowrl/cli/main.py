@@ -41,6 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ready_streams() -> None:
     """A stream that was closed swallows what it is told; a letter that a terminal lacks ends no run."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # or else the next file that is opened would be taken for it
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this
+            os.set_inheritable(number, True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
@@ -34,6 +35,8 @@ LEASE_S = 0.5  # of work that sites may be ahead of the slowest
 LEAST_LEASE = 8  # rounds
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
 STATES_S = 60.0
+CLOSE_S = 4.0  # in which nodes should close; those that do not are told, and killed
+STUCK_S = 60.0  # without progress, when a cut was asked for by the clock, or by a person
 
 
 class Coordinator:
@@ -57,7 +60,7 @@ class Coordinator:
         self._halting = False
         self._paced = paced_sites(checked, layout)
         self._behind = rounds_behind(checked) if self._paced and not self._free else 0
-        self._missing = {word: set(names) for word in ("ready", "stopped", "states")}
+        self._missing = {word: set(names) for word in ("ready", "stopped", "states", "closed")}
         self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
         self._granted = 0  # rounds that sites may begin
         self._ledger = Ledger()
@@ -65,12 +68,14 @@ class Coordinator:
         self.watched = Watched(self.sites)
         self._states: dict[str, State] = {}
         self._happened = Happened()
-        self._unclosed: list[str] = []
+        self._noted: list[str] = []
         self.began_s: float | None = None  # the first firing may begin
         self.ended_s: float | None = None
         self._stop: Position | None = None
         self._why: Why = ("done", "")
         self._asked: Why | None = None
+        self._hurries_s = inf  # since when it is meant to end
+        self._heard_s = 0.0
 
     # what a run asks
 
@@ -106,7 +111,7 @@ class Coordinator:
 
     def happened_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self._happened.lines(), *self._unclosed]
+        return [*self._happened.lines(), *self._noted]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut soon (from another thread, or a signal)."""
@@ -130,6 +135,7 @@ class Coordinator:
         while self._missing["stopped"]:
             self._grant(time.perf_counter() - began)
             self._listen()
+            self._demand_progress()
             self._look_for_cuts(time.perf_counter() - began)
             self._tell(self._final)
             self._halt()
@@ -137,6 +143,7 @@ class Coordinator:
         self._tell(None)
         self.sites.say("states")
         self._wait("states", STATES_S)
+        self._wait_until_closed()
         assert self._stop is not None
         rounds = self._stop[0] + (len(self._stop) == 1) - self.cuts.warm_rounds
         return Cut(*self._why, max(rounds, 0), self.done)
@@ -145,9 +152,26 @@ class Coordinator:
         deadline = time.monotonic() + deadline_s
         while self._missing[word]:
             self._listen()
+            if word == "ready" and self._asked is not None:
+                raise KeyboardInterrupt  # nothing has been done yet that a cut could keep
             if time.monotonic() > deadline:
                 late = ", ".join(sorted(self._missing[word]))
                 raise SiteLost(f"site {late}: no '{word}' came in {deadline_s:g} s")
+
+    def _wait_until_closed(self) -> None:
+        """All is told; a node that does not close takes nothing of it back."""
+        try:
+            self._wait("closed", CLOSE_S)
+        except SiteLost as error:
+            self._noted.append(str(error))
+
+    def _demand_progress(self) -> None:
+        """A node that hangs must not hang a run that is meant to end."""
+        quiet_s = time.monotonic() - max(self._hurries_s, self._heard_s)
+        if quiet_s > STUCK_S:
+            late = ", ".join(f"'{name}'" for name in sorted(self._missing["stopped"]))
+            what = f"site {late} did not come to the cut, and nothing went on for {STUCK_S:g} s"
+            raise SiteLost(f"{what}; a node there may hang: `flowrl why` tells which")
 
     def _grant(self, firing_s: float) -> None:
         """Let sites go on, about as far as they get while this is noticed."""
@@ -163,20 +187,25 @@ class Coordinator:
         hearing: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
             "states": self._on_states,
+            "closed": self._on_closed,
             "reached": self._on_reached,
         }
         for name, (word, *values) in self.sites.heard():
+            self._heard_s = time.monotonic()
             if word in hearing:
                 hearing[word](name, *values)
             if word in self._missing:
                 self._missing[word].discard(name)
 
     def _on_states(
-        self, name: str, states: dict[str, State], dropped: int, unclosed: list[str]
+        self, name: str, states: dict[str, State], dropped: int, happened: list[str]
     ) -> None:
         self._states |= states
         self._happened.dropped += dropped
-        self._unclosed += unclosed
+        self._noted += happened
+
+    def _on_closed(self, name: str, unclosed: list[str]) -> None:
+        self._noted += unclosed
 
     def _on_reached(self, name: str, position: list[int], iters: int) -> None:
         """A learner that fires when it can has fired so often as was asked for."""
@@ -250,6 +279,7 @@ class Coordinator:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
         if self._asked is not None:  # in the round of the slowest: what the others did is discarded
             self._cut_at(self.cuts.soon(self._fired), self._asked)
+            self._hurries_s = min(self._hurries_s, time.monotonic())
             self._asked = None
 
     def _cut_at(self, cut: Position, why: Why) -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flowrl.hosts.joining import Hosts
 
 PUMP_S = 0.02
+LAST_WORDS_S = 0.2  # a dead site's mail may still be on its way
 FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
 LEAVE_S = 3.0
 
@@ -178,9 +179,12 @@ class Sites:
     def _first_cause(self) -> FlowError:
         """What a node raised comes before a killed process, and that before what either did to others."""
         failures: dict[str, tuple[str, FlowError]] = {}  # by site: what kind, and what
-        deadline = time.monotonic() + FIRST_CAUSE_S
-        while time.monotonic() < deadline and not any(k == "node" for k, _ in failures.values()):
+        began = time.monotonic()
+        patience_s = FIRST_CAUSE_S
+        while time.monotonic() - began < patience_s and "node" not in _kinds(failures):
             self._pump()
+            if any(self.dead(name) for name in self.names if name not in failures):
+                patience_s = LAST_WORDS_S  # no other site ends another without a word
             for name, lane in self._last.items():
                 while len(lane):
                     words = lane.take()[0]
@@ -212,6 +216,10 @@ class Sites:
             door.close()
         if self._folder is not None:
             self._folder.close()
+
+
+def _kinds(failures: Mapping[str, tuple[str, FlowError]]) -> set[str]:
+    return {kind for kind, _ in failures.values()}
 
 
 def _failure(name: str, words: list[Any]) -> FlowError:

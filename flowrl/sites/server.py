@@ -43,7 +43,7 @@ def main() -> None:
             importlib.import_module(module)
         name = divided(list(told["sites"]), report)
         if name is not None:
-            faulthandler.enable()
+            faulthandler.enable(2)  # a crash says where
             child.begin(name)
     if name is not None:
         child.run()

@@ -254,9 +254,9 @@ class SiteWalk(Walk):
             idle(lambda: self._asked_states, "stopped")
             assert self._stop is not None
             self.tell()  # where time went: services have answered calls since they had stopped
-            states = self.states_at(self._stop)
-            lines = [*self._home.happened_lines(), *map(str, self.close())]
-            self.say("states", states, self.wired.dropped(), lines)
+            lines = self._home.happened_lines()
+            self.say("states", self.states_at(self._stop), self.wired.dropped(), lines)
+            self.say("closed", [str(error) for error in self.close()])
             idle(lambda: self._leave, "stopped")
         except Stopped:
             return

@@ -89,8 +89,9 @@ class Gymnasium(Part):
         try:
             return gymnasium.make(c.id, **options, **self.arguments(index))
         except gymnasium.error.DependencyNotInstalled as missing:
-            said = f"the env '{c.id}' needs a package: {missing}"
-            raise Unsound(said, install_hint(package_of(c.id)), "env.id") from missing
+            needed = package_of(c.id)
+            said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
+            raise Unsound(f"the env '{c.id}' {said}", install_hint(needed), "env.id") from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
             raise unknown_id(c.id, gymnasium.registry, unknown) from unknown
 

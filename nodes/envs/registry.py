@@ -28,10 +28,17 @@ def registering(id: str) -> None:
     name = _registered_by(id)
     if name is None:
         return
-    if importlib.util.find_spec(name) is None:
+    if not _is_there(name):
         what = f"the env '{id}' needs the package '{name}'"
         raise Unsound(what, install_hint(name), "env.id")
     package("gymnasium", "pip install gymnasium").register_envs(package(name, install_hint(name)))
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # somebody has put something else in its place
+        return False
 
 
 def package_of(id: str) -> str:

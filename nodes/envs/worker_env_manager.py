@@ -9,6 +9,7 @@ import numpy as np
 
 from flowrl.batch import Array
 from flowrl.config import param
+from flowrl.node import Facts, Known
 from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.board import (
     BEGIN,
@@ -29,6 +30,7 @@ from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterm
 from flowrl.nodes.envs.restore import play_again
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.envs.workers import Answers, Worker
+from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes
 
 
 class WorkerEnvManager(EnvManager):
@@ -52,6 +54,13 @@ class WorkerEnvManager(EnvManager):
     spins = True  # look for results before sleeping
 
     @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """Some envs cannot be reset ahead."""
+        if config.pre_reset:
+            refuse_across_episodes(config.env)
+        return super().describe(config, known)
+
+    @classmethod
     def nondeterministic(cls, config: Any) -> str:
         """Retries are."""
         return why_nondeterministic(config)
@@ -59,6 +68,8 @@ class WorkerEnvManager(EnvManager):
     def setup(self) -> None:
         """Workers are started at the first reset."""
         super().setup()
+        if self.config.pre_reset:
+            refuse_across_episodes(self.config.env)
         count = self.config.count
         self._crew: Crew | None = None
         self._failures = Failures(self.config, self.ctx)

@@ -130,16 +130,15 @@ def test_an_address_is_short_however_long_the_name(folder: SocketFolder) -> None
     assert one != other
 
 
-def test_a_folder_too_deep_for_sockets_is_said(
+def test_a_folder_too_deep_for_sockets_is_said_and_none_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    folder = SocketFolder()
     with pytest.raises(UsageError, match="the path is too long for a socket; set TMPDIR"):
-        folder.address("a")
-    folder.close()
+        SocketFolder()
+    assert list(deep.iterdir()) == []
 
 
 def test_the_folder_of_a_killed_run_is_swept_and_that_of_a_living_one_is_not(

@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
 
 from flowrl.batch import Column
-from flowrl.node import Unsound
+from flowrl.context import Context
+from flowrl.node import Known, Unsound
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.entry import entry_point
@@ -21,6 +22,7 @@ from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrapped.area import shrinker
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 from flowrl.nodes.observations import Nested
+from tests.nodes.env_managers import KINDS
 
 GAME = "tests.nodes.game:Game"
 ON_A_GAME: dict[str, dict[str, Any]] = {  # every wrapper, on a game that bears it
@@ -147,10 +149,10 @@ def test_a_leaf_can_be_stacked_and_changed() -> None:
     assert spec.columns["observation"].frames == 2
 
 
-@pytest.mark.parametrize("shape", [(210, 160), (210, 160, 3), (7, 5)])
+@pytest.mark.parametrize("shape", [(21, 16), (21, 16, 3), (7, 5)])
 def test_a_shrunk_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
     image = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
-    height, width = 4 if shape[0] == 7 else 84, 3 if shape[0] == 7 else 84
+    height, width = 4 if shape[0] == 7 else 8, 3 if shape[0] == 7 else 16
     found = shrinker((shape[0], shape[1]), (height, width))(image)
     assert found.dtype == np.uint8
     # Blown up until each new pixel covers whole ones, the mean is a plain one.
@@ -358,8 +360,6 @@ def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
     env = Gymnasium(id=GAME, kwargs={"lives": 1}, each=each)
     lengths = [env.make(index).unwrapped.length for index in range(5)]
     assert lengths == [2, 3, 4, 2, 3]
-    from flowrl.context import Context
-
     config = BaseEnvManager.Config(env=env, count=2)
     replica = BaseEnvManager(config=config, context=Context("envs", replica=1))
     replica.reset()
@@ -370,3 +370,42 @@ def test_an_env_may_come_from_a_function() -> None:
     env = Gymnasium(id="tests.nodes.game:make_game", kwargs={"size": 3}).make(0)
     assert isinstance(env, gymnasium.Env)
     assert isinstance(env.action_space, Discrete)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "base"])
+def test_wrapped_envs_are_the_same_in_every_kind_of_manager(kind: str) -> None:
+    names = ["sticky_actions", "noop_start", "gray", "frame_stack", "action_mask"]
+    names += ["episodic_life", "reward_normalise"] if "pre-reset" not in kind else []
+    env = Gymnasium(
+        id=GAME,
+        each=[{"length": 9}, {"length": 12}],
+        wrappers=[part(n, **ON_A_GAME[n]) for n in names],
+    )
+    told = []
+    for made, own in (KINDS["base"], KINDS[kind]):
+        node = made(config=made.Config(env=env, count=3, **own), context=Context("envs", seed=1))
+        try:
+            node.reset()
+            steps = [node.advance(np.array([k % 3, 0, 1])) for k in range(25)]
+            told.append([(s.obs.tobytes(), s.reward.tolist(), list(s.episodes)) for s in steps])
+        finally:
+            node.close()
+    assert told[0] == told[1]
+    assert sum(len(episodes) for _, _, episodes in told[0]) > 5
+
+
+@pytest.mark.parametrize("name", ["episodic_life", "reward_normalise"])
+def test_what_goes_on_across_episodes_is_not_reset_ahead(name: str) -> None:
+    made, own = KINDS["sync, pre-reset"]
+    wrappers = [part(name, only="evaluate"), part(name)]
+    for chosen, refused in ((wrappers[:1], False), (wrappers, True)):
+        config = made.Config(env=Gymnasium(id=GAME, wrappers=chosen), count=1, **own)
+        if not refused:
+            made.describe(config, Known({}, {}, frozenset()))
+            continue
+        for use in (
+            lambda c=config: made.describe(c, Known({}, {}, frozenset())),
+            lambda c=config: made(config=c),
+        ):
+            with pytest.raises(Unsound, match="an env goes on where its last episode ended; leave"):
+                use()

@@ -18,6 +18,7 @@ import pytest
 import flowrl
 from flowrl.errors import NodeError
 from flowrl.source.bundled import bundled_graphs
+from tests.graphs.test_bundled_graphs import SHORT
 
 PLACEMENTS = ["threads", "processes", "mixed"]
 LIMIT = {"train_iters": 100}
@@ -110,7 +111,7 @@ def test_a_placement_cannot_be_seen_in_the_result(poisoned: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", [g for g in bundled_graphs() if g != "cartpole_dqn"])
+@pytest.mark.parametrize("graph", sorted({*bundled_graphs()} - {"cartpole_dqn", *SHORT}))
 def test_no_bundled_graph_shows_where_it_runs(graph: str, poisoned: Path, tmp_path: Path) -> None:
     compare(graph, PLACEMENTS, tmp_path, **LIMIT)
 
@@ -148,6 +149,15 @@ def test_no_limit_replica_or_lag_lets_a_placement_be_seen(
 @pytest.mark.slow
 def test_a_whole_training_is_the_same_in_processes(tmp_path: Path) -> None:
     assert compare("cartpole_dqn", ["processes"], tmp_path)["status"] == "solved"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", sorted(SHORT))
+def test_processes_cannot_be_seen_in_any_env(graph: str, tmp_path: Path) -> None:
+    sets = {**SHORT[graph], "evaluator.weights.every": 4, "evaluator.episodes": 2}
+    run = {"train_iters": 8, "seed": 1}
+    serial = outcome(tmp_path / "a", graph, "serial", **run, sets=sets)
+    assert outcome(tmp_path / "b", graph, "processes", **run, sets=sets) == serial
 
 
 def test_what_a_node_raises_in_a_process_is_told_as_its_own(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ class EpisodicLife(Wrapper):
     Returns are then of a life. Evaluate without it (`only: collect`): of whole games.
     """
 
+    across_episodes = True
+
     class Config(Wrapper.Config):
         action: int = param(0, "what is done to begin the next life", ge=0)
 

@@ -30,6 +30,8 @@ class RewardNormalise(Wrapper):
     beside it. (`ppo` with `normalise_values` needs no such wrapper.)
     """
 
+    across_episodes = True
+
     class Config(Wrapper.Config):
         gamma: float = param(
             0.99, "discount of the returns whose deviation is the unit", ge=0, lt=1

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, PartSpec, param
+from flowrl.node import Unsound
 
 
 class Wrapper(Part):
     """The description of a wrapper; a user's own defines `wrap`."""
 
     kind = "wrapper"
+    across_episodes: ClassVar[bool] = False  # what an episode is depends on those before
 
     class Config(BaseConfig):
         only: Literal["collect", "evaluate"] | None = param(
@@ -56,6 +58,15 @@ def wrapped(env: Any, wrappers: Wrappers) -> Any:
         return inner
 
     return counted(env, wrap_all)
+
+
+def refuse_across_episodes(env: Any) -> None:
+    """Raises `Unsound` where an episode cannot be begun in another env than the last one."""
+    for wrapper in getattr(env.config, "wrappers", ()):
+        cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
+        if cls.across_episodes and wrapper.config.only != "evaluate":
+            what = f"with {cls.__name__} an env goes on where its last episode ended"
+            raise Unsound(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
 
 
 class EpisodeRng:

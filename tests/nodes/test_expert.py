@@ -1,0 +1,98 @@
+"""The expert policy: acts with the weights of a checkpoint, whatever else is learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrl
+from flowrl.node import Unsound
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.expert import Expert
+from flowrl.nodes.policies.ppo import Ppo
+from flowrl.runs.checkpoint import checkpoint_bytes
+from flowrl.state import State
+from tests.nodes.learning import DISCRETE, OBS
+from tests.nodes.scripted_envs import ScriptedEnvs
+
+OBSERVED = np.random.default_rng(0).standard_normal((40, *OBS.shape)).astype(np.float32)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    state = State(Dqn(obs=OBS, action=DISCRETE).learn_mode(7).weights(), {"epsilon": 0.5})
+    path = tmp_path / "best.safetensors"
+    path.write_bytes(checkpoint_bytes({"learner": state}, {}))
+    return path
+
+
+def expert(checkpoint: Path, trained: Any = None, **params: Any) -> Expert:
+    trained = trained or Dqn(obs=OBS, action=DISCRETE)
+    return Expert(obs=OBS, action=DISCRETE, checkpoint=str(checkpoint), trained=trained, **params)
+
+
+def test_it_acts_as_what_was_trained_does_and_nothing_changes_it(checkpoint: Path) -> None:
+    plain = Dqn(obs=OBS, action=DISCRETE)
+    best, other = plain.eval_mode(0), plain.learn_mode(1)
+    best.load(State(plain.learn_mode(7).weights()))
+    mode = expert(checkpoint).collect_mode(3)
+    mode.load(State(other.weights(), {"epsilon": 1.0}))
+    found = mode.forward(OBSERVED)
+    assert set(found) == {"action"}
+    assert np.array_equal(found["action"], best.forward(OBSERVED)["action"])
+
+
+def test_it_may_explore_as_it_did_when_the_checkpoint_was_kept(checkpoint: Path) -> None:
+    plain = Dqn(obs=OBS, action=DISCRETE).collect_mode(3)
+    plain.load(State(Dqn(obs=OBS, action=DISCRETE).learn_mode(7).weights(), {"epsilon": 0.5}))
+    mode = expert(checkpoint, explore=True).collect_mode(3)
+    for _ in range(3):
+        assert np.array_equal(mode.forward(OBSERVED)["action"], plain.forward(OBSERVED)["action"])
+
+
+def test_its_columns_are_those_that_its_mode_gives(checkpoint: Path) -> None:
+    ppo = Ppo(obs=OBS, action=DISCRETE)
+    assert set(expert(checkpoint, ppo).collect_columns()) == {"action"}
+    assert set(expert(checkpoint, ppo, explore=True).collect_columns()) == {"action", "logp"}
+
+
+def test_there_is_nothing_to_learn(checkpoint: Path) -> None:
+    with pytest.raises(Unsound, match="does not learn"):
+        expert(checkpoint).learn_mode(0)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unsound, match="there is no checkpoint"):
+        expert(tmp_path / "none.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(Unsound, match="is not a checkpoint"):
+        expert(tmp_path / "bad.safetensors").eval_mode(0)
+
+
+def test_rows_that_need_more_columns_are_not_collected_by_it(checkpoint: Path) -> None:
+    envs = ScriptedEnvs([[5]])
+    spec = envs.spec()
+    node = SampleCollector(envs=envs, policy=Ppo(obs=spec.obs, action=spec.action), n_sample=2)
+    with pytest.raises(ValueError, match="Expert does not give the column 'logp'"):
+        node.reset_policy(expert(checkpoint))
+
+
+@pytest.mark.slow
+def test_in_a_graph_an_expert_fills_the_buffer_first(tmp_path: Path) -> None:
+    teacher = flowrl.load("cartpole_dqn").run(train_iters=288, out=tmp_path / "teacher")
+    graph = tmp_path / "taught.yaml"
+    graph.write_text(
+        "extends: cartpole_dqn\n"
+        "warmup:\n"
+        "  - edges: [collector -> buffer]\n"
+        "    steps: 1000\n"
+        "    set: {collector.policy: {type: expert, "
+        "checkpoint: teacher/checkpoints/best.safetensors}}\n"
+    )
+    result = flowrl.load(str(graph)).run(train_iters=8, out=tmp_path / "taught")
+    assert teacher.status == result.status == "finished"
+    assert result.deterministic

@@ -1,0 +1,140 @@
+"""Many agents, played as one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from flowrl.batch import Column
+from flowrl.node import Unsound
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.pettingzoo import PettingZoo
+from flowrl.nodes.envs.wrappers.episodes import TimeLimit
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.observations import Nested
+from flowrl.nodes.policies.ppo import Ppo
+from tests.nodes.env_managers import KINDS
+
+
+def crowd(*wrappers: Any, reward: str = "sum", limit: int | None = None, **kwargs: Any) -> Any:
+    return PettingZoo(
+        id="tests.nodes.crowds:Crowd",
+        kwargs=kwargs,
+        reward=reward,
+        max_episode_steps=limit,
+        wrappers=wrappers,
+    )
+
+
+def test_agents_are_an_axis_of_observations_and_actions() -> None:
+    obs, action = crowd().spec()
+    assert isinstance(obs, Nested)
+    assert obs.columns == {"agents": Column("float32", (3, 2)), "alive": Column("int8", (3,))}
+    assert (action, action.high) == (Column("int64", (3,)), (2.0, 2.0, 2.0))
+    assert crowd(continuous=True).spec()[1] == Column("float32", (3, 2))
+
+
+@pytest.mark.parametrize("params", [{}, {"masks": True}, {"continuous": True}])
+def test_gymnasiums_checker_passes_over_a_crowd(params: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*WARN.*")
+        check_env(crowd(**params).make(0), skip_render_check=True)
+
+
+@pytest.mark.parametrize(("reward", "each"), [("sum", 1.0), ("mean", 1 / 3)])
+def test_rewards_are_those_of_all_agents(reward: str, each: float) -> None:
+    env = crowd(reward=reward).make(0)
+    env.reset(seed=0)
+    assert env.step(np.array([0, 1, 2]))[1] == pytest.approx(3 * each)
+    assert env.step(np.array([0, 0, 0]))[1] == pytest.approx(each)
+
+
+def test_who_plays_no_more_is_a_row_of_zeros_and_acts_without_effect() -> None:
+    env = crowd(stays=[3, 1, 3]).make(0)
+    first, _ = env.reset(seed=0)
+    assert first["alive"].tolist() == [1, 1, 1]
+    last = env.step(np.array([0, 1, 2]))
+    assert last[0]["alive"].tolist() == [1, 0, 1]
+    assert last[0]["agents"][1].tolist() == [2, 2]  # what it saw last
+    later = env.step(np.array([0, 1, 2]))
+    assert later[0]["agents"].tolist() == [[1, 3], [0, 0], [3, 3]]
+    assert later[1:4] == (2.0, False, False)
+    assert env.step(np.array([0, 1, 2]))[1:4] == (2.0, True, False)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        ({"stays": [2, 2]}, (True, False)),
+        ({"stays": [9, 9], "cut_after": 2}, (False, True)),
+        ({"stays": [2, 9], "cut_after": 2}, (False, True)),
+        ({"stays": [1, 2]}, (True, False)),
+    ],
+)
+def test_an_episode_ends_with_its_last_agent(
+    kwargs: dict[str, Any], told: tuple[bool, bool]
+) -> None:
+    env = crowd(**kwargs).make(0)
+    env.reset(seed=0)
+    assert env.step(np.zeros(2, np.int64))[2:4] == (False, False)
+    assert env.step(np.zeros(2, np.int64))[2:4] == told
+
+
+def test_a_limit_and_wrappers_are_put_around_all() -> None:
+    for env in (crowd(limit=2), crowd(TimeLimit(steps=2))):
+        one = env.make(0)
+        one.reset(seed=0)
+        assert [one.step(np.zeros(3, np.int64))[3] for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        (
+            crowd(odd="agent_1"),
+            r"observations of agent_0 are .*, those of agent_1 .*; wrap the env",
+        ),
+        (PettingZoo(id="tests.nodes.toy_envs:Counting"), "has no 'possible_agents'; give an env"),
+    ],
+)
+def test_what_cannot_be_played_as_one_says_so(env: PettingZoo, what: str) -> None:
+    with pytest.raises(Unsound, match=what):
+        env.spec()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_manager_plays_a_crowd_alike(kind: str) -> None:
+    told = []
+    for made, own in (KINDS["base"], KINDS[kind]):
+        node = made(config=made.Config(env=crowd(stays=[3, 2, 4]), count=2, **own), seed=1)
+        try:
+            node.reset()
+            rows = [node.advance(np.tile([0, 1, 2], (2, 1))) for _ in range(6)]
+            told.append([(r.obs.tobytes(), r.reward.tolist(), list(r.episodes)) for r in rows])
+        finally:
+            node.close()
+    assert told[0] == told[1]
+
+
+def test_one_policy_learns_to_act_for_all_within_their_masks() -> None:
+    made, own = KINDS["base"]
+    envs = made(config=made.Config(env=crowd(masks=True), count=8, **own), seed=1)
+    spec = envs.spec()
+    assert isinstance(spec.obs, Nested)
+    assert spec.obs.columns["action_mask"] == Column("int8", (9,))
+    policy = Ppo(obs=spec.obs, action=spec.action, gamma=0.0, lr=0.01)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=128, seed=1)
+    learner = Learner(policy=policy, seed=1)
+    for _ in range(30):
+        batch = collector.fire(learner.state())
+        allowed = batch["obs/action_mask"].reshape(-1, 3, 3)
+        taken = np.take_along_axis(allowed, batch["action"][..., None], 2)
+        assert taken.all()
+        learner.train(batch, 128)
+    greedy = policy.eval_mode(0)
+    greedy.load(learner.state())
+    np.testing.assert_array_equal(greedy.forward(envs.reset())["action"], [[0, 1, 2]] * 8)

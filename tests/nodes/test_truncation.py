@@ -1,0 +1,96 @@
+"""Truncation bootstraps and termination does not: learned values against those in closed form.
+
+Two states come in turns, worth 1 and 2: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) where the episode
+is merely cut off, V(1) = 2 where it is over. Through every collector, algorithm and way of cutting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.nodes.collectors.episode_collector import EpisodeCollector
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.wrappers.episodes import TimeLimit
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policies.ppo import Ppo
+
+GAMMA = 0.5
+ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
+ENDING = [1 + 2 * GAMMA, 2.0]
+VALUES = {"cut": ENDLESS, "final": ENDING}
+COLLECTORS: dict[str, Callable[..., Any]] = {
+    "samples": lambda **given: SampleCollector(n_sample=64, **given),
+    "samples, across episodes": lambda **given: SampleCollector(n_sample=61, **given),
+    "samples, in halves": lambda **given: SampleCollector(n_sample=64, stepping="halves", **given),
+    "samples, as ready": lambda **given: SampleCollector(n_sample=64, stepping="ready", **given),
+    "episodes": lambda **given: EpisodeCollector(n_episode=32, **given),
+    "episodes, as ready": lambda **given: EpisodeCollector(n_episode=32, stepping="ready", **given),
+}
+CUTS: dict[str, dict[str, Any]] = {  # ways to end an episode of Turns after two steps
+    "the env says so": {"kwargs": {"ends": "cut"}},
+    "max_episode_steps": {"kwargs": {"ends": "never"}, "max_episode_steps": 2},
+    "a wrapper": {"kwargs": {"ends": "never"}, "wrappers": (TimeLimit(steps=2),)},
+}
+
+
+def envs_of(**env: Any) -> BaseEnvManager:
+    return BaseEnvManager(env=Gymnasium(id="tests.nodes.toy_envs:Turns", **env), count=4, seed=5)
+
+
+def learned_by_dqn(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int) -> Any:
+    spec = envs.spec()
+    table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target_every_iters": 10}
+    policy = Dqn(
+        obs=spec.obs, action=spec.action, gamma=GAMMA, nstep=nstep, epsilon_end=1.0, **table
+    )
+    learner = Learner(policy=policy, seed=1)
+    collector = collect(envs=envs, policy=policy, seed=1)
+    for _ in range(200):
+        learner.train(collector.fire(learner.state()))
+    return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
+
+
+def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int) -> Any:
+    spec = envs.spec()
+    model = Mlp(hidden=[], shared=False)
+    params: dict[str, Any] = {"gae_lambda": 0.9, "lr": 0.03, "max_grad_norm": None}
+    policy: Policy = Ppo(obs=spec.obs, action=spec.action, gamma=GAMMA, model=model, **params)
+    learner = Learner(policy=policy, seed=2)
+    collector = collect(envs=envs, policy=policy, seed=2)
+    for _ in range(120):
+        learner.train(collector.fire(learner.state()))
+    return learner._mode._value(torch.arange(2))
+
+
+LEARNERS = {
+    "dqn": (learned_by_dqn, 1),
+    "dqn, 3 steps": (learned_by_dqn, 3),
+    "ppo": (learned_by_ppo, 1),
+}
+
+
+@pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("collector", COLLECTORS)
+def test_values_are_those_of_the_problem(collector: str, learner: str, ends: str) -> None:
+    learn, nstep = LEARNERS[learner]
+    found = learn(COLLECTORS[collector], envs_of(kwargs={"ends": ends}), nstep)
+    np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.parametrize("cut", CUTS)
+def test_every_way_of_cutting_bootstraps(cut: str, learner: str) -> None:
+    learn, nstep = LEARNERS[learner]
+    found = learn(COLLECTORS["samples"], envs_of(**CUTS[cut]), nstep)
+    np.testing.assert_allclose(found, ENDLESS, atol=0.08)
