@@ -58,6 +58,7 @@ class FlowGraph:
         time: str | float | None = None,
         out: str | Path | None = None,
         watcher: Watcher | None = None,
+        hash_tokens: bool = False,
     ) -> RunResult:
         """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails.
 
@@ -74,6 +75,7 @@ class FlowGraph:
             placement=placement,
             meeting=meeting,
             watcher=watcher,
+            hash_tokens=hash_tokens,
         ).run()
 
     def _checked(self, more: Mapping[str, Any]) -> Checked:

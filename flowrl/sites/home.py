@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flowrl.channels import Bound, Exchange
@@ -11,8 +12,9 @@ from flowrl.checks.losses import eager
 from flowrl.context import key_of
 from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
-from flowrl.engine.waits import lane_name
-from flowrl.engine.wiring import Home, Lane, Wired
+from flowrl.engine.waits import Wait
+from flowrl.engine.ways import Lane, lane_name
+from flowrl.engine.wiring import Home, Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.free import free_sites
 from flowrl.sites.layout import Layout
@@ -39,6 +41,7 @@ class SiteHome(Home):
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
         self._arriving: list[Arriving] = []
         self._newest: list[Newest] = []
+        self._starving: Wait | None = None
         self._free = free_sites(checked, layout)
         self.firings_elsewhere: list[Queue] = []  # what is heard of nodes that fire when they can
         self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
@@ -60,15 +63,25 @@ class SiteHome(Home):
     def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
-        wait = self.waiting.on_input(
-            key_of(edge.to.node, lane[2]), lane_name(edge, *lane), receiver
-        )
+        wait = self.waiting.on_input(key_of(edge.to.node, lane[2]), lane_name(edge, lane), receiver)
         arriving = Arriving(self.waiting, receiver, wait, tokens)
         self._arriving.append(arriving)
-        source = edge.sources[lane[0]].node
-        if source in eager(self._checked.program.part_of(source)):
+        program, source = self._checked.program, edge.sources[lane[0]].node
+        if source in eager(program.part_of(source)):
             self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
+        elif edge.when_full == "wait":
+            capacity = program.capacity[edge.to]
+            self._exchange.serve(partial(arriving.relieve_of_bytes, capacity))
         return arriving
+
+    def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
+        """Until something has come that lets a node of this site fire."""
+        if self._starving is None:
+            names = sorted(
+                {node for (node, _), site in self._layout.where.items() if site == self.name}
+            )
+            self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
+        self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
 
     def happened_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, but for drops."""
@@ -88,7 +101,7 @@ class SiteHome(Home):
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
         who = key_of(edge.sources[lane[0]].node, lane[1])
-        wait = self.waiting.on_output(who, lane_name(edge, *lane), sender)
+        wait = self.waiting.on_output(who, lane_name(edge, lane), sender)
         if edge.when_full == "drop_oldest":
             capacity = self._checked.program.capacity[edge.to]
             return LeavingOrLost(self.waiting, sender, wait, capacity)
@@ -109,7 +122,7 @@ class SiteHome(Home):
         peer = self._layout.where[edge.source.node, 0]
         bound = self._state_bound(edge, replica)
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
-        who, name = key_of(edge.to.node, replica), lane_name(edge, 0, 0, replica)
+        who, name = key_of(edge.to.node, replica), lane_name(edge, (0, 0, replica))
         arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
             return Pacing(self.site, arriving).take
@@ -161,6 +174,7 @@ class SiteHome(Home):
         receiver = self._exchange.receiver(_firings_name(node, self.name), peer, bound=_STATES)
         arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
         self.firings_elsewhere.append(arriving)
+        self._arriving.append(arriving)
         return lambda: next(arriving.arrived(), None) is not None
 
     def told_firings(self, node: str) -> list[Push]:
@@ -177,7 +191,7 @@ class SiteHome(Home):
         peer = self._layout.where[edge.to.node, replica]
         bound = self._state_bound(edge, replica)
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
-        name = lane_name(edge, 0, 0, replica)
+        name = lane_name(edge, (0, 0, replica))
         wait = self.waiting.on_output(edge.source.node, name, sender)
         if self._is_newest(edge, replica):
             return LeavingOrLost(self.waiting, sender, wait, capacity=1)

@@ -18,34 +18,48 @@ class Arriving(Awaited):
         self, waiting: Waiting, receiver: Receiver, wait: Wait, tokens: Iterable[Token] = ()
     ) -> None:
         super().__init__(tokens)
-        self._waiting, self._receiver, self.wait = waiting, receiver, wait
+        self._waiting, self.receiver, self.wait = waiting, receiver, wait
 
     def popleft(self) -> Token:
         """The next token, whenever it comes."""
-        self.wait_until(self._is_here)
-        return super().popleft() if super().__len__() else self._receiver.take()
+        if not self._is_here():
+            self.wait_until(self._is_here)
+        return super().popleft() if super().__len__() else self._taken()
+
+    def _taken(self) -> Token:
+        try:
+            return self.receiver.take()
+        except ChannelError as error:
+            raise Elsewhere(error) from error
 
     def _is_here(self) -> bool:
-        return super().__len__() > 0 or self._receiver.ready()
+        return super().__len__() > 0 or self.receiver.ready()
 
     def fill(self, tokens: int) -> None:
         while super().__len__() < tokens:
-            self.wait_until(self._receiver.ready)
-            super().append(self._receiver.take())
+            self.wait_until(self.receiver.ready)
+            super().append(self._taken())
 
     def relieve(self) -> None:
         """Whenever something comes, take it in: who gives it may be waited for, and must not wait in turn."""
-        while len(self._receiver):
-            super().append(self._receiver.take())
+        while len(self.receiver):
+            super().append(self.receiver.take())
+
+    def relieve_of_bytes(self, tokens: int) -> None:
+        """The same for a lane that is full of bytes: what a round puts there must find room, however large it is."""
+        while super().__len__() < tokens and len(self.receiver):
+            if 2 * self.receiver.statistics().queued_bytes < self.receiver.bound.bytes:
+                return
+            super().append(self.receiver.take())
 
     def __len__(self) -> int:
         """Tokens that could be taken now."""
-        return super().__len__() + len(self._receiver)
+        return super().__len__() + len(self.receiver)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Until what arrives here has brought this about; somebody else takes it."""
         try:
-            self._waiting.until(condition, self.wait, self._receiver)
+            self._waiting.until(condition, self.wait, self.receiver)
         except ChannelError as error:
             raise Elsewhere(error) from error
 

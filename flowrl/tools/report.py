@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.checks.check import Checked
+from flowrl.checks.losses import eager
 from flowrl.checks.program import Part
+from flowrl.counting import counted
 from flowrl.engine.account import Account
 from flowrl.graph import Edge
 from flowrl.runs.result import RunResult
@@ -43,11 +45,12 @@ def schedule_lines(checked: Checked) -> list[str]:
 
 
 def _firings(checked: Checked, part: Part) -> str:
-    shown = []
+    shown, often = [], eager(part)
     for name in part.order:
         replicas = checked.graph.nodes[name].replicas
         times = part.firings[name]
         text = name if times == 1 else f"{name} x {times}"
+        text = f"{name}, when it can" if name in often else text
         shown.append(f"{text} ({replicas} replicas)" if replicas > 1 else text)
     return ", ".join(shown)
 
@@ -184,13 +187,15 @@ def _wait_of(account: Account) -> tuple[float, str, str] | None:
 
 def run_text(result: RunResult) -> str:
     """How a run ended, in some lines; why it failed was told with the error."""
-    done = f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations"
+    done = (
+        f"{counted(result.env_steps, 'env step')}, {counted(result.train_iters, 'train iteration')}"
+    )
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
         "failed: its folder has an error.txt"
         if result.status == "failed"
         else f"{result.status}: {result.why}",
-        f"{done}, {result.episodes:,} episodes {pace}",
+        f"{done}, {counted(result.episodes, 'episode')} {pace}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"

@@ -7,9 +7,10 @@ from typing import Any
 
 from flowrl.batch import Batch, row_bytes
 from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.datasets.npz import read, read_schema
+from flowrl.nodes.datasets.about import must_agree
+from flowrl.nodes.datasets.npz import about_of, read, read_schema
 from flowrl.ports import Out
 
 
@@ -21,11 +22,13 @@ class Demos(Node):
     class Config(BaseConfig):
         path: str = param(..., "the NPZ file: one array a column", min_length=1, file=True)
         rows: int | None = param(None, "how many of its first rows; default: all", ge=1)
+        policy: Any = part("policy", "what learns from the rows", shared="policy", default=None)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
-        """The columns of the file."""
+        """The columns of the file; its rows must mean what the policy thinks."""
         schema, held = read_schema(Path(config.path))
+        must_agree(config.path, about_of(Path(config.path)), config.policy)
         rows = min(held, config.rows or held)
         return Facts(outs={"data": schema}, memory_bytes=rows * row_bytes(schema))
 

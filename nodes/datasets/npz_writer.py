@@ -8,8 +8,9 @@ from typing import Any
 
 from flowrl.batch import Batch, row_bytes
 from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
+from flowrl.nodes.datasets.about import about
 from flowrl.nodes.datasets.npz import write
 from flowrl.ports import In
 
@@ -26,6 +27,7 @@ class NpzWriter(Node):
             min_length=1,
         )
         rows: int = param(10_000, "how many of the newest rows it holds", ge=1)
+        policy: Any = part("policy", "whose rows these are", shared="policy", default=None)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -35,6 +37,7 @@ class NpzWriter(Node):
 
     def setup(self) -> None:
         """Tokens are kept as they came; the oldest is cut when all are too many."""
+        self._about = about(self.ctx.inputs.get("data"), self.config.policy)
         self._tokens: deque[Batch] = deque()
         self._rows = 0
 
@@ -46,5 +49,5 @@ class NpzWriter(Node):
             self._rows -= len(self._tokens.popleft())
         table = Batch.concat(list(self._tokens))
         newest = table.take(slice(max(0, self._rows - self.config.rows), None))
-        write(Path(self.config.path), newest)
+        write(Path(self.config.path), newest, self._about)
         self.ctx.metrics({"rows": len(newest)})

@@ -18,7 +18,7 @@ from flowrl.nodes.envs.steps import Steps
 from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.envs.workers import Answers, ProcessWorker, Worker
 
-SPIN_S = 5e-5  # a worker looks for orders so long before it sleeps
+SPIN_S = 1e-4  # a worker looks for orders so long before it sleeps
 
 
 class SyncSubprocessEnvManager(WorkerEnvManager):

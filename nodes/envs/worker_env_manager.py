@@ -74,6 +74,9 @@ class WorkerEnvManager(EnvManager):
         self._crew: Crew | None = None
         self._failures = Failures(self.config, self.ctx)
         self._everyone = np.arange(count)
+        self._all_sent = dict.fromkeys(range(count))
+        self._no_ends = np.zeros(count, np.bool_)
+        self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
         self._checked = np.dtype(self._obs_column.dtype).kind == "f"
 
     @property
@@ -91,6 +94,8 @@ class WorkerEnvManager(EnvManager):
             groups += [range(rows.start + c.count, rows.stop + c.count) for rows in groups]
         self._groups = groups
         self._board = self._new_board(c.count * (1 + c.pre_reset), len(groups))
+        zeros = np.zeros_like(self._board.flat_obs) if self._checked else np.zeros(0)
+        self._zeros = np.zeros(self._board.rows), zeros
         self._row = np.arange(c.count)  # where each env plays
         self._from = self._row.copy()  # where what it sees next comes from: the spare, after an end
         self._revived = [(-1, -1)] * c.count
@@ -190,15 +195,17 @@ class WorkerEnvManager(EnvManager):
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         crew = self._team
+        if ids is self._everyone and not (self._sent or self._unfit or self.config.pre_reset):
+            self._send_all(crew, actions)
+            return
         at = np.asarray(ids)
         sent = dict.fromkeys(at.tolist())
         acts = self._acts(actions, len(at)).copy()
         if len(sent) != len(at) or not self._sent.keys().isdisjoint(sent):
             twice = min(self._sent.keys() & sent.keys(), default=at[0])
             raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
-        everyone = at is self._everyone
-        rows = slice(0, len(at)) if everyone and not self.config.pre_reset else self._row[at]
-        self._log.add(None if everyone else at.copy(), acts)
+        rows = self._row[at]
+        self._log.add(at.copy(), acts)
         self._sent.update(sent)
         self._board.action[rows] = acts
         if self._unfit:
@@ -206,11 +213,20 @@ class WorkerEnvManager(EnvManager):
             self._unfit -= sent.keys()
         crew.order(rows, STEP)
 
+    def _send_all(self, crew: Crew, actions: Array) -> None:
+        """The same, by the shortest way: each env has its own row."""
+        acts = self._acts(actions, len(self._everyone)).copy()
+        self._log.add(None, acts)
+        self._sent = dict(self._all_sent)
+        self._board.action[:] = acts
+        crew.order(slice(None), STEP)
+
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these envs, in this order; without `ids`, of all that were sent, as sent."""
         at = np.array(list(self._sent), np.int64) if ids is None else np.asarray(ids)
-        if ids is not self._everyone or len(self._sent) != len(at):
-            self._refuse_unsent(at.tolist())
+        if ids is self._everyone and len(self._sent) == len(at) and not self.config.pre_reset:
+            return at, self._recv_all()
+        self._refuse_unsent(at.tolist())
         self._wait(at)
         return at, self._gather(at)
 
@@ -221,24 +237,37 @@ class WorkerEnvManager(EnvManager):
     def _wait(self, at: Array) -> None:
         """Until all of these have what they were sent for, whatever it takes."""
         crew, board = self._team, self._board
-        everyone = at is self._everyone and not self.config.pre_reset
-        if everyone:
-            crew.wait(crew.all_idle, last=True)
-            if not board.flags.any() and self._is_finite(at):
-                return
         while True:
-            crew.wait(lambda: not board.todo[self._from[at]].any(), last=everyone)
+            crew.wait(lambda: not board.todo[self._from[at]].any())
             if not [index for index in at.tolist() if not self._settle(index)]:
                 return
 
-    def _is_finite(self, at: Array) -> bool:
-        """Whether results without flags are; looked at all at once, because that costs least."""
-        board = self._board
-        rows = slice(0, len(at)) if at is self._everyone and not self.config.pre_reset else at
-        good = np.isfinite(board.reward[rows]).all()
-        if self._checked and good:
-            good = np.isfinite(board.obs[rows]).all()
-        return bool(good)
+    def _recv_all(self) -> Steps:
+        """The steps of all envs, each in its own row: the shortest way."""
+        crew, board = self._team, self._board
+        crew.wait(crew.all_idle, last=True)
+        if self._odd or not self._all_sound():
+            self._wait(self._everyone)
+        if self._odd or board.any_flags():
+            return self._gather(self._everyone)
+        self._sent.clear()
+        self._accounts.count_steps(None, board.reward)
+        obs, none = board.obs.copy(), self._no_ends
+        return Steps(obs, board.reward.astype(np.float32), none, none, obs, [])
+
+    def _all_sound(self) -> bool:
+        """Whether nothing failed; looked at all at once, because that costs least."""
+        board, zeros = self._board, self._zeros
+        if board.reward.dot(zeros[0]) != 0:  # infinity times 0, too, is not a number
+            return False
+        if self._checked and board.flat_obs.dot(zeros[1]) != 0:
+            return False
+        if not board.any_flags():
+            return True
+        flags = board.flags
+        if (flags & (FAILED | FAILED_AFTER)).any():
+            return False
+        return not self._checked or bool(np.isfinite(board.last[flags != 0]).all())
 
     def _settle(self, index: int) -> bool:
         """Whether an idle env has all that it was sent for; if not, what is missing is ordered."""
@@ -281,26 +310,25 @@ class WorkerEnvManager(EnvManager):
 
     def _gather(self, at: Array) -> Steps:
         """What came of the steps of these envs, all of which have settled."""
-        board, everyone = self._board, at is self._everyone
-        rows = slice(0, len(at)) if everyone and not self.config.pre_reset else self._row[at]
-        reward, flags = board.reward[rows].copy(), board.flags[rows].copy()
-        if everyone or len(at) == len(self._sent):
+        board, rows = self._board, self._row[at]
+        reward, flags = board.reward[rows], board.flags[rows]
+        if len(at) == len(self._sent):
             self._sent.clear()
         else:
             for index in at.tolist():
                 del self._sent[index]
         if not flags.any() and not self._odd:
-            obs = board.obs[rows].copy()
-            self._accounts.count_steps(None if everyone else at, reward)
-            ends = np.zeros(len(at), np.bool_)
-            return Steps(obs, reward.astype(np.float32), ends, ends, obs, [])
+            obs, none = board.obs[rows], self._no_ends[: len(at)]
+            self._accounts.count_steps(at, reward)
+            return Steps(obs, reward.astype(np.float32), none, none, obs, [])
         return self._gather_ends(at, reward, flags)
 
     def _gather_ends(self, at: Array, reward: Array, flags: Array) -> Steps:
         """The same, where some have ended, or failed."""
         board, rows, accounts = self._board, self._row[at], self._accounts
-        obs, broken, counted = board.obs[self._from[at]], [], []
-        for k, index in enumerate(at.tolist()):
+        obs, broken = board.obs[self._from[at]], []
+        counted: Any = [] if self._odd else slice(None)
+        for k, index in enumerate(at.tolist() if self._odd else ()):
             if self._broken[index]:
                 broken.append(k)
                 reward[k], flags[k] = 0.0, 0

@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrl
 from flowrl.batch import Batch, Column
-from flowrl.context import Metrics
+from flowrl.config import PartSpec
+from flowrl.context import Context, Metrics
 from flowrl.node import Known, Unsound
+from flowrl.nodes.datasets.about import NOTHING
 from flowrl.nodes.datasets.demos import Demos
-from flowrl.nodes.datasets.npz import read, read_schema, write
+from flowrl.nodes.datasets.npz import about_of, read, read_schema, write
 from flowrl.nodes.datasets.npz_writer import NpzWriter
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.source.bundled import graphs_folder
 
 NOTHING_KNOWN = Known({}, {}, frozenset())
 
@@ -165,3 +170,62 @@ def test_the_writer_says_what_memory_it_takes() -> None:
     config = NpzWriter.Config(path="x", rows=10)
     known = Known({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
     assert NpzWriter.describe(config, known).memory_bytes == 120
+
+
+# what a file says of itself
+
+
+SCHEMA = {
+    "obs": Column("float32", (3,), low=-1.0, high=(1.0, 2.0, float("inf"))),
+    "action": Column("int64", n=2),
+}
+OF_DQN = {"nstep": 10, "gamma": 0.97}
+
+
+def dqn(**params: Any) -> PartSpec:
+    return PartSpec("dqn", Dqn, Dqn.Config(**{**OF_DQN, **params}))
+
+
+def recorded(path: Path, policy: PartSpec | None) -> None:
+    config = NpzWriter.Config(path=str(path), policy=policy)
+    NpzWriter(config=config, context=Context("tape", inputs={"data": SCHEMA})).fire(table(0, 1))
+
+
+def test_a_file_keeps_what_columns_mean(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    recorded(path, dqn())
+    schema, rows = read_schema(path)
+    assert rows == 2
+    assert schema["action"].n == 2
+    assert schema["obs"].low == -1.0
+    assert schema["obs"].high == (1.0, 2.0, float("inf"))
+    assert set(read(path)) == {"obs", "action"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("nstep", 3), ("gamma", 0.9)])
+def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: float) -> None:
+    path = tmp_path / "demos.npz"
+    recorded(path, dqn())
+    told = f"are of a policy with {name} {OF_DQN[name]}; here {name} is {value}; record them"
+    with pytest.raises(Unsound, match=told):
+        describe(path, policy=dqn(**{name: value}))
+    assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
+    describe(path, policy=None)
+
+
+def test_a_file_of_another_program_says_nothing_and_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    np.savez(path, **table(1, 2).columns)
+    assert about_of(path) == NOTHING
+    assert describe(path, policy=dqn()).outs["data"]["action"].n is None
+
+
+def test_the_bundled_demonstrations_say_whose_they_are() -> None:
+    found = about_of(graphs_folder() / "cartpole_demos.npz")
+    assert found.rows == {"nstep": 10, "gamma": 0.99}
+    assert found.columns["action"] == {"n": 2}
+
+
+def test_demonstrations_of_another_policy_are_told_by_the_check() -> None:
+    checked = flowrl.load("cartpole_dqn_demos", {"policy.nstep": 3}).check()
+    assert "here nstep is 3" in str(checked.problems[0])

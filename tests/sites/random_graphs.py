@@ -50,7 +50,7 @@ def random_graphs(draw: Draw) -> dict[str, Any]:
     collectors = [_collector(sketch) for _ in range(draw(st.integers(1, 2)))]
     streams = list(collectors)
     for _ in range(draw(st.integers(0, 4))):
-        streams.append(_middle(sketch, draw(st.sampled_from(streams))))
+        streams.append(_middle(sketch, draw(st.sampled_from(streams)), streams))
     learners = [_learner(sketch, draw(st.sampled_from(streams))) for _ in range(draw(_few))]
     for name in streams:
         if not any(str(e).startswith(f"{name} ->") for e in sketch.edges):
@@ -85,9 +85,19 @@ def _collector(sketch: Sketch) -> str:
     return sketch.node("Source", replicas, give=give, steps=steps)
 
 
-def _middle(sketch: Sketch, source: str) -> str:
+def _middle(sketch: Sketch, source: str, streams: list[str]) -> str:
     draw = sketch.draw
-    kind = draw(st.sampled_from(["Relay", "Gear", "Critic", "Shaky", "Split", "Buffer"]))
+    alike = [s for s in streams if sketch.replicas[s] == sketch.replicas[source] and s != source]
+    if (
+        alike and draw(st.integers(0, 4)) == 0
+    ):  # they may give different amounts: then it is no graph
+        name = sketch.node("Join", sketch.replicas[source])
+        sketch.edges += [
+            f"{source} -> {name}.left",
+            f"{draw(st.sampled_from(alike))} -> {name}.right",
+        ]
+        return name
+    kind = draw(st.sampled_from(["Relay", "Gear", "Critic", "Shaky", "Buffer"]))
     if kind == "Gear":
         return sketch.follow(
             source, kind, take=draw(st.integers(1, 3)), give=draw(st.integers(1, 3))
@@ -100,8 +110,6 @@ def _middle(sketch: Sketch, source: str) -> str:
         return sketch.follow(source, kind, on_failure=how)
     if kind == "Buffer":
         return sketch.follow(source, kind, updates=draw(st.integers(1, 3)))
-    if kind == "Split":
-        return sketch.follow(source, "Relay")
     return sketch.follow(source, kind)
 
 

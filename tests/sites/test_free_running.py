@@ -15,6 +15,8 @@ from flowrl.errors import NodeError
 from flowrl.graph import Limits
 from flowrl.runs.run import Run
 from flowrl.source.loading import load_tree
+from flowrl.tools.report import schedule_lines
+from flowrl.tools.show import show_type
 from tests.engine.running import tree
 
 OWN = "tests.sites.site_nodes"
@@ -226,6 +228,8 @@ def test_a_buffer_that_gives_unasked_blocks_but_for_the_priorities(
 def test_a_node_that_fires_on_any_input_is_called_nondeterministic() -> None:
     found = check(load_tree(BAND))
     assert "b: fires on any input (what comes together depends on speed)" in found.reasons
+    assert "every round: c (2 replicas), b, when it can, l, when it can" in schedule_lines(found)
+    assert "fires on any input; what it gives is at most" in show_type(f"{OWN}:Band")
 
 
 def test_what_such_a_node_gives_is_bounded(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from flowrl.channels import Bound
+from flowrl.sites.home import SiteHome
 from tests.engine.running import tree
 from tests.sites.comparing import ran, same_everywhere
 
@@ -225,6 +227,18 @@ def test_a_verdict_cuts_at_the_same_place(who: str, limits: dict[str, int], tmp_
     facts = same_everywhere(JUDGES[who], tmp_path, "threads", "l=thread", "c=thread", **limits)
     if "rounds" in limits:
         assert facts["status"] == "solved"
+
+
+def test_a_round_may_hold_more_bytes_than_its_lanes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Site x waits for b's token, which b's site gives after all those of a: they are more than x has room for."""
+    monkeypatch.setattr(SiteHome, "_bound", lambda self, edge: Bound(tokens=99, bytes=200))
+    graph = tree(
+        {"a": {"type": "Source", "give": 40}, "b": "Source", "c": "Drain", "d": "Drain"},
+        ["a -> d", "b -> c"],
+    )
+    same_everywhere(graph, tmp_path, "a=thread:s,b=thread:s,c=thread:x,d=thread:x", rounds=3)
 
 
 @pytest.mark.parametrize("goal", [40, 80])
