@@ -168,9 +168,12 @@ class Hosts:
         offer = _offer_of(about)
         joined = Joined(who, session, offer, about)
         joined.line.read(data)
-        why = self._unsuitable(protocol, joined)
-        if why:
+        why = self._taken(joined)
+        if why:  # perhaps only until it is known that the other has gone
+            self._refused[f"{why}, from host '{offer.name}'"] += 1
+        elif why := self._unsuitable(protocol, joined):
             self._unfit.append((offer, why))
+        if why:
             self._tell(f"host '{offer.name}' is refused: {why}")
             self._say(joined, "refused", why)
             return
@@ -178,9 +181,12 @@ class Hosts:
         self._tell(f"host '{offer.name}' has joined ({about['cores']} cores, {about['cpu']})")
         self._say(joined, "welcome", self.sent.told["title"])
 
-    def _unsuitable(self, protocol: int, joined: Joined) -> str:
+    def _taken(self, joined: Joined) -> str:
         if any(joined.name == other.name for other in self._here()):
             return "another host has this name already; give it another with --name"
+        return ""
+
+    def _unsuitable(self, protocol: int, joined: Joined) -> str:
         if protocol != PROTOCOL:
             return f"it speaks version {protocol} of the protocol, and the run {PROTOCOL}"
         found = "; ".join(differences(self.facts, joined.about))
