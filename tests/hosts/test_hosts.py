@@ -214,14 +214,14 @@ def children(pid: int) -> list[int]:
 # what a host is sent
 
 PROJECT = {
-    "mine.py": "import neighbour\nfrom flowrl import Batch\nimport flowrl\n\n\n"
+    "sent_along.py": "import neighbour\nfrom flowrl import Batch\nimport flowrl\n\n\n"
     "@flowrl.as_node\ndef passes(data: Batch) -> Batch:\n    import lazily\n"
     "    print('from', lazily.NAME, flush=True)\n    return neighbour.same(data)\n",
     "neighbour/__init__.py": "from neighbour.inner import same\n",
     "neighbour/inner.py": "def same(data):\n    return data\n",
     "lazily.py": "NAME = 'the host'\n",
     "unused.py": "raise SystemExit('nobody asked for this')\n",
-    "g.yaml": "extends: cartpole_dqn_demos\nnodes:\n  mine: {type: 'mine:passes'}\n"
+    "g.yaml": "extends: cartpole_dqn_demos\nnodes:\n  mine: {type: 'sent_along:passes'}\n"
     "edges:\n  - collector -> mine -> buffer\n",
 }
 
@@ -256,7 +256,7 @@ def test_what_lies_beside_the_graph_is_sent_along(
 def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> None:
     folder = tmp_path / "only_here"
     folder.mkdir()
-    (folder / "installed_here.py").write_text(PROJECT["mine.py"].replace("import neighbour", "")
+    (folder / "installed_here.py").write_text(PROJECT["sent_along.py"].replace("import neighbour", "")
                                               .replace("neighbour.same(data)", "data"))  # fmt: skip
     graph = tree({"c": "Source", "l": "Learner"}, ["c -> m -> l"])
     graph["nodes"]["m"] = {"type": "installed_here:passes"}
