@@ -17,7 +17,6 @@ from flowrl.nodes.envs.board import (
     FAILED,
     FAILED_AFTER,
     RENEW,
-    STARTING,
     STEP,
     TERMINATED,
     TRUNCATED,
@@ -27,7 +26,7 @@ from flowrl.nodes.envs.crew import Crew, cores
 from flowrl.nodes.envs.env_error import InWorker
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.envs.restore import play_again
+from flowrl.nodes.envs.rescue import Rescue
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.envs.workers import Answers, Worker
 from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes
@@ -98,7 +97,6 @@ class WorkerEnvManager(EnvManager):
         self._zeros = np.zeros(self._board.rows), zeros
         self._row = np.arange(c.count)  # where each env plays
         self._from = self._row.copy()  # where what it sees next comes from: the spare, after an end
-        self._revived = [(-1, -1)] * c.count
         return Crew(self._board, groups, self._hire, self._lost, c, self.spins)
 
     def _default_envs_per_worker(self) -> int:
@@ -140,15 +138,14 @@ class WorkerEnvManager(EnvManager):
         self._kept: dict[int, tuple[int, Episode]] = {}  # of ends whose successor could not begin
         self._odd: set[int] = set()  # envs that failed on the way to their next result
         self._unfit: set[int] = set()  # envs that were lost while nobody waited for them
-        self._restoring: dict[int, str] = {}  # workers whose envs are played again; what went wrong
-        self._limit: float | None = None  # the deadline that was passed last
         self._from = self._row.copy()
+        self._rescue = self._new_rescue(self._crew)
         board = self._board
         board.flags[:] = 0
         for index in self._ids:
             self._begin(index, int(self._row[index]), BEGIN)
         self._wait(self._everyone)
-        self._begins = [False] * count
+        self._begins[:] = [False] * count
         self._odd.clear()
         if self.config.pre_reset:
             for index in self._ids:
@@ -157,6 +154,20 @@ class WorkerEnvManager(EnvManager):
             self._next_seeds(self._ids)
         self._failures.tell()
         return board.obs[self._row]
+
+    def _new_rescue(self, crew: Crew) -> Rescue:
+        """What knows, by these very lists, what each env is about."""
+        return Rescue(
+            crew,
+            self._accounts,
+            self._log,
+            self._failures.counts,
+            self._row,
+            self._begins,
+            self._sent,
+            self._unfit,
+            self.config.pre_reset,
+        )
 
     def _begin(self, index: int, row: int, order: int, pause_s: float = 0.0) -> None:
         self._board.seed[row] = self._accounts.begin(index)
@@ -217,7 +228,7 @@ class WorkerEnvManager(EnvManager):
         """The same, by the shortest way: each env has its own row."""
         acts = self._acts(actions, len(self._everyone)).copy()
         self._log.add(None, acts)
-        self._sent = dict(self._all_sent)
+        self._sent.update(self._all_sent)
         self._board.action[:] = acts
         crew.order(slice(None), STEP)
 
@@ -409,83 +420,9 @@ class WorkerEnvManager(EnvManager):
         taken, complete = self._log.of(index) if step else ([], True)
         seed = int(self._board.seed[row]) if not step else self._accounts.seeds[index]
         self._failures.tell()
-        error = self._error(index, seed, step, taken, what, traced, complete, self._limit)
+        error = self._error(index, seed, step, taken, what, traced, complete, self._rescue.limit_s)
         raise error from (InWorker(traced) if traced else None)
 
-    # workers that end
-
     def _lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
-        """Replace a worker, and bring its envs back to where they were, those of it that it can."""
-        crew, board = self._team, self._board
-        if number in self._restoring:  # it fails again: whoever restores its envs hears of it
-            self._restoring[number] = why
-            return
-        rows = crew.rows[number]
-        orders = dict(zip(rows, board.todo[rows.start : rows.stop].tolist(), strict=True))
-        if blamed < 0 and board.state[number] == STARTING:
-            blamed = next((row for row, order in orders.items() if order), -1)
-        tail = crew.give_up(number)
-        self._failures.counts.replaced_workers += 1
-        crew.hire_again(number)
-        if blamed >= 0 and not self._may_revive(blamed, limit_s):
-            self._limit = limit_s
-            del orders[blamed]
-            self._mark(blamed, f"{why}\n{tail}")
-        self._restoring[number] = ""
-        # What is to be done is ordered when all are where they were: it may end the worker again.
-        again = [self._bring_back(number, row, order) for row, order in orders.items()]
-        del self._restoring[number]
-        for row, order in zip(orders, again, strict=True):
-            if order:
-                crew.order(row, order)
+        self._rescue.lost(number, blamed, why, limit_s)
         self._failures.tell()
-
-    def _may_revive(self, row: int, limit_s: float | None) -> bool:
-        """Whoever was killed from outside does it again without harm; who ends by itself does not."""
-        index = row % self.config.count
-        where = (int(self._board.seed[row]), int(self._accounts.lengths[index]))
-        again, self._revived[index] = self._revived[index] == where, where
-        return limit_s is None and not again
-
-    def _mark(self, row: int, what: str) -> None:
-        """The env is lost: its next result is that it failed."""
-        self._board.write(row, what)
-        self._board.flags[row] = FAILED
-        index = row % self.config.count
-        if index not in self._sent and row == self._row[index]:
-            self._unfit.add(index)
-
-    def _bring_back(self, number: int, row: int, order: int) -> int:
-        """Have a new worker's env be where it was; what is to be ordered then."""
-        index, board = row % self.config.count, self._board
-        if order in (BEGIN, RENEW):
-            return BEGIN
-        if order != STEP:
-            if board.flags[row] & (FAILED | FAILED_AFTER):
-                return 0  # it is begun anew anyway
-            if row != self._row[index] or self._begins[index]:
-                return BEGIN  # a spare, or an episode that nobody has seen: both know their seed
-            if board.flags[row] & ENDED and self.config.pre_reset:
-                return 0  # it becomes the spare
-        why = self._play_again(number, row, order)
-        if why:
-            board.todo[row] = 0
-            self._mark(row, f"its worker was replaced, and {why}")
-            return 0
-        self._failures.counts.restored_envs += 1
-        return order
-
-    def _play_again(self, number: int, row: int, order: int) -> str:
-        """Bring an env that was in an episode back to where it was; what went wrong."""
-        index, board = row % self.config.count, self._board
-        actions, complete = self._log.of(index)
-        seed = self._accounts.seeds[index]
-        if order == STEP:
-            actions = actions[:-1]  # which is done after that
-        elif board.flags[row] & ENDED:  # it was in the next already
-            actions, complete, seed = [], True, int(board.seed[row])
-        if not complete:
-            return "its episode is too long to be played again"
-        if play_again(self._team, row, seed, actions, lambda: bool(self._restoring[number])):
-            return ""
-        return self._restoring[number] or "it did not come to the same state again"
