@@ -138,10 +138,9 @@ class SiteWalk(Walk):
     def _wait_for_tokens(self) -> None:
         """A round in which nothing can fire is not begun."""
         runners = [r for name in self.program.round.order for r in self.wired.runners.get(name, ())]
-        heard = self._home.firings_elsewhere
 
         def can_fire() -> bool:
-            return any(map(len, heard)) or any(runner.ready() for runner in runners)
+            return self._home.heard_of_firings or any(runner.ready() for runner in runners)
 
         if not can_fire():
             self.tell()
