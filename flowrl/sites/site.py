@@ -178,8 +178,8 @@ class SiteWalk(Walk):
             self.exchange.flush()
 
     def _end_at_verdict(self) -> None:
-        """The run is cut here, or earlier."""
-        if self._verdict is not None and self.has_verdict:
+        """The run is cut here, or earlier; but a free site goes on until it is told: others may wait for it."""
+        if self._verdict is not None and self.has_verdict and not self._fires_freely:
             raise Stopped
 
     def after_iteration(self, learner: Runner) -> None:
