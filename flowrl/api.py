@@ -56,13 +56,20 @@ class FlowGraph:
         time: str | float | None = None,
         out: str | Path | None = None,
         watcher: Watcher | None = None,
+        hash_tokens: bool = False,
     ) -> RunResult:
         """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails."""
         checked = self._checked(set or {}).demand()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.over(**given, time_s=_seconds(time))
         return Run(
-            checked, seed=seed, limits=limits, out=out, placement=placement, watcher=watcher
+            checked,
+            seed=seed,
+            limits=limits,
+            out=out,
+            placement=placement,
+            watcher=watcher,
+            hash_tokens=hash_tokens,
         ).run()
 
     def _checked(self, more: Mapping[str, Any]) -> Checked:

@@ -184,14 +184,19 @@ class Graph:
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
 
 
+def links(graph: Graph) -> list[Edge]:
+    """The links of a graph, each with one service: one that names several is one for each."""
+    found = [edge for edge in graph.edges if edge.kind == "link"]
+    return [replace(edge, sources=(source,)) for edge in found for source in edge.sources]
+
+
 def linked_groups(graph: Graph) -> list[set[str]]:
     """The nodes that links join, as groups (every node is in one)."""
     group: dict[str, set[str]] = {n: {n} for n in graph.nodes}
-    for edge in graph.edges:
-        if edge.kind == "link":
-            a, b = group[edge.source.node], group[edge.to.node]
-            if a is not b:
-                a |= b
-                for name in b:
-                    group[name] = a
+    for edge in links(graph):
+        a, b = group[edge.source.node], group[edge.to.node]
+        if a is not b:
+            a |= b
+            for name in b:
+                group[name] = a
     return list({id(g): g for g in group.values()}.values())

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from flowrl.errors import UsageError, nearest
-from flowrl.graph import Graph, linked_groups
+from flowrl.graph import Graph, linked_groups, links
 from flowrl.source.yamlfile import Item, read_yaml
 
 MAIN = "main"
@@ -95,7 +95,7 @@ def sites(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _head(graph: Graph, group: list[str]) -> str:
     """The node that a linked group is called after: the first that serves none of the others."""
-    serving = {e.source.node for e in graph.edges if e.kind == "link"}
+    serving = {e.source.node for e in links(graph)}
     return min((n for n in group if n not in serving), default=min(group))
 
 

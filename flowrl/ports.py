@@ -71,11 +71,15 @@ class StateOut:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A call to another node's service: the attribute holds the service when the node is set up."""
+    """A call to another node's service: the attribute holds the service when the node is set up.
+
+    With `many` it may be several nodes', and the attribute holds a list, in the order of the edge.
+    """
 
     type: str
     optional: bool = False
     about: str = ""
+    many: bool = False
     kind: Kind = "link"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -78,8 +77,8 @@ def make(
     policy.think = think
     own = EasyDict(deep_merge_dicts(SampleSerialCollector.default_config(), {}))
     own.collect_print_freq = 1_000_000
-    folder = tempfile.mkdtemp(prefix="flowrl-bench-")
-    collector = SampleSerialCollector(own, envs, policy.collect_mode, exp_name=f"{folder}/ding")
+    logs = ".cache/ding_collect"  # it writes logs below the folder where it runs
+    collector = SampleSerialCollector(own, envs, policy.collect_mode, exp_name=logs)
     return lambda: len(collector.collect(n_sample=SAMPLES))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from bench.peers.sleeping import ACTIONS, ENVS, SAMPLES, Collect, Size, Sleeper, main
+from bench.peers.sleeping import ACTIONS, ENVS, SAMPLES, Collect, Draws, Size, Sleeper, main
 from flowrl.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -93,6 +94,9 @@ def make(
     least = {"least": LEAST[name]} if mode == "async" else {}
     collector = SampleCollector(envs=envs, policy=policy, n_sample=SAMPLES, **of_collector, **least)
     collector.reset_policy(Thinking(think))
+    collector.collect()
+    # A first episode is the rest of one that is under way: its successor was begun meanwhile.
+    time.sleep(max(Draws(name, resets, seed).episode(env, 1).reset_s for env in range(ENVS)))
     return lambda: len(collector.collect())
 
 

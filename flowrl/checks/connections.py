@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flowrl.checks.order import a_cycle, topological
 from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph, NodeSpec, PortRef
+from flowrl.graph import Edge, Graph, NodeSpec, PortRef, links
 from flowrl.ports import ANY, In, Input, Link, Out, Output, Port, Service, StateIn, StateOut
 
 _WORDS = {  # what a port is called in a message
@@ -71,9 +71,8 @@ def _fitting(graph: Graph, name: str, kind: Port, side: object) -> list[str]:
 def _shared_services(graph: Graph) -> Iterator[Problem]:
     """A stateful service has one client."""
     calls: dict[PortRef, list[Edge]] = {}
-    for edge in graph.edges:
-        if edge.kind == "link":
-            calls.setdefault(edge.source, []).append(edge)
+    for edge in links(graph):
+        calls.setdefault(edge.source, []).append(edge)
     for ref, edges in calls.items():
         service = graph.nodes[ref.node].port(ref.port)
         if isinstance(service, Service) and service.stateful and len(edges) > 1:
@@ -84,9 +83,9 @@ def _shared_services(graph: Graph) -> Iterator[Problem]:
 
 
 def _link_circle(graph: Graph) -> Iterator[Problem]:
-    links = [e for e in graph.edges if e.kind == "link"]
-    left = graph.nodes.keys() - set(topological(graph.nodes, links))
+    calls = links(graph)
+    left = graph.nodes.keys() - set(topological(graph.nodes, calls))
     if left:
-        ring, edge = a_cycle(left, links)
+        ring, edge = a_cycle(left, calls)
         what = f"the links {' <-> '.join(ring)} call each other in a circle"
         yield Problem(str(edge.mark), what, "cut one")

@@ -117,8 +117,13 @@ class Describer:
 
     def links(self, edges: list[Edge]) -> dict[str, object]:
         facts = self.found.facts
-        known = [e for e in edges if e.kind == "link" and e.source.node in facts]
-        return {e.to.port: facts[e.source.node].service for e in known}
+        found: dict[str, object] = {}
+        for edge in edges:
+            if edge.kind == "link" and all(s.node in facts for s in edge.sources):
+                told = [facts[s.node].service for s in edge.sources]
+                port = self.graph.nodes[edge.to.node].port(edge.to.port)
+                found[edge.to.port] = told if getattr(port, "many", False) else told[0]
+        return found
 
 
 def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | None) -> Problem:

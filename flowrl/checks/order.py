@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx
 
 from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph
+from flowrl.graph import Edge, Graph, links
 from flowrl.ports import In
 
 
@@ -71,9 +71,9 @@ def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
 def own_services(graph: Graph, name: str) -> list[str]:
     """The nodes that do not fire and that only this one calls, or one of them: links make them one with it."""
     found = {name}
-    links = [e for e in graph.edges if e.kind == "link"]
+    calls = links(graph)
     for service in reversed(services_first(graph)):  # clients come before those that they call
-        clients = {e.to.node for e in links if e.source.node == service}
+        clients = {e.to.node for e in calls if e.source.node == service}
         if clients and clients <= found and not graph.nodes[service].fires:
             found.add(service)
     return [n for n in services_first(graph) if n in found - {name}]
@@ -82,5 +82,4 @@ def own_services(graph: Graph, name: str) -> list[str]:
 def services_first(graph: Graph) -> list[str]:
     """All nodes, each after the services that it calls, else in the order of the file."""
     place = {name: at for at, name in enumerate(graph.nodes)}
-    links = [e for e in graph.edges if e.kind == "link"]
-    return topological(graph.nodes, links, place.__getitem__)
+    return topological(graph.nodes, links(graph), place.__getitem__)

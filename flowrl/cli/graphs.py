@@ -79,12 +79,18 @@ def expand(arguments: Namespace) -> int:
 
 def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
+    from flowrl.runs.tokens import NAME
     from flowrl.tools.diff import diff_graphs
 
     a, b = (
         check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b)
     )
     print(diff_graphs(a, b))
+    runs = Path(arguments.a), Path(arguments.b)
+    if any((run / NAME).is_file() for run in runs):
+        from flowrl.tools.tokendiff import diff_tokens
+
+        print(diff_tokens(*runs))
     return 0
 
 

@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowrl.version import VERSION
 
@@ -111,7 +111,11 @@ def make_parser() -> Parser:
         "the resolved graph: every default, and where each value came from",
     )
     _graph(expand)
-    diff = verb("diff", "graphs:diff", "the difference of two graphs, node by node, edge by edge")
+    diff = verb(
+        "diff",
+        "graphs:diff",
+        "the difference of two graphs; of two runs also the first token that differs",
+    )
     diff.add_argument("a", metavar="A", help="a graph, or a run's folder")
     diff.add_argument("b", metavar="B", help="another")
     nodes = verb(
@@ -131,6 +135,7 @@ def make_parser() -> Parser:
         metavar="FILE.png",
         help="where to (default: plot.png in the first run's folder)",
     )
+    _live(verb)
     replay = verb("replay", "runs:replay", "run a crashed env again, from its crash file")
     replay.add_argument("file", metavar="FILE", help="crash-*.json of a failed run's folder")
     replay.add_argument("--pdb", action="store_true", help="stop in the debugger where it fails")
@@ -139,6 +144,32 @@ def make_parser() -> Parser:
     new.add_argument("dir", metavar="DIR")
     verb("doctor", "project:doctor", "what is wrong with this installation")
     return parser
+
+
+def _live(verb: Callable[[str, str, str], Parser]) -> None:
+    """The verbs that look at runs while they go on."""
+    ps = verb("ps", "live:ps", "the runs that go on: of this user, on this machine")
+    ps.add_argument("--json", action="store_true", help="one line of JSON: a list")
+    top = verb("top", "live:top", "where the time of a run goes, and what lies on its edges")
+    _a_run(top)
+    top.add_argument("--once", action="store_true", help="print it once (q ends it otherwise)")
+    top.add_argument("--json", action="store_true", help="one line of JSON, once")
+    why = verb("why", "live:why", "who waits for whom in a run, on which edge, since when")
+    _a_run(why)
+    why.add_argument("--json", action="store_true", help="one line of JSON")
+    stop = verb("stop", "live:stop", "end a run at its next cut, as Ctrl-C does")
+    _a_run(stop)
+    stop.add_argument("--now", action="store_true", help="at once, as a second Ctrl-C does")
+    logs = verb("logs", "logs:logs", "what the nodes of a run have told; of ended runs too")
+    _a_run(logs)
+    logs.add_argument("node", nargs="?", metavar="NODE", help="only this node (and its replicas)")
+    logs.add_argument("-f", "--follow", action="store_true", help="until the run ends")
+
+
+def _a_run(parser: Parser) -> None:
+    parser.add_argument(
+        "run", metavar="RUN", help="a run's folder, its name or how that begins, a pid, or 'last'"
+    )
 
 
 def _graph(parser: Parser) -> None:
@@ -194,6 +225,11 @@ def _run(parser: Parser) -> None:
         "--json",
         action="store_true",
         help="end with one line of JSON, and print nothing else there",
+    )
+    parser.add_argument(
+        "--hash-tokens",
+        action="store_true",
+        help="note a hash of every token in the run's folder, for `flowrl diff RUN RUN`",
     )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 

@@ -31,6 +31,7 @@ def run(arguments: Namespace) -> int:
         out=arguments.out,
         placement=arguments.placement or "serial",
         meeting=_meeting(arguments),
+        hash_tokens=arguments.hash_tokens,
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
     )
     try:

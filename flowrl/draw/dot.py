@@ -113,7 +113,7 @@ def _port(ports: tuple[str, ...], i: int, side: str) -> str:
 def _edge(arrow: Arrow, turned: bool) -> str:
     source = f"{quoted(arrow.source.node)}:{quoted('out_' + arrow.source.port)}:e"
     to = f"{quoted(arrow.to.node)}:{quoted('in_' + arrow.to.port)}:w"
-    words = "\\n".join(quoted(w)[1:-1] for w in (arrow.type, arrow.facts) if w)
+    words = "\\n".join(quoted(w)[1:-1] for w in (arrow.type, arrow.facts, arrow.via) if w)
     tooltip = quoted(f"{arrow.source} to {arrow.to}")
     style = f'label="{words}", tooltip={tooltip}, {_STYLES[arrow.kind]}'
     if arrow.back and turned:

@@ -122,7 +122,7 @@ def _place_x(grid: Mapping[int, list[Cell]], drawn: Picture, columns: Mapping[st
     for arrow in drawn.arrows:
         c = columns[arrow.source.node]
         if c < columns[arrow.to.node]:
-            text = max(len(arrow.type), len(arrow.facts))
+            text = max(len(arrow.type), len(arrow.below))
             words[c] = max(words.get(c, 0.0), SMALL * text)
     x = MARGIN + TURN
     for c in sorted(grid):

@@ -51,7 +51,7 @@ def _node(box: Box, ids: Mapping[str, str]) -> str:
 
 
 def _words(arrow: Arrow) -> str:
-    return "<br/>".join(_escaped(w) for w in (arrow.type, arrow.facts) if w)
+    return "<br/>".join(_escaped(w) for w in (arrow.type, arrow.facts, arrow.via) if w)
 
 
 def _escaped(text: str) -> str:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from flowrl.checks.check import Checked
 from flowrl.checks.order import is_feedback
 from flowrl.checks.program import Part
+from flowrl.engine.ways import lanes_of
 from flowrl.errors import UsageError, nearest
-from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.graph import Edge, Graph, NodeSpec, PortRef
 from flowrl.placement import sites
 from flowrl.ports import Input
+from flowrl.sites.layout import Layout, layout_of
 from flowrl.source.params import short, written_value
+
+TRANSPORTS = {"thread": "by reference", "ipc": "ipc + shared memory", "tcp": "tcp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,17 @@ class Arrow:
     back: bool  # to a node that fires before its source: what it carries is seen a round later
     type: str
     facts: str  # rates, staleness
+    via: str = ""  # how it gets to another site
+
+    @property
+    def below(self) -> str:
+        """What is written under the arrow."""
+        return " · ".join(words for words in (self.facts, self.via) if words)
 
     @property
     def label(self) -> str:
         """What the arrow carries, in few words."""
-        return f"{self.type}, {self.facts}" if self.facts else self.type
+        return ", ".join(words for words in (self.type, self.below) if words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +76,34 @@ def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Pic
     graph = checked.graph
     known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
     order = _order(checked, known)
-    where = {} if placement is None else sites(graph, _known(checked, placement))
+    known_placement = None if placement is None else _known(checked, placement)
+    layout = None if known_placement is None else layout_of(graph, known_placement)
+    where = {} if known_placement is None else sites(graph, known_placement)
     return Picture(
         graph.name,
         graph.about,
         {name: _box(graph.nodes[name], known) for name in order},
-        tuple(_arrow(checked, e, s, order) for e in known for s in e.sources),
-        {site: tuple(names) for site, names in where.items()},
+        tuple(_arrow(checked, e, s, order, layout) for e in known for s in e.sources),
+        {_site(site, names, layout): tuple(names) for site, names in where.items()},
         tuple(_warmup(checked)),
     )
+
+
+def _site(site: str, names: list[str], layout: Layout | None) -> str:
+    """A site's name; of replicas that have sites of their own, how many these are."""
+    homes = {at for (name, _), at in layout.where.items() if name in names} if layout else set()
+    return f"{site} ×{len(homes)}" if len(homes) > 1 else site
+
+
+def _transport(graph: Graph, edge: Edge, source: PortRef, layout: Layout) -> str:
+    """How tokens go between the sites at both ends; nothing to say of what stays on one."""
+    number = edge.sources.index(source)
+    found = {
+        layout.transport(layout.where[source.node, lane[1]], layout.where[edge.to.node, lane[2]])
+        for lane in lanes_of(graph, edge)
+        if lane[0] == number
+    }
+    return ", ".join(words for kind, words in TRANSPORTS.items() if kind in found)
 
 
 def _known(checked: Checked, placement: Mapping[str, str]) -> Mapping[str, str]:
@@ -93,7 +122,7 @@ def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
     calls: dict[str, list[str]] = {}
     for edge in edges:
         if edge.kind == "link":
-            calls.setdefault(edge.to.node, []).append(edge.source.node)
+            calls.setdefault(edge.to.node, []).extend(s.node for s in edge.sources)
     order: dict[str, int] = {}
 
     def place(name: str, above: frozenset[str]) -> None:
@@ -110,7 +139,7 @@ def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
 def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
     used = {ref.port for e in edges for ref in (*e.sources, e.to) if ref.node == spec.name}
     ports = {n: p for n, p in spec.cls.ports.items() if n in used or not p.optional}
-    served = any(e.kind == "link" and e.source.node == spec.name for e in edges)
+    served = any(e.kind == "link" and spec.name in {s.node for s in e.sources} for e in edges)
     return Box(
         spec.name,
         spec.type,
@@ -121,11 +150,18 @@ def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
     )
 
 
-def _arrow(checked: Checked, edge: Edge, source: PortRef, order: Mapping[str, int]) -> Arrow:
+def _arrow(
+    checked: Checked,
+    edge: Edge,
+    source: PortRef,
+    order: Mapping[str, int],
+    layout: Layout | None,
+) -> Arrow:
     late = edge.kind != "link" and order[source.node] >= order[edge.to.node]
     facts = ", ".join(_facts(checked, edge))
     type_ = checked.graph.nodes[edge.to.node].port(edge.to.port).type
-    return Arrow(edge.kind, source, edge.to, late, type_, facts)
+    via = _transport(checked.graph, edge, source, layout) if layout else ""
+    return Arrow(edge.kind, source, edge.to, late, type_, facts, via)
 
 
 def _facts(checked: Checked, edge: Edge) -> list[str]:

@@ -10,17 +10,16 @@ from flowrl.draw.layout import TURN, Layout, Point, Route, lay_out
 from flowrl.draw.picture import Picture
 
 LEAST_SCALE = 0.7  # a page scrolls rather than make the letters smaller
+FRAME = 8.0  # pixels around the nodes of a site
 STEEP = 30.0  # pixels: words stand at the end of an arrow that climbs more
 
 
 def svg_of(drawn: Picture) -> str:
     """The picture as an `svg` element, with a group for each node and each edge."""
-    laid = lay_out(drawn)
-    where = {node: site for site, nodes in drawn.sites.items() for node in nodes}
-    return "\n".join(_svg(laid, where))
+    return "\n".join(_svg(lay_out(drawn), drawn.sites))
 
 
-def _svg(laid: Layout, where: Mapping[str, str]) -> Iterator[str]:
+def _svg(laid: Layout, sites: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     width, height = _n(laid.width), _n(laid.height)
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
@@ -34,11 +33,45 @@ def _svg(laid: Layout, where: Mapping[str, str]) -> Iterator[str]:
             '<path d="M0,0.5 L8,4 L0,7.5 z"/></marker>'
         )
     yield "</defs>"
+    for site, nodes in sites.items():
+        for frame in _frames(laid.cells, nodes):
+            yield from _site(site, *frame)
     for route in laid.routes:
         yield from _edge(route)
-    for name, cell in laid.cells.items():
-        yield from _node(cell, where.get(name, ""))
+    for cell in laid.cells.values():
+        yield from _node(cell)
     yield "</svg>"
+
+
+Frame = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+def _frames(cells: Mapping[str, Cell], nodes: tuple[str, ...]) -> list[Frame]:
+    """One frame around all nodes of a site; a frame for each, where others lie between them."""
+    each = [_around(cells[name]) for name in nodes]
+    whole = tuple(
+        f(edge) for f, edge in zip((min, min, max, max), zip(*each, strict=True), strict=True)
+    )
+    others = [_around(cell) for name, cell in cells.items() if name not in nodes]
+    if any(_overlap(whole, other) for other in others):
+        return each
+    return [whole]
+
+
+def _around(cell: Cell) -> Frame:
+    left, top = cell.x - FRAME, cell.y - FRAME - 8
+    return left, top, cell.x + cell.width + FRAME, cell.y + cell.height + FRAME
+
+
+def _overlap(a: Frame, b: Frame) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _site(name: str, left: float, top: float, right: float, bottom: float) -> Iterator[str]:
+    yield f'<g class="site"><title>site {escape(name)}</title>'
+    size = f'width="{_n(right - left)}" height="{_n(bottom - top)}"'
+    yield f'<rect x="{_n(left)}" y="{_n(top)}" rx="10" {size}/>'
+    yield f'<text x="{_n(left + 8)}" y="{_n(top + 11)}">{escape(name)}</text></g>'
 
 
 def _edge(route: Route) -> Iterator[str]:
@@ -71,8 +104,8 @@ def _words(route: Route) -> Iterator[str]:
     elif abs(after[1] - route.start[1]) > STEEP:
         x, y, anchor = route.end[0] - 12, route.end[1], "end"
     yield _text(x, y - 5, arrow.type, anchor)
-    if arrow.facts:
-        yield _text(x, y + 13, arrow.facts, anchor)
+    if arrow.below:
+        yield _text(x, y + 13, arrow.below, anchor)
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
@@ -99,7 +132,7 @@ def _curve(a: Point, b: Point, turn: bool) -> str:
     return f"C{_p((middle, a[1]))} {_p((middle, b[1]))} {_p(b)}"
 
 
-def _node(cell: Cell, site: str) -> Iterator[str]:
+def _node(cell: Cell) -> Iterator[str]:
     box = cell.box
     assert box is not None
     name = escape(box.name)
@@ -122,8 +155,6 @@ def _node(cell: Cell, site: str) -> Iterator[str]:
     for i, port in enumerate(box.outputs):
         x, y = _n(cell.width - 8), _n(HEADER + ROW * i + 13)
         yield f'<text class="out" x="{x}" y="{y}">{escape(port)}</text>'
-    if site:
-        yield f'<text class="site" x="{middle}" y="-6">{escape(site)}</text>'
     yield "</g>"
 
 

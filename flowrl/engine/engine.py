@@ -15,13 +15,16 @@ from typing import Literal
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record
+from flowrl.counting import asked_for
 from flowrl.engine.account import Account
+from flowrl.engine.glance import Seen, glance_at
 from flowrl.engine.guard import Failed, Happened, Sink
 from flowrl.engine.runner import Runner
 from flowrl.engine.teller import Teller
 from flowrl.engine.versions import Versions
 from flowrl.engine.walk import Walk
 from flowrl.graph import Limits
+from flowrl.placement import MAIN
 from flowrl.ports import StateOut
 from flowrl.state import Count, State
 
@@ -89,6 +92,10 @@ class Engine(Walk):
         """Each instance, its firings and its time."""
         return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
 
+    def seen(self) -> dict[str, Seen | None]:
+        """What there is to see of the one site just now (from any thread)."""
+        return {MAIN: Seen(glance_at(self))}
+
     def idle_s(self) -> dict[str, float]:
         """One site alone waits for nobody."""
         return {}
@@ -128,15 +135,15 @@ class Engine(Walk):
         if learner is not self._learners[0]:
             return
         if learner.fired == self.limits.train_iters:
-            raise _Cut("train_iters", f"{learner.fired} train iterations were asked for")
+            raise _Cut("train_iters", asked_for(learner.fired, "train iteration"))
         self._cut_if_asked()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
         if not warm_up and limits.steps is not None and self.done.env_steps >= limits.steps:
-            raise _Cut("steps", f"{limits.steps} env steps were asked for")
+            raise _Cut("steps", asked_for(limits.steps, "env step"))
         if not warm_up and self.rounds == limits.rounds:
-            raise _Cut("rounds", f"{limits.rounds} rounds were asked for")
+            raise _Cut("rounds", asked_for(self.rounds, "round"))
         if warm_up or self._cuts_in_rounds:
             self._cut_if_asked()
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from flowrl.engine.runner import Runner
 from flowrl.engine.streams import DropOldest
-from flowrl.engine.waits import lane_name
 from flowrl.engine.walk import Walk
+from flowrl.engine.ways import lane_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Glance:
     """What there is to see of a site."""
 
     doing: Doing
+    rounds: int  # whole ones, those of the warm-up too
     nodes: dict[str, Did]
     waited: list[Waited]
     flows: list[Flow]
@@ -79,17 +80,27 @@ class Glance:
         doing, nodes, waited, flows = self.doing, self.nodes, self.waited, self.flows
         return [
             list(dataclasses.astuple(doing)),
+            self.rounds,
             {key: list(dataclasses.astuple(did)) for key, did in nodes.items()},
             [list(dataclasses.astuple(w)) for w in waited],
             [list(dataclasses.astuple(f)) for f in flows],
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A glance at a site, and how long ago it was."""
+
+    glance: Glance
+    ago_s: float = 0.0
+
+
 def as_glance(data: list[Any]) -> Glance:
     """Plain data as a glance."""
-    doing, nodes, waited, flows = data
+    doing, rounds, nodes, waited, flows = data
     return Glance(
         Doing(*doing),
+        rounds,
         {key: Did(*did) for key, did in nodes.items()},
         [Waited(*w) for w in waited],
         [Flow(*f) for f in flows],
@@ -104,7 +115,8 @@ def glance_at(walk: Walk) -> Glance:
     if doing.what == "firing" and doing.who in nodes:  # this firing too
         did = nodes[doing.who]
         nodes[doing.who] = dataclasses.replace(did, busy_s=did.busy_s + doing.for_s)
-    return Glance(doing, nodes, _waited(walk, doing), [*_crossing(walk), *_within(walk)])
+    flows = [*_crossing(walk), *_within(walk)]
+    return Glance(doing, walk.site.rounds, nodes, _waited(walk, doing), flows)
 
 
 def _doing(walk: Walk, now: float) -> Doing:
@@ -151,7 +163,7 @@ def _within(walk: Walk) -> list[Flow]:
             if type(queue) not in (deque, DropOldest) or id(queue) in seen:
                 continue  # what comes from elsewhere must not be touched by another thread
             seen.add(id(queue))
-            name = lane_name(edge, *lane)
+            name = lane_name(edge, lane)
             taker = next(r for r in walk.wired.runners[edge.to.node] if r.ctx.replica == lane[2])
             held, taken = len(queue), taker.fired * walk.program.rate(edge.to)
             bound = walk.program.capacity[edge.to]

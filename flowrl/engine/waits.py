@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from flowrl.context import key_of
-from flowrl.graph import Edge
-
 # for an input (or a call's answer), on an output, at work for clients elsewhere, for a grant, at the end
 Kind = Literal["waiting", "blocked", "serving", "idle", "stopped"]
 
@@ -57,10 +54,3 @@ class Wait:
         self.kind: Kind = kind
         self.who, self.edge, self.peer, self.lane = who, edge, peer, lane
         self.s, self.times = 0.0, 0
-
-
-def lane_name(edge: Edge, source: int, a: int, b: int) -> str:
-    """One way of an edge: from one replica of a source to one of the consumer."""
-    gives, takes = edge.sources[source], edge.to
-    arrow = "<->" if edge.kind == "link" else "->"
-    return f"{key_of(gives.node, a)}.{gives.port} {arrow} {key_of(takes.node, b)}.{takes.port}"

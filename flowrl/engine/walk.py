@@ -16,6 +16,7 @@ from flowrl.checks.losses import eager, starving
 from flowrl.checks.program import Part, WarmUp
 from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed, Guard
+from flowrl.engine.hashing import Hasher, Note
 from flowrl.engine.runner import RAISED, Position, Runner
 from flowrl.engine.streams import Push
 from flowrl.engine.teller import Teller
@@ -71,6 +72,11 @@ class Walk:
         self._verdict_depth = -1  # a verdict includes what its firing paces
         for runner in self.wired.all():
             runner.on_record = self.recorded
+
+    def hash_tokens(self, note: Note) -> None:
+        """Note every token that is given, and every version that is seen, from the first firing on."""
+        self.wired.hasher = Hasher(self.graph, note)
+        self.wired.connect([self.program.round, *(paced.part for paced in self.program.paced)])
 
     # what happens between firings: for those who derive
 

@@ -11,6 +11,7 @@ from flowrl.checks.check import Checked
 from flowrl.checks.order import own_services, services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
+from flowrl.engine.hashing import Hasher
 from flowrl.engine.runner import RAISED, Runner, Site, has
 from flowrl.engine.streams import (
     DropOldest,
@@ -24,8 +25,9 @@ from flowrl.engine.streams import (
     take_one,
 )
 from flowrl.engine.versions import Versions
+from flowrl.engine.ways import Lane, lanes_of
 from flowrl.errors import FlowError, NodeError
-from flowrl.graph import Edge, NodeSpec, PortRef
+from flowrl.graph import Edge, NodeSpec, PortRef, links
 from flowrl.node import Facts, Node
 from flowrl.ports import In, Out
 from flowrl.state import START
@@ -34,8 +36,6 @@ NOBODY = (
     "a service that several nodes call, or none, can neither count nor tell anything: "
     "it would be of nobody's firing; let its clients do it"
 )
-
-Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
 
 
 class Home:
@@ -101,6 +101,7 @@ class Wired:
     )  # what those tell, also elsewhere
     versions: dict[PortRef, Versions] = field(default_factory=dict)
     lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
+    hasher: Hasher | None = None  # where tokens are to be hashed
     closed: bool = False
     unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
 
@@ -172,7 +173,9 @@ class Wired:
                 waits_for.append((queues, rate))
         for edge in self.checked.graph.into(runner.spec.name):
             if edge.kind == "state":
-                takes[edge.to.port] = self._view(edge, runner.ctx.replica)
+                take = self._view(edge, runner.ctx.replica)
+                hashed = self.hasher and self.hasher.seeing(runner, edge, take)
+                takes[edge.to.port] = hashed or take
         return takes
 
     def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
@@ -193,8 +196,11 @@ class Wired:
             for number, source in enumerate(edge.sources):
                 if source.node == runner.spec.name:
                     lanes = sorted(self.lanes[edge.to].items())
-                    queues = [q for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
-                    pushes.setdefault(source.port, []).append(give_to(queues))
+                    mine = [(ln, q) for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
+                    push = give_to([queue for _, queue in mine])
+                    if self.hasher is not None:
+                        push = self.hasher.giving(runner, edge, [lane for lane, _ in mine], push)
+                    pushes.setdefault(source.port, []).append(push)
         return pushes
 
 
@@ -278,13 +284,16 @@ def _nobody_to_tell() -> None:
 
 
 def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
-    links: dict[str, Any] = {
-        edge.to.port: _service(wired, edge, context.replica, fresh)
-        for edge in wired.checked.graph.into(spec.name)
-        if edge.kind == "link"
-    }
+    found: dict[str, Any] = {}
+    for edge in links(wired.checked.graph):
+        if edge.to.node == spec.name:
+            service = _service(wired, edge, context.replica, fresh)
+            if getattr(spec.port(edge.to.port), "many", False):
+                found.setdefault(edge.to.port, []).append(service)
+            else:
+                found[edge.to.port] = service
     try:
-        return spec.cls(config=spec.config, context=context, **links)
+        return spec.cls(config=spec.config, context=context, **found)
     except FlowError:
         raise
     except RAISED as error:
@@ -308,15 +317,7 @@ def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
 
 def _lanes(wired: Wired, edge: Edge) -> dict[Lane, Queue]:
     """The queues into one input: one for each pair of replicas that talk; or all share one."""
-    graph, home = wired.checked.graph, wired.home
-    consumers = graph.nodes[edge.to.node].replicas
-    pairs = [
-        (number, a, b)
-        for number, source in enumerate(edge.sources)
-        for a in range(graph.nodes[source.node].replicas)
-        for b in range(consumers)
-        if graph.nodes[source.node].replicas != consumers or a == b  # equal numbers pair off
-    ]
+    home, pairs = wired.home, lanes_of(wired.checked.graph, edge)
     lanes: dict[Lane, Queue] = {}
     for lane in pairs:
         gives = home.has(edge.sources[lane[0]].node, lane[1])

@@ -76,7 +76,9 @@ class LiveDisplay(Watcher):
 
     def note(self, run: Run, text: str) -> None:
         """A host, say, that has joined: above the table."""
-        if self._live is not None:
+        if self._live is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
             self._live.console.print(text, highlight=False, soft_wrap=True)
 
     def event(self, run: Run, teller: Teller, record: Record) -> None:
@@ -145,7 +147,14 @@ def evaluation_line(run: Run, teller: Teller, record: Metrics) -> str:
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {return_text(mean)}"
     steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
-    return f"{run.wall_s:7.1f} s  {steps}{shown}"
+    return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, teller)}"
+
+
+def _whose(run: Run, teller: Teller) -> str:
+    """Which evaluator it was, where there are several."""
+    nodes = run.graph.nodes
+    evaluators = sum(nodes[name].replicas for name in run.graph.role("evaluator"))
+    return f"  by {teller.key}" if evaluators > 1 else ""
 
 
 def node_table(run: Run) -> Table:

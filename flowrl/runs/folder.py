@@ -8,6 +8,7 @@ timings.jsonl      where time went
 summary.json       how it ended; error.txt, if it failed
 checkpoints/       best.safetensors, last.safetensors
 logs/              a log for each node that has something to say
+tokens.bin         hashes of all tokens, if they were asked for
 tb/                the metrics for TensorBoard
 """
 
@@ -20,16 +21,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from flowrl.context import Keep, Metrics, Record, Verdict
+from flowrl.engine.hashing import Hashed, Note
 from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError
+from flowrl.graph import Graph
 from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import Board
+from flowrl.runs.tokens import NAME, TokenWriter
 from flowrl.state import State
 
 TIMINGS_EVERY_S = 1.0
+TOKENS_BYTES = 1 << 16  # written at once
 
 
 def new_folder(graph: str, out: str | Path | None) -> Path:
@@ -82,6 +87,7 @@ class RunFolder:
         self.path = path
         self._files: dict[str, TextIO] = {}
         self._board: Board | None = None
+        self._tokens: BinaryIO | None = None
         self._last_timing_s = 0.0
         with told(path):
             for name in ("checkpoints", "logs", "tb"):
@@ -99,6 +105,18 @@ class RunFolder:
     def log(self, key: str, text: str) -> None:
         """A line of a node's log."""
         self.line(f"logs/{_file_name(key)}.log", text)
+
+    def hash_tokens(self, graph: Graph) -> Note:
+        """Begin the file of token hashes; what it is given is written as the run goes."""
+        with told(self.path):
+            self._tokens = (self.path / NAME).open("wb", buffering=TOKENS_BYTES)
+            writer = TokenWriter(self._tokens, graph)
+
+        def note(hashed: Hashed) -> None:
+            with told(self.path):
+                writer.write(hashed)
+
+        return note
 
     def json(self, name: str, value: Any) -> None:
         """A whole JSON file."""
@@ -164,6 +182,9 @@ class RunFolder:
 
     def close(self) -> None:
         """Close all files; what could not be written was told when it was written."""
+        if self._tokens is not None:
+            with contextlib.suppress(OSError):
+                self._tokens.close()
         with contextlib.suppress(OSError):
             if self._board is not None:
                 self._board.close()
@@ -197,3 +218,8 @@ def _number(value: float) -> float | str:
 
 def _file_name(key: str) -> str:
     return key.replace("/", "__")
+
+
+def log_name(path: Path) -> str:
+    """The instance whose log a file is."""
+    return path.stem.replace("__", "/")

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowrl.checks.check import check
 from flowrl.context import Context, Metrics
+from flowrl.counting import counted
 from flowrl.engine.wiring import context_of
 from flowrl.errors import NodeError, RunError, UsageError
 from flowrl.graph import NodeSpec
@@ -36,9 +37,9 @@ class Judgement:
     def __str__(self) -> str:
         shown = "\n".join(f"  {name:<16} {value:10.2f}" for name, value in self.metrics.items())
         return (
-            f"{self.checkpoint}: after {self.train_iters:,} train iterations "
-            f"and {self.env_steps:,} env steps\n"
-            f"{self.episodes} episodes, seed {self.seed}\n{shown}"
+            f"{self.checkpoint}: after {counted(self.train_iters, 'train iteration')} "
+            f"and {counted(self.env_steps, 'env step')}\n"
+            f"{counted(self.episodes, 'episode')}, seed {self.seed}\n{shown}"
             + "".join(f"\nfilmed: {video}" for video in self.videos)
         )
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import shlex
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +24,10 @@ from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError, files_of
 from flowrl.graph import Limits
 from flowrl.placement import MAIN, host_places, placement_named
+from flowrl.runs.control import controlled
 from flowrl.runs.environment import environment, limit_threads
 from flowrl.runs.folder import RunFolder, new_folder
+from flowrl.runs.look import look_at
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.sites.coordinator import Coordinator
@@ -73,6 +78,7 @@ class Run:
         placement: str = "serial",
         meeting: Meeting | None = None,
         watcher: Watcher | None = None,
+        hash_tokens: bool = False,
     ) -> None:
         self.placement = placement
         given = checked.demand().graph
@@ -91,6 +97,7 @@ class Run:
         self._places = host_places(self.graph, self._placed)
         check_meeting(self._places, meeting)
         self.out = out
+        self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
         self.engine: Engine | Coordinator | None = None
@@ -100,6 +107,8 @@ class Run:
         self._judge = next(iter(self.graph.role("evaluator")), "")  # whose word the summary tells
         self.ended: RunResult | None = None
         self._interrupts = 0
+        self.stops = False  # somebody asked it to
+        self._thread = threading.current_thread()
 
     @property
     def wall_s(self) -> float:
@@ -141,17 +150,46 @@ class Run:
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
+        self._thread = threading.current_thread()
         with signals_to(self._signalled):
-            self.folder = RunFolder(new_folder(self.graph.name.replace("/", "_"), self.out))
-            try:
-                self.watcher.begin(self)
-                self._write_beginning(self.folder)
-                return self._finish(self.folder, self._execute())
-            except BaseException as error:
-                self._fail(self.folder, error)
-                raise
-            finally:
-                self._close(self.folder)
+            folder = self.folder = RunFolder(
+                new_folder(self.graph.name.replace("/", "_"), self.out)
+            )
+            warn = partial(self.watcher.note, self)
+            with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
+                try:
+                    self.watcher.begin(self)
+                    self._write_beginning(folder)
+                    return self._finish(folder, self._execute())
+                except BaseException as error:
+                    self._fail(folder, error)
+                    raise
+                finally:
+                    self._close(folder)
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What somebody asks from outside; called by another thread."""
+        if question.get("ask") == "look":
+            return look_at(self)
+        if question.get("ask") == "stop":
+            self.stop(now=bool(question.get("now")))
+            return {"stops": True}
+        raise UsageError(f"unknown question {question.get('ask')!r}; known: look, stop")
+
+    def stop(self, now: bool = False) -> None:
+        """Like Ctrl-C, or twice that; from any thread."""
+        if not now:
+            self.stops = True
+            if self.engine is not None:  # else as soon as it is made
+                self.engine.stop("interrupt", "flowrl stop")
+            self.watcher.stopping(self)
+        elif self._thread is threading.main_thread():
+            self._interrupts = max(self._interrupts, 1)
+            signal.pthread_kill(self._thread.ident or 0, signal.SIGINT)
+        else:
+            raise UsageError(
+                "it runs in a thread of another program, which alone can end it at once"
+            )
 
     def record(self, teller: Teller, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
@@ -220,6 +258,11 @@ class Run:
             self.engine = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
             )
+        if self.hash_tokens:
+            assert self.folder is not None
+            self.engine.hash_tokens(self.folder.hash_tokens(self.graph))
+        if self.stops:
+            self.engine.stop("interrupt", "flowrl stop")
         return self.engine.run()
 
     def _meet(self, meeting: Meeting) -> None:
@@ -287,6 +330,7 @@ class Run:
         self._interrupts += 1
         if self._interrupts > 1 or self.engine is None:
             raise KeyboardInterrupt
+        self.stops = True
         self.engine.stop("interrupt", name)
         self.watcher.stopping(self)
 

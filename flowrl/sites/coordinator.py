@@ -15,7 +15,9 @@ from flowrl.checks.check import Checked
 from flowrl.context import Verdict
 from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Reason, digest_of
+from flowrl.engine.glance import Seen
 from flowrl.engine.guard import Happened, Sink
+from flowrl.engine.hashing import Hashed, Note
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
 from flowrl.sites.cuts import Cuts, Why, asked, includes, is_earlier
@@ -65,6 +67,8 @@ class Coordinator:
         self._granted = 0  # rounds that sites may begin
         self._ledger = Ledger()
         self._told: list[Told] = []
+        self._hashed: list[Hashed] = []
+        self._note: Note | None = None  # who is told the hashes of tokens
         self.watched = Watched(self.sites)
         self._states: dict[str, State] = {}
         self._happened = Happened()
@@ -92,6 +96,10 @@ class Coordinator:
         found = self.watched.accounts()
         return sorted(found, key=lambda account: place[account.key.partition("#")[0]])
 
+    def seen(self) -> dict[str, Seen | None]:
+        """What there is to see of each site just now (from any thread); None: nothing yet."""
+        return self.watched.sites()
+
     def idle_s(self) -> dict[str, float]:
         """How long each site waited to be allowed to go on."""
         return self.watched.idle_s()
@@ -113,6 +121,10 @@ class Coordinator:
         """What made this run differ from a deterministic one, and what would not close."""
         return [*self._happened.lines(), *self._noted]
 
+    def hash_tokens(self, note: Note) -> None:
+        """Note every token that is given, and every version that is seen, in the order of the program."""
+        self._note = note
+
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut soon (from another thread, or a signal)."""
         self._asked = (reason, why)
@@ -129,6 +141,8 @@ class Coordinator:
             self._cut_at(cut, why)
         self.sites.start()
         self._wait("ready", START_S)
+        if self._note is not None:
+            self.sites.say("hash")
         if self._stop is not None:
             self.sites.say("stop", *self._stop)
         self.began_s = began = time.perf_counter()
@@ -186,6 +200,7 @@ class Coordinator:
     def _listen(self) -> None:
         hearing: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
+            "hashed": self._on_hashed,
             "states": self._on_states,
             "closed": self._on_closed,
             "reached": self._on_reached,
@@ -210,6 +225,9 @@ class Coordinator:
     def _on_reached(self, name: str, position: list[int], iters: int) -> None:
         """A learner that fires when it can has fired so often as was asked for."""
         self._cut_at(self._cut_for(name, tuple(position)), asked("train_iters", iters))
+
+    def _on_hashed(self, name: str, rows: list[Any]) -> None:
+        self._hashed += [Hashed(tuple(position), *rest) for position, *rest in rows]
 
     def _on_progress(
         self, name: str, rounds: int, did: list[Any], told: list[Any], seen: list[Any]
@@ -264,7 +282,17 @@ class Coordinator:
             for told in sorted(now, key=lambda t: t.position):
                 if self._stop is None or includes(self._stop, told.position):
                     self._happened.pass_on(self.sink, told.teller, told.record)
+        self._tell_hashed(final)
         self._ledger.settle(self._settled(self._final))
+
+    def _tell_hashed(self, final: int | None) -> None:
+        """The same for the hashes of tokens, if somebody wants them."""
+        now = [h for h in self._hashed if final is None or h.position[0] < final]
+        if now and self._note is not None:
+            self._hashed = [h for h in self._hashed if final is not None and h.position[0] >= final]
+            for hashed in sorted(now, key=lambda h: h.position):  # of one firing: as they came
+                if self._stop is None or includes(self._stop, hashed.position):
+                    self._note(hashed)
 
     # cuts
 

@@ -12,6 +12,7 @@ from math import inf
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.checks.program import Paced, Part, Program
+from flowrl.counting import asked_for
 from flowrl.engine.engine import Reason
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
@@ -163,5 +164,5 @@ def _paced_part(program: Program, name: str) -> Paced | None:
 
 def asked(reason: Reason, amount: int) -> Why:
     """Why a limit cuts."""
-    what = {"train_iters": "train iterations", "steps": "env steps"}.get(reason, reason)
-    return reason, f"{amount} {what} were asked for"
+    what = {"train_iters": "train iteration", "steps": "env step", "rounds": "round"}[reason]
+    return reason, asked_for(amount, what)

@@ -13,8 +13,9 @@ from flowrl.checks.pace import paced_by
 from flowrl.context import key_of
 from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
-from flowrl.engine.waits import Wait, lane_name
-from flowrl.engine.wiring import Home, Lane, Wired
+from flowrl.engine.waits import Wait
+from flowrl.engine.ways import Lane, lane_name
+from flowrl.engine.wiring import Home, Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.free import free_sites
 from flowrl.sites.layout import Layout
@@ -66,9 +67,7 @@ class SiteHome(Home):
     def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
-        wait = self.waiting.on_input(
-            key_of(edge.to.node, lane[2]), lane_name(edge, *lane), receiver
-        )
+        wait = self.waiting.on_input(key_of(edge.to.node, lane[2]), lane_name(edge, lane), receiver)
         arriving = Arriving(self.waiting, receiver, wait, tokens)
         self._arriving.append(arriving)
         program, source = self._checked.program, edge.sources[lane[0]].node
@@ -111,7 +110,7 @@ class SiteHome(Home):
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
         who = key_of(edge.sources[lane[0]].node, lane[1])
-        wait = self.waiting.on_output(who, lane_name(edge, *lane), sender)
+        wait = self.waiting.on_output(who, lane_name(edge, lane), sender)
         if edge.when_full == "drop_oldest":
             capacity = self._checked.program.capacity[edge.to]
             return LeavingOrLost(self.waiting, sender, wait, capacity)
@@ -132,7 +131,7 @@ class SiteHome(Home):
         peer = self._layout.where[edge.source.node, 0]
         bound = self._state_bound(edge, replica)
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
-        who, name = key_of(edge.to.node, replica), lane_name(edge, 0, 0, replica)
+        who, name = key_of(edge.to.node, replica), lane_name(edge, (0, 0, replica))
         arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
             return Pacing(self.site, arriving).take
@@ -207,7 +206,7 @@ class SiteHome(Home):
         peer = self._layout.where[edge.to.node, replica]
         bound = self._state_bound(edge, replica)
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
-        name = lane_name(edge, 0, 0, replica)
+        name = lane_name(edge, (0, 0, replica))
         wait = self.waiting.on_output(edge.source.node, name, sender)
         if self._is_newest(edge, replica):
             return LeavingOrLost(self.waiting, sender, wait, capacity=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowrl.errors import UsageError
-from flowrl.graph import Graph
+from flowrl.graph import Graph, links
 from flowrl.placement import HERE, MAIN, Offer, fitting, sites
 
 Kind = Literal["thread", "process"]
@@ -88,9 +88,9 @@ def _machines(place: str, offers: tuple[Offer, ...], nodes: list[str]) -> list[s
 
 def _check_links(graph: Graph, where: Mapping[Instance, str]) -> None:
     """Between sites a service may be called that does nothing else: its firings and its calls have an order."""
-    for edge in graph.edges:
+    for edge in links(graph):
         service, client = edge.source.node, edge.to.node
-        apart = edge.kind == "link" and where[service, 0] != where[client, 0]
+        apart = where[service, 0] != where[client, 0]
         if apart and graph.nodes[service].fires:
             raise UsageError(
                 f"placement: {client} calls {service}, which also fires; put both on one site"

@@ -15,9 +15,9 @@ from flowrl.channels.calls import Caller, Desk
 from flowrl.checks.order import own_services
 from flowrl.context import Context, key_of
 from flowrl.engine.runner import RAISED
-from flowrl.engine.waits import lane_name
+from flowrl.engine.ways import lane_name
 from flowrl.engine.wiring import Wired
-from flowrl.graph import Edge, Graph
+from flowrl.graph import Edge, Graph, links
 from flowrl.node import Node
 from flowrl.ports import Service
 from flowrl.sites.layout import Layout
@@ -134,10 +134,9 @@ class Calls:
         self._callers: dict[str, Caller] = {}
         self._desks: dict[str, tuple[Receiver, Sender]] = {}
         self._stubs: dict[str, Stub] = {}
-        for edge in graph.edges:
-            if edge.kind == "link":
-                for replica in range(graph.nodes[edge.to.node].replicas):
-                    self._open(edge, replica)
+        for edge in links(graph):
+            for replica in range(graph.nodes[edge.to.node].replicas):
+                self._open(edge, replica)
 
     def _open(self, edge: Edge, replica: int) -> None:
         """The lanes of a link with one end here: before any mail comes, as a client may be early."""
@@ -148,7 +147,7 @@ class Calls:
             requests = exchange.sender(f"{name}?", server, bound=BOUND)
             answers = exchange.receiver(f"{name}!", server, bound=BOUND)
             who = key_of(edge.to.node, replica)
-            link = lane_name(edge, 0, replica, replica)
+            link = lane_name(edge, (0, replica, replica))
             self._callers[name] = Caller(
                 requests, answers, self._waiting.calling(who, link, server)
             )
@@ -171,9 +170,9 @@ class Calls:
 
     def serve(self, wired: Wired, node: str, replica: int) -> None:
         """A service was made here; its clients elsewhere may call."""
-        for edge in self._graph.edges:
+        for edge in links(self._graph):
             name = _name(edge, replica)
-            if edge.kind == "link" and edge.source.node == node and name in self._desks:
+            if edge.source.node == node and name in self._desks:
                 told = self._contexts(wired, node, replica)
                 counter = Counter(
                     self._service(edge),
@@ -200,4 +199,4 @@ class Calls:
 
 
 def _name(edge: Edge, replica: int) -> str:
-    return f"{edge.to}#{replica}"
+    return f"{edge.source}-{edge.to}#{replica}"

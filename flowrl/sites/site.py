@@ -13,6 +13,7 @@ from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
 from flowrl.engine.glance import glance_at
 from flowrl.engine.guard import Failed
+from flowrl.engine.hashing import Hashed
 from flowrl.engine.runner import Position, Runner
 from flowrl.engine.teller import Teller
 from flowrl.engine.walk import Until, Walk
@@ -53,6 +54,7 @@ class SiteWalk(Walk):
         self._halted = False  # a free site ends after the firing that it is in
         self._walking = False
         self._told: list[Told] = []
+        self._hashed: list[Hashed] = []
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
         self._told_s = 0.0
         exchange.serve(self._hear)
@@ -83,6 +85,8 @@ class SiteWalk(Walk):
                 self._granted, *settled = values
                 for recall in self._keeping:
                     recall.settle(*settled)
+            elif word == "hash":
+                self.hash_tokens(self._hashed.append)
             elif word == "stop":
                 self._stop = tuple(values)
             elif word == "halt":
@@ -210,6 +214,9 @@ class SiteWalk(Walk):
         self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
         did, self._did = self._did, []
+        if self._hashed:
+            hashed, self._hashed[:] = [[list(h.position), *h[1:]] for h in self._hashed], []
+            self.say("hashed", hashed)
         seen = glance_at(self).as_data()
         self.say("progress", self.site.rounds, did, [as_data(t) for t in told], seen)
         self._told_s = time.perf_counter()

@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from flowrl.channels.errors import Refused
 from flowrl.engine.account import Account
-from flowrl.engine.glance import Glance, as_glance, glance_at
+from flowrl.engine.glance import Glance, Seen, as_glance, glance_at
 from flowrl.sites.launch import Sites
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A glance at a site, and how long ago it was."""
-
-    glance: Glance
-    ago_s: float = 0.0
 
 
 class Watched:

@@ -69,8 +69,9 @@ class EdgeReader:
             names = ", ".join(map(str, (*before.sources, *edge.sources)))
             what = f"edges: the input {edge.to} is fed twice (first at {before.mark})"
             hint = f"list the sources together: '{names} -> {edge.to}'"
+            many = getattr(self.nodes[edge.to.node].port(edge.to.port), "many", False)
             if edge.kind != "stream":
-                hint = "leave one out"
+                hint = f"list them together: '{names} <-> {edge.to}'" if many else "leave one out"
             self.problems.tell(edge.mark, what, hint)
             self.unsure |= {source.node for source in before.sources}
         found[edge.to] = edge
@@ -202,7 +203,8 @@ class EdgeReader:
         if len(set(sources)) < len(sources):
             self.problems.tell(mark, f"edges: '{statement}' names a source twice", "leave one out")
             return None
-        if kind == "link" and len(sources) > 1:
+        many = getattr(self.nodes[to.node].port(to.port), "many", False)
+        if kind == "link" and len(sources) > 1 and not many:
             what = f"edges: the link {to} has one service"
             self.problems.tell(mark, what, "write one node before '<->'")
             return None

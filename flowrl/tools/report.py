@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import eager
 from flowrl.checks.program import Part
+from flowrl.counting import counted
 from flowrl.engine.account import Account
 from flowrl.graph import Edge
 from flowrl.runs.result import RunResult
@@ -186,13 +187,15 @@ def _wait_of(account: Account) -> tuple[float, str, str] | None:
 
 def run_text(result: RunResult) -> str:
     """How a run ended, in some lines; why it failed was told with the error."""
-    done = f"{result.env_steps:,} env steps, {result.train_iters:,} train iterations"
+    done = (
+        f"{counted(result.env_steps, 'env step')}, {counted(result.train_iters, 'train iteration')}"
+    )
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
         "failed: its folder has an error.txt"
         if result.status == "failed"
         else f"{result.status}: {result.why}",
-        f"{done}, {result.episodes:,} episodes {pace}",
+        f"{done}, {counted(result.episodes, 'episode')} {pace}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"

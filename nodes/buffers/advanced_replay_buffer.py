@@ -159,6 +159,10 @@ class AdvancedReplayBuffer(Node):
             numbers, priorities = numbers[known], priorities[known]
         self._late += self._rows.update(numbers, priorities)
 
+    def rows(self) -> Batch:
+        """All of the agent's rows that are held, the oldest first: a data set."""
+        return Batch(self._rows.ring.in_order())
+
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()

@@ -94,6 +94,10 @@ class NaiveReplayBuffer(Node):
         """By hand: one batch."""
         return self._batches(1, batch_size or self.config.batch_size)[0]
 
+    def rows(self) -> Batch:
+        """All of the agent's rows that are held, the oldest first: a data set."""
+        return Batch(self._rows.in_order())
+
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()

@@ -84,6 +84,10 @@ class Ring:
         found = {name: array.take(places, 0, mode="clip") for name, array in self.columns.items()}
         return found if self._once is None else self._once.decode(found)
 
+    def in_order(self) -> dict[str, Array]:
+        """All rows that are held, the oldest first."""
+        return self.take(self.places_of(np.arange(self.written - self.rows, self.written)))
+
     @property
     def nbytes(self) -> int:
         """Bytes of all rows, and of what is noted beside them."""

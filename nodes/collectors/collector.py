@@ -9,6 +9,7 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import PartSpec, param, part
 from flowrl.node import Known, Node
 from flowrl.nodes.collectors.acting import Acting
+from flowrl.nodes.collectors.fleet import fleet, joined
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
@@ -22,7 +23,7 @@ class Collector(Node):
     """Acts with the weights that it is given; the graph's policy says what rows are."""
 
     role = "collector"
-    envs: Any = Link("env_manager")
+    envs: Any = Link("env_manager", many=True, about="one manager, or several of like envs")
     weights = StateIn("weights")
     data = Out("samples")
 
@@ -33,11 +34,12 @@ class Collector(Node):
     @classmethod
     def described(cls, config: Any, known: Known) -> tuple[EnvSpec, Policy]:
         """The envs that are linked, and the policy for them."""
-        spec: EnvSpec = known.links["envs"]
+        spec = joined(known.links["envs"])
         return spec, policy_for(config.policy, spec.obs, spec.action)
 
     def setup(self) -> None:
         """The policy of the graph says what rows are, also while another one acts."""
+        self.envs = fleet(self.envs)
         spec = self.envs.spec()
         self._policy = policy_for(self.config.policy, spec.obs, spec.action)
         self.envstep = 0  # env steps whose rows were given
@@ -92,7 +94,7 @@ class Collector(Node):
 
     def reset_env(self, envs: Any = None) -> None:
         """Go on in new episodes, of other envs if given; steps without a row are dropped."""
-        self.envs = envs or self.envs
+        self.envs = fleet(envs or self.envs)
         self._start()
 
     def reset(self, policy: Actor | None = None, envs: Any = None) -> None:

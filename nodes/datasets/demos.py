@@ -7,9 +7,10 @@ from typing import Any
 
 from flowrl.batch import Batch, row_bytes
 from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.datasets.npz import read, read_schema
+from flowrl.nodes.datasets.about import must_agree
+from flowrl.nodes.datasets.files import format_of
 from flowrl.ports import Out
 
 
@@ -19,13 +20,18 @@ class Demos(Node):
     data = Out("samples")
 
     class Config(BaseConfig):
-        path: str = param(..., "the NPZ file: one array a column", min_length=1, file=True)
+        path: str = param(
+            ..., "the file, NPZ or HDF5 (.h5): one array a column", min_length=1, file=True
+        )
         rows: int | None = param(None, "how many of its first rows; default: all", ge=1)
+        policy: Any = part("policy", "what learns from the rows", shared="policy", default=None)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
-        """The columns of the file."""
-        schema, held = read_schema(Path(config.path))
+        """The columns of the file; its rows must mean what the policy thinks."""
+        path = Path(config.path)
+        schema, held = format_of(path).read_schema(path)
+        must_agree(config.path, format_of(path).about_of(path), config.policy)
         rows = min(held, config.rows or held)
         return Facts(outs={"data": schema}, memory_bytes=rows * row_bytes(schema))
 
@@ -37,6 +43,7 @@ class Demos(Node):
         """The demonstrations, or a table without rows."""
         if self._rest is not None:
             return self._rest
-        table = read(Path(self.config.path), self.config.rows)
+        path = Path(self.config.path)
+        table = format_of(path).read(path, self.config.rows)
         self._rest = Batch({name: array[:0].copy() for name, array in table.columns.items()})
         return table

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.batch import Batch, Column, Schema
 from flowrl.node import Unsound
+from flowrl.nodes.datasets.about import NAME, NOTHING, About, read_about
 
 HINT = "an npz_writer node writes such files"
 
@@ -23,27 +24,40 @@ def read_schema(path: Path) -> tuple[Schema, int]:
         raise Unsound(f"there is no file '{path}'", HINT, "path") from missing
     except (OSError, ValueError, zipfile.BadZipFile) as broken:
         raise Unsound(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+    headers.pop(NAME, None)
     rows = {shape[:1] for _, shape in headers.values()}
     if len(rows) != 1 or rows == {()}:
         raise Unsound(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
     schema = {name: Column(str(dtype), shape[1:]) for name, (dtype, shape) in headers.items()}
-    return schema, rows.pop()[0]
+    return about_of(path).told(schema), rows.pop()[0]
+
+
+def about_of(path: Path) -> About:
+    """What the file says beside its arrays; one of another program says nothing."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            if f"{NAME}.npy" not in file.namelist():
+                return NOTHING
+            with file.open(f"{NAME}.npy") as array:
+                return read_about(np.lib.format.read_array(array, allow_pickle=False))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as broken:
+        raise Unsound(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
 def read(path: Path, rows: int | None = None) -> Batch:
     """The table, or its first rows."""
     read_schema(path)  # says what is wrong with the file
     with np.load(path, allow_pickle=False) as file:
-        return Batch({name: file[name][:rows] for name in file.files})
+        return Batch({name: file[name][:rows] for name in file.files if name != NAME})
 
 
-def write(path: Path, table: Batch) -> None:
+def write(path: Path, table: Batch, about: About = NOTHING) -> None:
     """Write the table beside the file, then put it in its place: nobody sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
-            np.savez(file, **table.columns)
+            np.savez(file, **table.columns, **{NAME: about.array()})
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

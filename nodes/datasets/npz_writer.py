@@ -1,4 +1,4 @@
-"""The writer of datasets: the newest rows that came, in an NPZ file."""
+"""The writer of datasets: the newest rows that came, in a file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from flowrl.batch import Batch, row_bytes
 from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.datasets.npz import write
+from flowrl.nodes.datasets.about import about
+from flowrl.nodes.datasets.files import format_of
 from flowrl.ports import In
 
 
@@ -22,10 +23,11 @@ class NpzWriter(Node):
     class Config(BaseConfig):
         path: str = param(
             ...,
-            "the NPZ file (relative: to where the run is started)",
+            "the file, NPZ or HDF5 (.h5) (relative: to where the run is started)",
             min_length=1,
         )
         rows: int = param(10_000, "how many of the newest rows it holds", ge=1)
+        policy: Any = part("policy", "whose rows these are", shared="policy", default=None)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -35,6 +37,7 @@ class NpzWriter(Node):
 
     def setup(self) -> None:
         """Tokens are kept as they came; the oldest is cut when all are too many."""
+        self._about = about(self.ctx.inputs.get("data"), self.config.policy)
         self._tokens: deque[Batch] = deque()
         self._rows = 0
 
@@ -46,5 +49,6 @@ class NpzWriter(Node):
             self._rows -= len(self._tokens.popleft())
         table = Batch.concat(list(self._tokens))
         newest = table.take(slice(max(0, self._rows - self.config.rows), None))
-        write(Path(self.config.path), newest)
+        path = Path(self.config.path)
+        format_of(path).write(path, newest, self._about)
         self.ctx.metrics({"rows": len(newest)})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -62,3 +63,22 @@ class Accounts:
         self.ended[index] += 1
         known = float(self.totals[index]) if total is None else total
         return Episode(int(index), known, int(self.lengths[index]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every env is."""
+        return {
+            "seed": self.seed,
+            "begun": self._begun.copy(),
+            "totals": self.totals.copy(),
+            "lengths": self.lengths.copy(),
+            "ended": self.ended.copy(),
+            "seeds": list(self.seeds),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.seed = int(state["seed"])
+        for name in ("totals", "lengths", "ended"):
+            setattr(self, name, np.array(state[name]))
+        self._begun = np.array(state["begun"], np.int64)
+        self.seeds = [int(seed) for seed in state["seeds"]]

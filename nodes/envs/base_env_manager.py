@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -238,6 +238,55 @@ class BaseEnvManager(EnvManager):
         seed, traced = self._accounts.seeds[index], "".join(traceback.format_exception(error))
         what = _said(error, step or None)
         raise self._error(index, seed, step, taken, what, traced, complete) from error
+
+    # saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """The episodes under way, by their seeds and actions: an env that keeps to them is as it was."""
+        if not self._envs:
+            return {"accounts": self._accounts.state_dict(), "actions": None}
+        if self._sent:
+            raise ValueError("steps are under way; receive them before the envs are saved")
+        played = [self._log.of(index) for index in self._ids]
+        long = [index for index in self._ids if not played[index][1]]
+        if long:
+            raise ValueError(f"env {long[0]}: its episode is too long to be saved by its actions")
+        actions = [action for taken, _ in played for action in taken]
+        wanted = (len(actions), *self._action_column.shape)
+        kept = np.array(actions, self._action_dtype).reshape(wanted)
+        return {"accounts": self._accounts.state_dict(), "actions": kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Play the episodes again, up to where they were, and go on from there."""
+        self.close()
+        self._accounts.load_state_dict(state["accounts"])
+        if state["actions"] is None:
+            return
+        count, lengths = self.config.count, self._accounts.lengths
+        self._envs, self._step_one = [None] * count, [_not_made] * count
+        self._log, self._sent = ActionLog(count), {}
+        dealt = np.split(np.asarray(state["actions"]), np.cumsum(lengths)[:-1])
+        for index, actions in enumerate(dealt):
+            self._make(index)
+            self._envs[index].reset(seed=self._accounts.seeds[index])
+            self._play_again(index, actions)
+
+    def _play_again(self, index: int, actions: Array) -> None:
+        total, over = 0.0, False
+        for action in actions:
+            if over:
+                break
+            self._log.add(np.array([index]), action[None])
+            _, reward, final, cut, _ = self._step_one[index](action)
+            total += float(rewards([reward])[0])
+            over = bool(final or cut)
+        was = float(self._accounts.totals[index])
+        if over or total != was:
+            raise ValueError(
+                f"env {index}: its episode had returned {was:g} so far, and {total:g} "
+                f"{'and its end ' if over else ''}when it was played again: it does not follow from "
+                "its seed and actions, so it cannot be restored; begin new episodes"
+            )
 
     def close(self) -> None:
         """Close the envs; a later reset makes new ones."""

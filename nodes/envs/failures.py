@@ -89,9 +89,9 @@ class Failures:
 
     def tell(self) -> None:
         """What is new goes into metrics, and is reported as having happened."""
-        now, before = asdict(self.counts), asdict(self._told)
-        if now == before:
+        if self.counts == self._told:
             return
+        now, before = asdict(self.counts), asdict(self._told)
         for name, count in now.items():
             if count > before[name]:
                 self._ctx.happened(name.replace("_", " "), count - before[name])

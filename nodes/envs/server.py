@@ -49,12 +49,12 @@ class Server:
         self.alive = True
         self.lock = lock or Lock()  # held while a result is written; whoever gives us up takes it
         self._observed, self._dtype = observed, np.dtype(observed.dtype)
-        self._plain = self._dtype.names is None
         self._shape = board.obs.shape[1:]
         self._envs: dict[int, Any] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
+        self._flags = board.places["flags"]
         self._all_idle = bytes(board.rows)
 
     def serve(self, sleep: Callable[[], bool], wake: Callable[[], None], spin_s: float) -> None:
@@ -106,27 +106,28 @@ class Server:
             obs, reward, final, cut, _ = self._steps[row](action)
             if not isinstance(reward, float):
                 reward = rewards([reward])[0]
-            into = board.last if final or cut else board.obs
+            over = final or cut
+            into = board.last if over else board.obs
             with self.lock:
                 if not self.alive:
                     return
                 board.set_reward[row] = reward
                 if (
-                    self._plain
-                    and getattr(obs, "dtype", 0) == self._dtype
+                    type(obs) is np.ndarray
+                    and obs.dtype == self._dtype
                     and obs.shape == self._shape
                 ):
                     into[row] = obs
                 else:
                     into[row] = observations([obs], self._observed, self._dtype)[0]
+                if not over:
+                    self._is_done(row, 0)
         except Bad as bad:
             return self._fail(row, FAILED, str(bad), bad)
         except Exception as error:
             return self._fail(row, FAILED, f"step raised {_said(error)}", error)
-        if final or cut:
+        if over:
             self._end(row, (TERMINATED if final else 0) | (TRUNCATED if cut else 0))
-        else:
-            self._finish(row, 0)
 
     def _end(self, row: int, flags: int) -> None:
         total = getattr(self._envs[row], "unwrapped_return", None)
@@ -182,9 +183,13 @@ class Server:
     def _finish(self, row: int, flags: int) -> None:
         with self.lock:
             if self.alive:
-                self.board.flags[row] = flags
-                self.board.set_doing[self.worker] = self._done << DOING_BITS
-                self._memory[self._todo + row] = IDLE
+                self._is_done(row, flags)
+
+    def _is_done(self, row: int, flags: int) -> None:
+        """Last of all the order is cleared: then the result is the manager's."""
+        self._memory[self._flags + row] = flags
+        self.board.set_doing[self.worker] = self._done << DOING_BITS
+        self._memory[self._todo + row] = IDLE
 
     def close(self) -> None:
         """Close the envs."""

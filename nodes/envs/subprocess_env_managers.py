@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from flowrl.nodes.envs.steps import Steps
 from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.envs.workers import Answers, ProcessWorker, Worker
 
-SPIN_S = 5e-5  # a worker looks for orders so long before it sleeps
+SPIN_S = 1e-4  # a worker looks for orders so long before it sleeps
 
 
 class SyncSubprocessEnvManager(WorkerEnvManager):
@@ -87,25 +88,25 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
         wanted = min(max(least, self.config.wait_num), len(self._sent))
         crew, until_s = self._team, None
         while True:
-            sent = np.array(list(self._sent), np.int64)
-            idle = sent[self._board.todo[self._from[sent]] == 0]
-            ready = idle[
-                [self._settle(index) and not self._is_busy(index) for index in idle.tolist()]
-            ]
+            ready, others = self._parted()
             now = time.monotonic()
             if len(ready) >= wanted and until_s is None:
                 until_s = now + self.config.step_wait_timeout_s
-            if len(ready) == len(sent) or (until_s is not None and now >= until_s):
+            if not len(others) or (until_s is not None and now >= until_s):
                 return ready, self._gather(ready)
-            # Counted from what was seen, not anew: an env that was ready meanwhile is not waited for.
-            rest = len(sent) - len(ready)
-            crew.wait(lambda n=rest, s=sent: self._fewer_busy(s, n), until_s=until_s)
+            crew.wait(partial(self._any_idle, others), until_s=until_s)
 
-    def _fewer_busy(self, sent: Array, than: int) -> bool:
-        return int((self._board.todo[self._from[sent]] != 0).sum()) < than
+    def _parted(self) -> tuple[Array, Array]:
+        """The envs that are ready, and the others that were sent; of these, some may begin anew."""
+        ready: list[int] = []
+        others: list[int] = []
+        for index in self._sent:
+            idle = not self._board.todo[self._from[index]]
+            (ready if idle and self._settle(index) else others).append(index)
+        return np.array(ready, np.int64), np.array(others, np.int64)
 
-    def _is_busy(self, index: int) -> bool:
-        return bool(self._board.todo[self._from[index]])
+    def _any_idle(self, indexes: Array) -> bool:
+        return not self._board.todo[self._from[indexes]].all()
 
     def _asked(self, ids: list[int]) -> Array | None:
         return None

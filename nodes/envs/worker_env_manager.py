@@ -17,7 +17,6 @@ from flowrl.nodes.envs.board import (
     FAILED,
     FAILED_AFTER,
     RENEW,
-    STARTING,
     STEP,
     TERMINATED,
     TRUNCATED,
@@ -27,7 +26,7 @@ from flowrl.nodes.envs.crew import Crew, cores
 from flowrl.nodes.envs.env_error import InWorker
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.envs.restore import play_again
+from flowrl.nodes.envs.rescue import Rescue
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.envs.workers import Answers, Worker
 from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes
@@ -74,6 +73,9 @@ class WorkerEnvManager(EnvManager):
         self._crew: Crew | None = None
         self._failures = Failures(self.config, self.ctx)
         self._everyone = np.arange(count)
+        self._all_sent = dict.fromkeys(range(count))
+        self._no_ends = np.zeros(count, np.bool_)
+        self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
         self._checked = np.dtype(self._obs_column.dtype).kind == "f"
 
     @property
@@ -91,9 +93,10 @@ class WorkerEnvManager(EnvManager):
             groups += [range(rows.start + c.count, rows.stop + c.count) for rows in groups]
         self._groups = groups
         self._board = self._new_board(c.count * (1 + c.pre_reset), len(groups))
+        zeros = np.zeros_like(self._board.flat_obs) if self._checked else np.zeros(0)
+        self._zeros = np.zeros(self._board.rows), zeros
         self._row = np.arange(c.count)  # where each env plays
         self._from = self._row.copy()  # where what it sees next comes from: the spare, after an end
-        self._revived = [(-1, -1)] * c.count
         return Crew(self._board, groups, self._hire, self._lost, c, self.spins)
 
     def _default_envs_per_worker(self) -> int:
@@ -135,15 +138,14 @@ class WorkerEnvManager(EnvManager):
         self._kept: dict[int, tuple[int, Episode]] = {}  # of ends whose successor could not begin
         self._odd: set[int] = set()  # envs that failed on the way to their next result
         self._unfit: set[int] = set()  # envs that were lost while nobody waited for them
-        self._restoring: dict[int, str] = {}  # workers whose envs are played again; what went wrong
-        self._limit: float | None = None  # the deadline that was passed last
         self._from = self._row.copy()
+        self._rescue = self._new_rescue(self._crew)
         board = self._board
         board.flags[:] = 0
         for index in self._ids:
             self._begin(index, int(self._row[index]), BEGIN)
         self._wait(self._everyone)
-        self._begins = [False] * count
+        self._begins[:] = [False] * count
         self._odd.clear()
         if self.config.pre_reset:
             for index in self._ids:
@@ -152,6 +154,20 @@ class WorkerEnvManager(EnvManager):
             self._next_seeds(self._ids)
         self._failures.tell()
         return board.obs[self._row]
+
+    def _new_rescue(self, crew: Crew) -> Rescue:
+        """What knows, by these very lists, what each env is about."""
+        return Rescue(
+            crew,
+            self._accounts,
+            self._log,
+            self._failures.counts,
+            self._row,
+            self._begins,
+            self._sent,
+            self._unfit,
+            self.config.pre_reset,
+        )
 
     def _begin(self, index: int, row: int, order: int, pause_s: float = 0.0) -> None:
         self._board.seed[row] = self._accounts.begin(index)
@@ -190,15 +206,17 @@ class WorkerEnvManager(EnvManager):
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         crew = self._team
+        if ids is self._everyone and not (self._sent or self._unfit or self.config.pre_reset):
+            self._send_all(crew, actions)
+            return
         at = np.asarray(ids)
         sent = dict.fromkeys(at.tolist())
         acts = self._acts(actions, len(at)).copy()
         if len(sent) != len(at) or not self._sent.keys().isdisjoint(sent):
             twice = min(self._sent.keys() & sent.keys(), default=at[0])
             raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
-        everyone = at is self._everyone
-        rows = slice(0, len(at)) if everyone and not self.config.pre_reset else self._row[at]
-        self._log.add(None if everyone else at.copy(), acts)
+        rows = self._row[at]
+        self._log.add(at.copy(), acts)
         self._sent.update(sent)
         self._board.action[rows] = acts
         if self._unfit:
@@ -206,11 +224,20 @@ class WorkerEnvManager(EnvManager):
             self._unfit -= sent.keys()
         crew.order(rows, STEP)
 
+    def _send_all(self, crew: Crew, actions: Array) -> None:
+        """The same, by the shortest way: each env has its own row."""
+        acts = self._acts(actions, len(self._everyone)).copy()
+        self._log.add(None, acts)
+        self._sent.update(self._all_sent)
+        self._board.action[:] = acts
+        crew.order(slice(None), STEP)
+
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these envs, in this order; without `ids`, of all that were sent, as sent."""
         at = np.array(list(self._sent), np.int64) if ids is None else np.asarray(ids)
-        if ids is not self._everyone or len(self._sent) != len(at):
-            self._refuse_unsent(at.tolist())
+        if ids is self._everyone and len(self._sent) == len(at) and not self.config.pre_reset:
+            return at, self._recv_all()
+        self._refuse_unsent(at.tolist())
         self._wait(at)
         return at, self._gather(at)
 
@@ -221,24 +248,37 @@ class WorkerEnvManager(EnvManager):
     def _wait(self, at: Array) -> None:
         """Until all of these have what they were sent for, whatever it takes."""
         crew, board = self._team, self._board
-        everyone = at is self._everyone and not self.config.pre_reset
-        if everyone:
-            crew.wait(crew.all_idle, last=True)
-            if not board.flags.any() and self._is_finite(at):
-                return
         while True:
-            crew.wait(lambda: not board.todo[self._from[at]].any(), last=everyone)
+            crew.wait(lambda: not board.todo[self._from[at]].any())
             if not [index for index in at.tolist() if not self._settle(index)]:
                 return
 
-    def _is_finite(self, at: Array) -> bool:
-        """Whether results without flags are; looked at all at once, because that costs least."""
-        board = self._board
-        rows = slice(0, len(at)) if at is self._everyone and not self.config.pre_reset else at
-        good = np.isfinite(board.reward[rows]).all()
-        if self._checked and good:
-            good = np.isfinite(board.obs[rows]).all()
-        return bool(good)
+    def _recv_all(self) -> Steps:
+        """The steps of all envs, each in its own row: the shortest way."""
+        crew, board = self._team, self._board
+        crew.wait(crew.all_idle, last=True)
+        if self._odd or not self._all_sound():
+            self._wait(self._everyone)
+        if self._odd or board.any_flags():
+            return self._gather(self._everyone)
+        self._sent.clear()
+        self._accounts.count_steps(None, board.reward)
+        obs, none = board.obs.copy(), self._no_ends
+        return Steps(obs, board.reward.astype(np.float32), none, none, obs, [])
+
+    def _all_sound(self) -> bool:
+        """Whether nothing failed; looked at all at once, because that costs least."""
+        board, zeros = self._board, self._zeros
+        if board.reward.dot(zeros[0]) != 0:  # infinity times 0, too, is not a number
+            return False
+        if self._checked and board.flat_obs.dot(zeros[1]) != 0:
+            return False
+        if not board.any_flags():
+            return True
+        flags = board.flags
+        if (flags & (FAILED | FAILED_AFTER)).any():
+            return False
+        return not self._checked or bool(np.isfinite(board.last[flags != 0]).all())
 
     def _settle(self, index: int) -> bool:
         """Whether an idle env has all that it was sent for; if not, what is missing is ordered."""
@@ -281,26 +321,25 @@ class WorkerEnvManager(EnvManager):
 
     def _gather(self, at: Array) -> Steps:
         """What came of the steps of these envs, all of which have settled."""
-        board, everyone = self._board, at is self._everyone
-        rows = slice(0, len(at)) if everyone and not self.config.pre_reset else self._row[at]
-        reward, flags = board.reward[rows].copy(), board.flags[rows].copy()
-        if everyone or len(at) == len(self._sent):
+        board, rows = self._board, self._row[at]
+        reward, flags = board.reward[rows], board.flags[rows]
+        if len(at) == len(self._sent):
             self._sent.clear()
         else:
             for index in at.tolist():
                 del self._sent[index]
         if not flags.any() and not self._odd:
-            obs = board.obs[rows].copy()
-            self._accounts.count_steps(None if everyone else at, reward)
-            ends = np.zeros(len(at), np.bool_)
-            return Steps(obs, reward.astype(np.float32), ends, ends, obs, [])
+            obs, none = board.obs[rows], self._no_ends[: len(at)]
+            self._accounts.count_steps(at, reward)
+            return Steps(obs, reward.astype(np.float32), none, none, obs, [])
         return self._gather_ends(at, reward, flags)
 
     def _gather_ends(self, at: Array, reward: Array, flags: Array) -> Steps:
         """The same, where some have ended, or failed."""
         board, rows, accounts = self._board, self._row[at], self._accounts
-        obs, broken, counted = board.obs[self._from[at]], [], []
-        for k, index in enumerate(at.tolist()):
+        obs, broken = board.obs[self._from[at]], []
+        counted: Any = [] if self._odd else slice(None)
+        for k, index in enumerate(at.tolist() if self._odd else ()):
             if self._broken[index]:
                 broken.append(k)
                 reward[k], flags[k] = 0.0, 0
@@ -381,83 +420,9 @@ class WorkerEnvManager(EnvManager):
         taken, complete = self._log.of(index) if step else ([], True)
         seed = int(self._board.seed[row]) if not step else self._accounts.seeds[index]
         self._failures.tell()
-        error = self._error(index, seed, step, taken, what, traced, complete, self._limit)
+        error = self._error(index, seed, step, taken, what, traced, complete, self._rescue.limit_s)
         raise error from (InWorker(traced) if traced else None)
 
-    # workers that end
-
     def _lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
-        """Replace a worker, and bring its envs back to where they were, those of it that it can."""
-        crew, board = self._team, self._board
-        if number in self._restoring:  # it fails again: whoever restores its envs hears of it
-            self._restoring[number] = why
-            return
-        rows = crew.rows[number]
-        orders = dict(zip(rows, board.todo[rows.start : rows.stop].tolist(), strict=True))
-        if blamed < 0 and board.state[number] == STARTING:
-            blamed = next((row for row, order in orders.items() if order), -1)
-        tail = crew.give_up(number)
-        self._failures.counts.replaced_workers += 1
-        crew.hire_again(number)
-        if blamed >= 0 and not self._may_revive(blamed, limit_s):
-            self._limit = limit_s
-            del orders[blamed]
-            self._mark(blamed, f"{why}\n{tail}")
-        self._restoring[number] = ""
-        # What is to be done is ordered when all are where they were: it may end the worker again.
-        again = [self._bring_back(number, row, order) for row, order in orders.items()]
-        del self._restoring[number]
-        for row, order in zip(orders, again, strict=True):
-            if order:
-                crew.order(row, order)
+        self._rescue.lost(number, blamed, why, limit_s)
         self._failures.tell()
-
-    def _may_revive(self, row: int, limit_s: float | None) -> bool:
-        """Whoever was killed from outside does it again without harm; who ends by itself does not."""
-        index = row % self.config.count
-        where = (int(self._board.seed[row]), int(self._accounts.lengths[index]))
-        again, self._revived[index] = self._revived[index] == where, where
-        return limit_s is None and not again
-
-    def _mark(self, row: int, what: str) -> None:
-        """The env is lost: its next result is that it failed."""
-        self._board.write(row, what)
-        self._board.flags[row] = FAILED
-        index = row % self.config.count
-        if index not in self._sent and row == self._row[index]:
-            self._unfit.add(index)
-
-    def _bring_back(self, number: int, row: int, order: int) -> int:
-        """Have a new worker's env be where it was; what is to be ordered then."""
-        index, board = row % self.config.count, self._board
-        if order in (BEGIN, RENEW):
-            return BEGIN
-        if order != STEP:
-            if board.flags[row] & (FAILED | FAILED_AFTER):
-                return 0  # it is begun anew anyway
-            if row != self._row[index] or self._begins[index]:
-                return BEGIN  # a spare, or an episode that nobody has seen: both know their seed
-            if board.flags[row] & ENDED and self.config.pre_reset:
-                return 0  # it becomes the spare
-        why = self._play_again(number, row, order)
-        if why:
-            board.todo[row] = 0
-            self._mark(row, f"its worker was replaced, and {why}")
-            return 0
-        self._failures.counts.restored_envs += 1
-        return order
-
-    def _play_again(self, number: int, row: int, order: int) -> str:
-        """Bring an env that was in an episode back to where it was; what went wrong."""
-        index, board = row % self.config.count, self._board
-        actions, complete = self._log.of(index)
-        seed = self._accounts.seeds[index]
-        if order == STEP:
-            actions = actions[:-1]  # which is done after that
-        elif board.flags[row] & ENDED:  # it was in the next already
-            actions, complete, seed = [], True, int(board.seed[row])
-        if not complete:
-            return "its episode is too long to be played again"
-        if play_again(self._team, row, seed, actions, lambda: bool(self._restoring[number])):
-            return ""
-        return self._restoring[number] or "it did not come to the same state again"

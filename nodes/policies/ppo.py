@@ -54,6 +54,9 @@ class Ppo(Policy):
             None, "a model that remembers learns from unrolls of so many steps", ge=1
         )
         lr_decay_steps: int | None = param(None, "env steps until it is 0; null: it stays", ge=1)
+        eval_draws: bool = param(
+            False, "evaluations draw actions, as collecting does; if not, they take the likeliest"
+        )
         max_grad_norm: float | None = param(0.5, "shortens longer gradients; null: never", gt=0)
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
@@ -91,7 +94,7 @@ class Ppo(Policy):
         return Remembering(act, self.memory_columns()) if self.memory_columns() else act
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        act = PpoEval(self)
+        act = PpoCollect(self, seed) if self.config.eval_draws else PpoEval(self)
         return Remembering(act, self.memory_columns()) if self.memory_columns() else act
 
     def loads(self, learn: bool) -> tuple[str, ...]:

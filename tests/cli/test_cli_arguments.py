@@ -12,7 +12,7 @@ Flowrl = Callable[..., Called]
 
 VERBS = [
     *["run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval", "plot"],
-    *["host", "new", "doctor"],
+    *["ps", "top", "why", "stop", "logs", "replay", "host", "new", "doctor"],
 ]
 
 

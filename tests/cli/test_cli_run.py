@@ -157,3 +157,12 @@ def test_a_node_that_exits_does_not_make_the_run_a_success(folder: Path) -> None
     with process("run", "f.yaml", "--json", folder=folder) as running:
         out, _ = running.communicate(timeout=30)
     assert (running.returncode, one_line(out)["status"]) == (1, "failed")
+
+
+def test_of_several_evaluators_each_line_says_whose_it_is(flowrl: Flowrl, folder: Path) -> None:
+    write(folder / "two.yaml", {"f": "Judge"}, [{"l.weights -> f": {"every": 3}}])
+    lines = flowrl("run", "two.yaml", "--train-iters", "3")[1].splitlines()
+    assert [line.rpartition("  ")[2] for line in lines[1:3]] == ["by e", "by f"]
+    assert flowrl("run", "g.yaml", "--train-iters", "1")[1].splitlines()[1:3][0] == (
+        "finished: 1 train iteration was asked for"
+    )

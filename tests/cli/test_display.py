@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flowrl.context import Metrics
 from flowrl.engine.teller import Teller
-from flowrl.graph import Limits
+from flowrl.graph import Graph, Limits
 from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
 from flowrl.runs.run import Run, Watcher
 from flowrl.state import Count
@@ -134,7 +134,7 @@ def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
     )
 
     judge = Teller("evaluator", "evaluator", 0, Count())
-    run: Any = SimpleNamespace(wall_s=1.0)
+    run: Any = SimpleNamespace(wall_s=1.0, graph=Graph("g"))
     for mean in (3.0, 1.0, 3.0, 4.0):
         display.event(run, judge, Metrics({"return_mean": mean}))
     assert kept == ["3.00", "4.00"]

@@ -19,6 +19,7 @@ from flowrl.draw.dot import dot_of, to_dot
 from flowrl.draw.layout import lay_out
 from flowrl.draw.mermaid import mermaid_of
 from flowrl.draw.picture import Picture, picture
+from flowrl.draw.svg import svg_of
 from flowrl.errors import UsageError
 from flowrl.placement import placement_named
 from tests.engine.graphs_to_show import HERE, checked, tree
@@ -421,3 +422,30 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         draw(checked(), None, path)
     assert str(error.value) == f"draw: {path}: cannot be written: No such file or directory"
+
+
+# placements
+
+
+def test_an_edge_that_crosses_sites_says_how() -> None:
+    ways = {"main": "", "thread": "by reference", "process": "ipc + shared memory", "cpu-1": "tcp"}
+    for place, words in ways.items():
+        drawn = picture(checked(), {"sink": place} if place != "main" else {})
+        assert {a.via for a in drawn.arrows if "sink" in (a.source.node, a.to.node)} == {words}
+        assert all(a.via == "" for a in drawn.arrows if "sink" not in (a.source.node, a.to.node))
+    assert {a.via for a in picture(checked()).arrows} == {""}
+
+
+def test_the_page_draws_a_frame_around_each_site() -> None:
+    page = svg_of(picture(checked(), {"sink": "process"}))
+    assert page.count('<g class="site">') >= 2
+    assert "<title>site process:sink</title>" in page
+    assert '<g class="site">' not in svg_of(picture(checked()))
+
+
+def test_a_frame_never_encloses_nodes_of_other_sites() -> None:
+    """The first of a chain, what is linked to it, and the last share a site: each has a frame of its own."""
+    names = [b.name for b in picture(checked()).boxes.values()]
+    placed = {names[0]: "thread:x", names[-1]: "thread:x"}
+    page = svg_of(picture(checked(), placed))
+    assert page.count("<title>site thread:x</title>") == 3

@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 
+from flowrl.counting import asked_for, counted
 from flowrl.tools.report import check_json, check_text, return_text
 
 RL = """
@@ -110,3 +111,15 @@ def test_a_problem_in_json_has_where_what_and_hint(checked):
             "hint": "did you mean 'Source'?",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "said", "asked"),
+    [
+        (0, "0 steps", "0 steps were asked for"),
+        (1, "1 step", "1 step was asked for"),
+        (2000, "2,000 steps", "2000 steps were asked for"),
+    ],
+)
+def test_one_is_told_as_one(number, said, asked):
+    assert (counted(number, "step"), asked_for(number, "step")) == (said, asked)

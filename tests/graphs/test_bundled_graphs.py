@@ -28,7 +28,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
         "evaluator.episodes": 2,
         "env.max_episode_steps": 100,
     },
-    "boxing_ppo": {
+    "crazyclimber_ppo": {
         "collector.n_sample": 64,
         "envs.count": 2,
         "policy.minibatch_size": 32,
@@ -41,7 +41,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
 }
 PACKAGES = {  # graph: what it needs, and the extra that brings it
-    "boxing_ppo": ("ale_py", "atari"),
+    "crazyclimber_ppo": ("ale_py", "atari"),
     "hopper_ppo": ("mujoco", "mujoco"),
     "lunarlander_ppo": ("Box2D", "box2d"),
     "minigrid_ppo": ("minigrid", "minigrid"),

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import flowrl
 from flowrl.batch import Batch, Column
-from flowrl.context import Metrics
+from flowrl.config import PartSpec
+from flowrl.context import Context, Metrics
 from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.datasets.about import NOTHING
 from flowrl.nodes.datasets.demos import Demos
-from flowrl.nodes.datasets.npz import read, read_schema, write
+from flowrl.nodes.datasets.files import format_of
+from flowrl.nodes.datasets.npz import about_of, read, read_schema, write
 from flowrl.nodes.datasets.npz_writer import NpzWriter
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.source.bundled import graphs_folder
 
 NOTHING_KNOWN = Known({}, {}, frozenset())
 
@@ -165,3 +174,139 @@ def test_the_writer_says_what_memory_it_takes() -> None:
     config = NpzWriter.Config(path="x", rows=10)
     known = Known({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
     assert NpzWriter.describe(config, known).memory_bytes == 120
+
+
+# what a file says of itself
+
+
+SCHEMA = {
+    "obs": Column("float32", (3,), low=-1.0, high=(1.0, 2.0, float("inf"))),
+    "action": Column("int64", n=2),
+}
+OF_DQN = {"nstep": 10, "gamma": 0.97}
+
+
+def dqn(**params: Any) -> PartSpec:
+    return PartSpec("dqn", Dqn, Dqn.Config(**{**OF_DQN, **params}))
+
+
+def recorded(path: Path, policy: PartSpec | None) -> None:
+    config = NpzWriter.Config(path=str(path), policy=policy)
+    NpzWriter(config=config, context=Context("tape", inputs={"data": SCHEMA})).fire(table(0, 1))
+
+
+def test_a_file_keeps_what_columns_mean(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    recorded(path, dqn())
+    schema, rows = read_schema(path)
+    assert rows == 2
+    assert schema["action"].n == 2
+    assert schema["obs"].low == -1.0
+    assert schema["obs"].high == (1.0, 2.0, float("inf"))
+    assert set(read(path)) == {"obs", "action"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("nstep", 3), ("gamma", 0.9)])
+def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: float) -> None:
+    path = tmp_path / "demos.npz"
+    recorded(path, dqn())
+    told = f"are of a policy with {name} {OF_DQN[name]}; here {name} is {value}; record them"
+    with pytest.raises(Unsound, match=told):
+        describe(path, policy=dqn(**{name: value}))
+    assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
+    describe(path, policy=None)
+
+
+def test_a_file_of_another_program_says_nothing_and_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    np.savez(path, **table(1, 2).columns)
+    assert about_of(path) == NOTHING
+    assert describe(path, policy=dqn()).outs["data"]["action"].n is None
+
+
+def test_the_bundled_demonstrations_say_whose_they_are() -> None:
+    found = about_of(graphs_folder() / "cartpole_demos.npz")
+    assert found.rows == {"nstep": 10, "gamma": 0.99}
+    assert found.columns["action"] == {"n": 2}
+
+
+def test_demonstrations_of_another_policy_are_told_by_the_check() -> None:
+    checked = flowrl.load("cartpole_dqn_demos", {"policy.nstep": 3}).check()
+    assert "here nstep is 3" in str(checked.problems[0])
+
+
+# HDF5
+
+
+@pytest.fixture(params=["demos.npz", "demos.h5", "demos.hdf5"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    pytest.importorskip("h5py")
+    return tmp_path / "new" / str(request.param)
+
+
+def nested() -> Batch:
+    flags = np.array([True, False, True])
+    image = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
+    return Batch({"obs/image": image, "obs/pos": np.ones(3, np.float32), "last": flags})
+
+
+def test_a_table_comes_back_from_every_format(path: Path) -> None:
+    kept = format_of(path)
+    kept.write(path, nested())
+    found = kept.read(path)
+    assert found.schema == nested().schema
+    assert all(np.array_equal(found[name], nested()[name]) for name in found)
+    assert len(kept.read(path, 2)) == 2
+    assert kept.read_schema(path) == (nested().schema, 3)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_every_format_says_whose_rows_it_holds(path: Path) -> None:
+    recorded(path, dqn())
+    assert format_of(path).about_of(path).rows == OF_DQN
+    assert describe(path, policy=dqn()).outs["data"]["obs"].high == (1.0, 2.0, float("inf"))
+    with pytest.raises(Unsound, match="here nstep is 3"):
+        describe(path, policy=dqn(nstep=3))
+    assert Demos(path=str(path)).fire()["action"].tolist() == [0, 1]
+
+
+def test_a_missing_or_broken_file_is_unsound_in_every_format(path: Path) -> None:
+    with pytest.raises(Unsound, match="there is no file"):
+        describe(path)
+    path.parent.mkdir()
+    path.write_text("not a dataset")
+    with pytest.raises(Unsound, match="cannot be read"):
+        describe(path)
+
+
+def test_hdf5_that_is_no_table_is_unsound(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["obs"], file["action"] = np.zeros(3), np.zeros(2)
+    with pytest.raises(Unsound, match="is not a table"):
+        describe(path)
+    with h5py.File(path, "w") as file:
+        file["obs"] = ["text"]
+    with pytest.raises(Unsound, match="'obs' holds Python objects or text"):
+        describe(path)
+
+
+def test_without_h5py_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.h5"
+    path.write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(Unsound, match=r"HDF5 needs h5py; pip install 'flowrl\[hdf5\]'"):
+        describe(path)
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+def test_a_buffer_is_saved_and_filled_again_in_the_order_of_its_rows(kind: Any, path: Path) -> None:
+    full, empty = kind(size=4, batch_size=2), kind(size=9, batch_size=2)
+    for values in ((1, 2, 3), (4, 5, 6)):
+        full.push(table(*values))
+    format_of(path).write(path, full.rows())
+    empty.push(format_of(path).read(path))
+    assert empty.rows()["action"].tolist() == [3, 4, 5, 6]

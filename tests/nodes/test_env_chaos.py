@@ -34,6 +34,8 @@ def play(kind: str, episodes: int, faults: Any, probability: float, **params: An
             ids, steps = envs.recv(None if kind.startswith("async") else ids)
             follower.take(ids, steps)
             pids |= {worker.pid for worker in envs._crew.workers if worker.own_process}
+        while envs._sent:  # what failed is counted before its row is received
+            follower.take(*envs.recv())
         follower.check_counts()
     left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     assert left == []

@@ -241,3 +241,16 @@ def test_whole_numbers_without_bounds_are_refused_with_a_way_out() -> None:
 def test_data_of_older_weights_must_not_be_learned_from() -> None:
     assert Ppo.on_policy
     assert {"logp", "last", "truncated", "next_obs"} <= set(ppo().learn_columns())
+
+
+def test_an_evaluation_draws_if_it_is_told_to() -> None:
+    obs = np.zeros((50, *OBS.shape), OBS.dtype)
+    weights = State(ppo().learn_mode(0).weights())
+    found = {}
+    for draws in (False, True):
+        modes = [ppo(eval_draws=draws).eval_mode(seed) for seed in (1, 1, 2)]
+        for mode in modes:
+            mode.load(weights)
+        found[draws] = [mode.forward(obs)["action"].tolist() for mode in modes]
+    assert len(set(found[False][0])) == 1
+    assert found[True][0] == found[True][1] != found[True][2]

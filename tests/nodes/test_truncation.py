@@ -69,7 +69,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int
     collector = collect(envs=envs, policy=policy, seed=2)
     for _ in range(120):
         learner.train(collector.fire(learner.state()))
-    return learner._mode._value(torch.arange(2))
+    return learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
 
 
 LEARNERS = {

@@ -220,3 +220,17 @@ class Recalled(gymnasium.Env):
         self.t += 1
         right = 1.0 if action == self.shown else -1.0
         return np.zeros(1, np.float32), right if self.t == 4 else 0.0, self.t == 4, False, {}
+
+
+class Unseeded(Counting):
+    """Its rewards are what they are, whatever the seed."""
+
+    given = 0
+
+    def __init__(self) -> None:
+        super().__init__(length=50)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        obs, _, *rest = super().step(action)
+        Unseeded.given += 1
+        return obs, float(Unseeded.given), *rest

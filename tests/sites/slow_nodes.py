@@ -23,7 +23,7 @@ class Giver(Node):
 
     class Config(Config):
         each_s: float = param(0.0, "how long a firing takes", ge=0)
-        hangs_in: int = param(-1, "the firing that never ends; -1: none")
+        hangs_in: int = param(-1, "the firing that hangs; -1: none")
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -47,7 +47,7 @@ class Taker(Node):
 
     class Config(Config):
         each_s: float = param(0.0, "how long a firing takes", ge=0)
-        hangs_in: int = param(-1, "the firing that never ends; -1: none")
+        hangs_in: int = param(-1, "the firing that hangs; -1: none")
 
     def setup(self) -> None:
         self.fired = 0
@@ -58,10 +58,14 @@ class Taker(Node):
         return data
 
 
+HANGS_S = 6.0
+GATE = threading.Event()  # what hangs in this process goes on when a test opens it
+
+
 def take_time(s: float, hangs: bool) -> None:
-    """Let other threads run meanwhile."""
+    """Let other threads run meanwhile. In another process nobody opens the gate: there it opens itself."""
     if hangs:
-        threading.Event().wait()
+        GATE.wait(HANGS_S)
     time.sleep(s)
 
 

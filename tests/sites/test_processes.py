@@ -28,7 +28,7 @@ from tests.engine.running import tree
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
 
-ACT_WITH_TORCH = {"boxing_ppo"}  # whose model is convolutional
+ACT_WITH_TORCH = {"crazyclimber_ppo"}  # whose model is convolutional
 
 
 def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[str]]:

@@ -43,10 +43,10 @@ APART = ["threads", pytest.param("processes", marks=pytest.mark.slow)]
 def test_who_has_a_slow_producer_waits_for_its_input(placement: str, tmp_path: Path) -> None:
     result, times = ran(pair(giver_s=0.01), placement, tmp_path / "r")
     fired_s = 0.01 * ROUNDS
-    assert fired_s <= times["busy_s"]["a"] < 1.5 * fired_s
-    assert times["busy_s"]["b"] < 0.2 * fired_s
-    assert 0.8 * fired_s < times["waiting_s"]["b"][EDGE] < 1.5 * fired_s
-    assert times["blocked_s"].get("a", {}).get(EDGE, 0.0) < 0.1 * fired_s
+    assert fired_s <= times["busy_s"]["a"] < 2.5 * fired_s
+    assert times["busy_s"]["b"] < 0.3 * fired_s
+    assert 0.8 * fired_s < times["waiting_s"]["b"][EDGE] < 2.5 * fired_s
+    assert times["blocked_s"].get("a", {}).get(EDGE, 0.0) < 0.3 * fired_s
     assert result.bottleneck.startswith("a is the bottleneck: it fired for ")
     assert ", waiting " in result.bottleneck
     assert result.bottleneck.endswith(f" for {EDGE})")
@@ -56,9 +56,9 @@ def test_who_has_a_slow_producer_waits_for_its_input(placement: str, tmp_path: P
 def test_who_has_a_slow_consumer_is_blocked_on_its_output(placement: str, tmp_path: Path) -> None:
     result, times = ran(pair(taker_s=0.01, capacity=2), placement, tmp_path / "r")
     fired_s = 0.01 * ROUNDS
-    assert fired_s <= times["busy_s"]["b"] < 1.5 * fired_s
-    assert times["busy_s"]["a"] < 0.2 * fired_s
-    assert 0.7 * fired_s < times["blocked_s"]["a"][EDGE] < 1.5 * fired_s
+    assert fired_s <= times["busy_s"]["b"] < 2.5 * fired_s
+    assert times["busy_s"]["a"] < 0.3 * fired_s
+    assert 0.7 * fired_s < times["blocked_s"]["a"][EDGE] < 2.5 * fired_s
     assert result.bottleneck.startswith("b is the bottleneck: it fired for ")
     assert result.bottleneck.endswith(f" on {EDGE})")
 
@@ -97,8 +97,8 @@ def test_a_client_waits_for_its_link_while_the_service_elsewhere_works(tmp_path:
     }
     result, times = ran(graph, "a=thread,envs=thread:x", tmp_path / "r")
     served_s = ROUNDS * 4 * 0.002
-    assert served_s <= times["busy_s"]["envs"] < 1.6 * served_s
+    assert served_s <= times["busy_s"]["envs"] < 2.5 * served_s
     assert times["busy_s"]["a"] < 0.3 * served_s
-    assert served_s <= times["waiting_s"]["a"]["envs.serve <-> a.serve"] < 1.8 * served_s
+    assert served_s <= times["waiting_s"]["a"]["envs.serve <-> a.serve"] < 2.5 * served_s
     assert times["site"]["envs"] != times["site"]["a"]
     assert result.bottleneck.startswith("envs is the bottleneck: it fired for ")

@@ -1,0 +1,117 @@
+"""Several env managers as one: a policy in one place acts in envs that are stepped in many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array
+from flowrl.node import Unsound
+from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.envs.steps import Steps
+
+
+def joined(specs: Any) -> EnvSpec:
+    """What is known of the envs of one manager, or of several together."""
+    if not isinstance(specs, Sequence):
+        return specs  # type: ignore[no-any-return]
+    first: EnvSpec = specs[0]
+    for spec in specs[1:]:
+        if (spec.obs, spec.action) != (first.obs, first.action):
+            raise Unsound(
+                f"env managers differ: {first.obs} and {spec.obs}, {first.action} and "
+                f"{spec.action}; one policy acts in all of them",
+                "link managers of like envs",
+            )
+    return replace(first, count=sum(spec.count for spec in specs))
+
+
+def fleet(managers: Any) -> Any:
+    """One manager as it is, several as a fleet."""
+    if not isinstance(managers, Sequence):
+        return managers
+    return managers[0] if len(managers) == 1 else Fleet(managers)
+
+
+class Fleet:
+    """Envs are counted on from one manager to the next. All managers step at the same time."""
+
+    def __init__(self, managers: Sequence[Any]) -> None:
+        self._managers = list(managers)
+        specs = [manager.spec() for manager in managers]
+        self._spec = joined(specs)
+        self._first = np.cumsum([0, *(spec.count for spec in specs)])
+        self._of = np.repeat(np.arange(len(specs)), [spec.count for spec in specs])
+        self._sent = np.zeros(self._spec.count, np.bool_)
+        self._turn = 0  # the manager that is asked first, where any will do
+
+    def spec(self) -> EnvSpec:
+        """The columns, and how many envs there are in all."""
+        return self._spec
+
+    def reset(self) -> Array:
+        """New episodes in all envs."""
+        self._sent[:] = False
+        return np.concatenate([manager.reset() for manager in self._managers])
+
+    def advance(self, actions: Array, ids: Any = None) -> Steps:
+        """Step all envs, or these."""
+        at = np.arange(self._spec.count) if ids is None else np.asarray(ids)
+        self.send(at, actions)
+        return self.recv(at)[1]
+
+    def send(self, ids: Any, actions: Array) -> None:
+        """Begin to step these envs."""
+        at = np.asarray(ids)
+        for number in np.unique(self._of[at]):
+            mine = self._of[at] == number
+            self._managers[number].send(at[mine] - self._first[number], actions[mine])
+        self._sent[at] = True
+
+    def recv(self, ids: Any = None, least: int = 1) -> tuple[Array, Steps]:
+        """The steps of these envs; without `ids`, of some that are ready, manager by manager."""
+        if ids is None:
+            return self._ready(least)
+        at = np.asarray(ids)
+        parts, places = [], []
+        for number in np.unique(self._of[at]):
+            place = np.flatnonzero(self._of[at] == number)
+            _, steps = self._managers[number].recv(at[place] - self._first[number])
+            parts.append(self._counted_on(int(number), steps))
+            places.append(place)
+        self._sent[at] = False
+        return at, _reordered(parts, np.concatenate(places))
+
+    def _ready(self, least: int) -> tuple[Array, Steps]:
+        ids: list[Array] = []
+        parts: list[Steps] = []
+        while sum(map(len, ids)) < least:
+            number = self._turn
+            self._turn = (self._turn + 1) % len(self._managers)
+            under_way = int((self._sent & (self._of == number)).sum())
+            if under_way:
+                missing = least - sum(map(len, ids))
+                got, steps = self._managers[number].recv(least=min(max(missing, 1), under_way))
+                ids.append(got + self._first[number])
+                parts.append(self._counted_on(number, steps))
+                self._sent[ids[-1]] = False
+        at = np.concatenate(ids)
+        return at, _reordered(parts, np.arange(len(at)))
+
+    def _counted_on(self, number: int, steps: Steps) -> Steps:
+        first = int(self._first[number])
+        episodes = [e._replace(env_id=e.env_id + first) for e in steps.episodes]
+        return steps._replace(episodes=episodes)
+
+
+def _reordered(parts: Sequence[Steps], places: Array) -> Steps:
+    """Steps of several managers as one; `places` says where each row belongs."""
+    order = np.argsort(places)
+    columns = [np.concatenate([part[k] for part in parts])[order] for k in range(5)]
+    episodes = [episode for part in parts for episode in part.episodes]
+    before = np.cumsum([0, *(len(part.reward) for part in parts)])
+    broken = [int(places[before[n] + k]) for n, part in enumerate(parts) for k in part.broken]
+    return Steps(*columns, episodes, sorted(broken))

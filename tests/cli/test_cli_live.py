@@ -1,0 +1,138 @@
+"""ps, top, why, logs and stop, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.runs.asking import look
+from flowrl.runs.registry import Entry, entries
+from tests.cli.conftest import Called, one_line, process, write
+from tests.runs.going import going, look_until, pair, until
+
+Flowrl = Callable[..., Called]
+
+
+@contextmanager
+def as_process(folder: Path, *words: str) -> Iterator[tuple[Any, Entry]]:
+    """A run in a process of its own, and its entry."""
+    (folder / "g.yaml").write_text(json.dumps(pair(a={"each_s": 0.005})))
+    with process("run", "g.yaml", "--out", "r", *words, folder=folder) as running:
+        yield running, until(lambda: next((e for e in entries() if e.pid == running.pid), None))
+
+
+def test_ps_lists_what_goes_on(flowrl: Flowrl, folder: Path) -> None:
+    assert flowrl("ps") == (0, "no run is going on\n", "")
+    with going(pair(a={"each_s": 0.01}), folder / "r", "threads") as run:
+        look_until(run, lambda found: found["status"] == "running")
+        (told,) = json.loads(flowrl("ps", "--json")[1])
+        status, out, _ = flowrl("ps")
+    assert status == 0
+    head, line = out.splitlines()
+    assert head.split()[:4] == ["graph", "pid", "status", "elapsed"]
+    assert line.split()[1:3] == [str(os.getpid()), "running"]
+    assert line.endswith(str(folder / "r"))
+    assert (told["pid"], told["placement"], told["status"]) == (os.getpid(), "threads", "running")
+    assert told["run_dir"] == str(folder / "r")
+    assert 20 < told["env_steps_per_s"] < 120
+
+
+def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
+    with going(pair(b={"each_s": 0.01}), folder / "r", "threads") as run:
+        look_until(run, lambda found: found["env_steps"] > 5)
+        status, out, _ = flowrl("top", "r", "--once")
+        told = one_line(flowrl("top", "last", "--json")[1])
+    lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
+    assert status == 0
+    assert float(lines["b"][1].strip("%")) > 70
+    assert float(lines["a"][3].strip("%")) > 70
+    assert told["nodes"][1]["firing"] > 0.7
+    assert told["edges"][0]["edge"] == "a.data -> b.data"
+
+
+def test_why_says_who_all_wait_for(flowrl: Flowrl, folder: Path) -> None:
+    with going(pair(b={"hangs_in": 3}), folder / "r") as run:
+        look_until(run, lambda found: found["sites"][0]["for_s"] > 1)
+        status, out, _ = flowrl("why", "r")
+        told = one_line(flowrl("why", "r", "--json")[1])
+    assert status == 0
+    assert out.splitlines()[-1].startswith("b has been firing for 1.")
+    assert told["verdict"].startswith("b has been firing for ")
+    assert told["sites"][0]["who"] == "b"
+    assert told["cycle"] == []
+
+
+@pytest.mark.parametrize("verb", ["top", "why", "stop"])
+def test_a_run_that_is_not_there_is_told_with_those_that_are(
+    verb: str, flowrl: Flowrl, folder: Path
+) -> None:
+    status, out, err = flowrl(verb, "nowhere")
+    assert (status, out) == (2, "")
+    assert err.startswith("flowrl: nowhere: no such run is going on; no run is going on (flowrl ps")
+
+
+def test_stop_takes_the_next_cut_and_tells_how_it_ended(flowrl: Flowrl, folder: Path) -> None:
+    with as_process(folder) as (running, entry):
+        look_until(entry, lambda found: found["env_steps"] > 2)
+        status, out, err = flowrl("stop", "r")
+        told, _ = running.communicate(timeout=30)
+    assert (status, err) == (0, "")
+    assert out.startswith("r stops at its next cut\ninterrupted: flowrl stop\n")
+    assert running.returncode == 130
+    assert "interrupted: flowrl stop" in told
+
+
+def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
+    with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
+        look_until(entry, lambda found: found["env_steps"] > 3 or found["sites"][0]["for_s"] > 0.5)
+        status, out, _ = flowrl("stop", str(running.pid), "--now")
+        running.communicate(timeout=30)
+    assert status == 0
+    assert out.startswith("interrupted: stopped at once\n")
+    assert running.returncode == 130
+
+
+def test_stop_of_a_run_that_is_killed_meanwhile_says_so(flowrl: Flowrl, folder: Path) -> None:
+    with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
+        look_until(entry, lambda found: found["sites"][0]["for_s"] > 0.3)
+        os.kill(running.pid, signal.SIGKILL)
+        running.communicate(timeout=30)
+        status, _, err = flowrl("stop", "r")
+    assert (status, entry in entries()) == (2, False)
+    assert "no such run is going on" in err
+
+
+def test_logs_tell_what_nodes_told(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("run", "g.yaml", "--out", "runs/one", "--train-iters", "3", "--quiet")
+    status, out, _ = flowrl("logs", "one", "c")
+    assert status == 0
+    assert out == Path("runs/one/logs/c.log").read_text()
+    every = flowrl("logs", "last")[1].splitlines()
+    assert {line.partition(" |")[0].strip() for line in every} == {"c", "e", "l"}
+    status, _, err = flowrl("logs", "one", "cc")
+    assert (status, err) == (2, "flowrl: cc: one has no log of it; did you mean 'c'?\n")
+    status, _, err = flowrl("logs", "two")
+    assert (status, err) == (2, "flowrl: two: there is no such run here; runs: one\n")
+
+
+def test_logs_are_followed_until_the_run_ends(folder: Path) -> None:
+    write(folder / "g.yaml", {"l": {"type": "Learner"}})
+    with process("run", "g.yaml", "--out", "r", "--quiet", folder=folder) as running:
+        entry = until(lambda: next((e for e in entries() if e.pid == running.pid), None))
+        with process("logs", "r", "c", "-f", folder=folder) as reader:
+            lines = [reader.stdout.readline() for _ in range(20)]
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=30)
+            rest = reader.stdout.read()
+            reader.wait(30)
+    assert reader.returncode == 0
+    assert "".join(lines) + rest == (folder / "r" / "logs" / "c.log").read_text()
+    with pytest.raises(Exception, match="does not answer"):
+        look(entry)
