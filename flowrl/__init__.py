@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flowrl.context import Context
     from flowrl.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.functions import as_node
+    from flowrl.hosts.meeting import Meeting
     from flowrl.node import Facts, Known, Node, Unsound
     from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.runs.result import RunResult
@@ -36,6 +37,7 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
     **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
     "RunResult": "runs.result",
+    "Meeting": "hosts.meeting",
     "State": "state",
 }
 
@@ -51,6 +53,7 @@ __all__ = [
     "In",
     "Known",
     "Link",
+    "Meeting",
     "Node",
     "NodeError",
     "Out",

@@ -10,6 +10,7 @@ from typing import Any
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
 from flowrl.errors import UsageError
+from flowrl.hosts.meeting import Meeting
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run, Watcher
 from flowrl.source.loading import load as load_file
@@ -49,6 +50,7 @@ class FlowGraph:
         self,
         *,
         placement: str = "serial",
+        meeting: Meeting | None = None,
         seed: int | None = None,
         set: Mapping[str, Any] | None = None,
         steps: int | None = None,
@@ -58,7 +60,10 @@ class FlowGraph:
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
     ) -> RunResult:
-        """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails."""
+        """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails.
+
+        `meeting`: where hosts join, for a placement that names some.
+        """
         checked = self._checked(set or {}).demand()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.over(**given, time_s=_seconds(time))
@@ -68,6 +73,7 @@ class FlowGraph:
             limits=limits,
             out=out,
             placement=placement,
+            meeting=meeting,
             watcher=watcher,
             hash_tokens=hash_tokens,
         ).run()

@@ -21,7 +21,7 @@ def host(arguments: Namespace) -> int:
         raise UsageError(
             "host: give --join tcp://ADDRESS:PORT, where the run listens; or --new-key FILE"
         )
-    from flowrl.sites.host import Waiting, wait_and_serve
+    from flowrl.hosts.host import Waiting, wait_and_serve
 
     name = arguments.name if arguments.name is not None else socket.gethostname()
     waiting = Waiting(

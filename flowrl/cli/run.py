@@ -11,10 +11,10 @@ from pathlib import Path
 from flowrl.cli.graphs import read
 from flowrl.errors import FlowError, NodeError, UsageError
 from flowrl.graph import Limits
+from flowrl.hosts.meeting import Meeting
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from flowrl.sites.meeting import Meeting
 from flowrl.source.sections import seconds
 from flowrl.tools.report import run_text
 

@@ -23,6 +23,8 @@ from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
 from flowrl.errors import RunError, UsageError, files_of
 from flowrl.graph import Limits
+from flowrl.hosts.meeting import Meeting, check_meeting
+from flowrl.hosts.sending import to_send
 from flowrl.placement import MAIN, host_places, placement_named
 from flowrl.runs.control import controlled
 from flowrl.runs.environment import environment, limit_threads
@@ -32,8 +34,6 @@ from flowrl.runs.result import RunResult, Status
 from flowrl.runs.signals import signals_to
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
-from flowrl.sites.meeting import Meeting, check_meeting
-from flowrl.sites.sending import to_send
 from flowrl.source.params import written_params
 from flowrl.source.yamltext import flow_text
 from flowrl.state import Count
@@ -41,7 +41,7 @@ from flowrl.tools.expand import expand
 from flowrl.tools.report import bottleneck_sentence
 
 if TYPE_CHECKING:
-    from flowrl.sites.joining import Hosts
+    from flowrl.hosts.joining import Hosts
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
@@ -267,7 +267,7 @@ class Run:
 
     def _meet(self, meeting: Meeting) -> None:
         """Wait for hosts; then it is known what is where."""
-        from flowrl.sites.joining import Hosts  # only now: it loads ZeroMQ
+        from flowrl.hosts.joining import Hosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
         sent = to_send(self.checked)

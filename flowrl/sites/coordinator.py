@@ -31,7 +31,7 @@ from flowrl.sites.words import Told, as_told
 from flowrl.state import Count, State
 
 if TYPE_CHECKING:
-    from flowrl.sites.joining import Hosts
+    from flowrl.hosts.joining import Hosts
 
 LEASE_S = 0.5  # of work that sites may be ahead of the slowest
 LEAST_LEASE = 8  # rounds

@@ -23,7 +23,7 @@ from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
 
 if TYPE_CHECKING:
-    from flowrl.sites.joining import Hosts
+    from flowrl.hosts.joining import Hosts
 
 PUMP_S = 0.02
 LAST_WORDS_S = 0.2  # a dead site's mail may still be on its way

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from flowrl.config import Config, PartSpec
 from flowrl.graph import Graph
 from flowrl.source.params import extra
 
-Keys = tuple[str, ...]
+Keys = tuple[str | int, ...]
 
 
 def file_params(graph: Graph) -> list[Keys]:
@@ -24,9 +25,15 @@ def file_params(graph: Graph) -> list[Keys]:
 def _file_params(config: Config) -> Iterator[Keys]:
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
-        if isinstance(value, PartSpec):
-            value = value.config
-        if isinstance(value, Config):
-            yield from ((name, *keys) for keys in _file_params(value))
-        elif isinstance(value, str) and extra(info).get("file") and Path(value).is_file():
+        if isinstance(value, str) and extra(info).get("file") and Path(value).is_file():
             yield (name,)
+        elif isinstance(value, tuple | list):
+            yield from ((name, n, *keys) for n, v in enumerate(value) for keys in _inside(v))
+        else:
+            yield from ((name, *keys) for keys in _inside(value))
+
+
+def _inside(value: Any) -> Iterator[Keys]:
+    config = value.config if isinstance(value, PartSpec) else value
+    if isinstance(config, Config):
+        yield from _file_params(config)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from flowrl.config import Config, PartSpec
 from flowrl.graph import Edge, Graph, Limits, NodeSpec, Phase
+from flowrl.source.beside import modules_beside
 from flowrl.source.params import part_fields, written_params, written_value
 from flowrl.source.tree import as_mapping
 from flowrl.source.yamlfile import Item
@@ -43,30 +41,8 @@ def expand(graph: Graph, origins: bool = False) -> str:
 
 
 def _modules(graph: Graph) -> list[str]:
-    """The folders beside the graph that its own types come from: the resolved graph lies elsewhere."""
-    specs = graph.nodes.values()
-    types = [t for s in specs for t in (s.type, *_part_types(s.config)) if ":" in t]
-    beside = {str(folder.resolve()) for folder in graph.folders}
-    homes = {_home(t.partition(":")[0].partition(".")[0]) for t in types}
-    return sorted(beside & homes)
-
-
-def _part_types(config: Config) -> Iterator[str]:
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, PartSpec):
-                yield part.type
-                yield from _part_types(part.config)
-
-
-def _home(module: str) -> str:
-    """The folder that a module was found in."""
-    origin = getattr(sys.modules.get(module), "__file__", None)
-    if origin is None:
-        return ""
-    path = Path(origin).resolve()
-    return str(path.parent.parent if path.name == "__init__.py" else path.parent)
+    """The folders beside the graph whose modules it names: the resolved graph lies elsewhere."""
+    return sorted({str(folder.resolve()) for folder in modules_beside(graph).values()})
 
 
 def _limits(limits: Limits) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.batch import Array, Column
 from flowrl.config import param
+from flowrl.errors import nearest
 from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.envs.entry import package
 from flowrl.nodes.envs.env_manager import EnvManager
@@ -55,10 +56,10 @@ class VectorEnvManager(EnvManager):
         env = _plain(config)
         spec = gymnasium.registry.get(env.id)
         if spec is None or spec.vector_entry_point is None:
-            have = sorted(k for k, v in gymnasium.registry.items() if v.vector_entry_point)
+            have = {k for k, v in gymnasium.registry.items() if v.vector_entry_point}
             raise Unsound(
                 f"gymnasium has no vector env '{env.id}'",
-                f"it has {', '.join(have)}; others run in every other kind of env manager",
+                f"{nearest(env.id, have)}; all envs run in every other kind of env manager",
                 "env.id",
             )
         mode = "vector_entry_point"

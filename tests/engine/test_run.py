@@ -14,11 +14,11 @@ from flowrl.context import Record
 from flowrl.engine.teller import Teller
 from flowrl.errors import NodeError, RunError, UsageError
 from flowrl.graph import Limits
+from flowrl.hosts.meeting import Meeting
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import read_lines
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run, Watcher
-from flowrl.sites.meeting import Meeting
 from flowrl.source.loading import load, load_tree
 from tests.engine.running import tree
 

@@ -64,3 +64,14 @@ def test_an_env_that_cannot_be_is_told_where_it_is_written_and_nothing_else(
     assert [p.partition(said)[0] for p in problems] == [
         f"{graph}:{place}: nodes.{node}: " for node in ("envs", "evaluator")
     ]
+
+
+def test_processes_find_what_lies_beside_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # not where the graph is
+    serial = load(GRAPH).run(train_iters=20, out="s")
+    other = load(GRAPH).run(train_iters=20, out="p", placement="collector=process")
+    assert other.digest == serial.digest
+    resolved = load("p/graph.yaml").run(train_iters=20, out="again")
+    assert resolved.digest == serial.digest

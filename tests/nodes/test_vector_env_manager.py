@@ -94,7 +94,8 @@ def test_all_envs_are_sent_and_received_together(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("params", "told"),
     [
-        ({"id": "Acrobot-v1"}, "gymnasium has no vector env 'Acrobot-v1'; it has CartPole"),
+        ({"id": "Acrobot-v1"}, "gymnasium has no vector env 'Acrobot-v1'; "),
+        ({"id": "Cartpole-v1"}, "; did you mean 'CartPole-v1'?; all envs run in every other kind"),
         ({"id": "CartPole-v1", "each": [{"a": 1}]}, "a pool's envs have no each"),
     ],
 )

@@ -124,8 +124,9 @@ def test_what_dead_processes_left_is_swept(folder: Path) -> None:
 
 
 def test_a_folder_that_others_may_enter_is_not_used_and_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tmp_path = tmp_path_factory.mktemp("x")  # short: a socket's name has a limit
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "flowrl").mkdir(mode=0o777)
     (tmp_path / "flowrl").chmod(0o777)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import Checked
-from flowrl.errors import UsageError
-from flowrl.sites.reading import graph_data, reading, value_at
+from flowrl.checks.check import Checked, check
+from flowrl.errors import FlowError, UsageError
+from flowrl.hosts.reading import differing, graph_data, reading, value_at
 from flowrl.source.beside import files_beside
 from flowrl.source.filenames import file_params
 from flowrl.source.loading import Loaded, load_tree
@@ -68,6 +68,24 @@ def received(told: Mapping[str, Any], folder: Path) -> Loaded:
     for (*outer, last), name in told["paths"]:
         value_at(data, outer)[last] = str(folder / name)
     return load_tree(data, told["title"])
+
+
+def read_there(told: Mapping[str, Any], folder: Path) -> Checked:
+    """The same, checked; ReadsDifferently if it is another one than where the run was started."""
+    checked = check(received(told, folder))
+    different = differing(reading(checked), told["reading"])
+    if different:
+        raise ReadsDifferently(different, checked)
+    return checked
+
+
+class ReadsDifferently(FlowError):
+    """The graph is another one here than where the run was started."""
+
+    def __init__(self, parts: list[str], checked: Checked) -> None:
+        problems = "; ".join(map(str, checked.problems))
+        why = problems or "install the same versions of what its types are from"
+        super().__init__(f"the graph reads differently here ({', '.join(parts)}): {why}")
 
 
 def _bounded(what: str, files: tuple[tuple[str, Path], ...], limit_bytes: int, limit: int) -> None:

@@ -14,14 +14,13 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from flowrl.channels.errors import Refused
-from flowrl.channels.keyfile import read_key
 from flowrl.errors import FlowError, UsageError
+from flowrl.hosts.control import BEAT_S, LEAVE_S, PROTOCOL, SESSION_BYTES, Line, prepare
+from flowrl.hosts.hosted import Hosted
+from flowrl.hosts.likeness import machine_facts
+from flowrl.hosts.reception import address_with_key, key_of
 from flowrl.placement import Offer
-from flowrl.runs.likeness import machine_facts
-from flowrl.sites.control import BEAT_S, PROTOCOL, SESSION_BYTES, Line, prepare
-from flowrl.sites.hosted import Hosted
 from flowrl.sites.netaddress import Address, is_number, numeric, own_address
-from flowrl.sites.reception import address_with_key
 
 LOOK_S = 0.2
 SAID_BYTES = 1 << 20  # of what sites print, that is passed on in a second
@@ -85,6 +84,7 @@ class Visit:
     def __init__(self, waiting: Waiting, there: Address, tell: Callable[[str], None]) -> None:
         self._waiting, self._there, self._tell = waiting, there, tell
         self._machine = _machine(waiting, there)
+        keys = key_of(waiting.key)
         self._line = Line(os.urandom(SESSION_BYTES))
         self._run = ""  # the graph's name, once this host is welcome
         self._over: str | None = None
@@ -96,8 +96,7 @@ class Visit:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         prepare(self._socket, there)
-        if waiting.key is not None:
-            keys = read_key(waiting.key)
+        if keys is not None:
             self._socket.curve_serverkey = self._socket.curve_publickey = keys.public
             self._socket.curve_secretkey = keys.secret
         self._monitor = self._socket.get_monitor_socket(WATCHED)
@@ -235,7 +234,9 @@ class Visit:
     def close(self, why: str = "it has left") -> None:
         """End the run's sites, say so, and go."""
         if self._hosted is not None:
-            self._hosted.close()
+            self._hosted.close(
+                0.0 if self._over is None else LEAVE_S
+            )  # nobody else tells the sites
         if self._run:
             self._say("left", why)
         self._socket.disable_monitor()

@@ -11,12 +11,12 @@ from typing import Any
 
 from flowrl.checks.check import check
 from flowrl.graph import Limits
+from flowrl.hosts.meeting import Meeting
 from flowrl.runs.run import Run, Watcher
-from flowrl.sites.meeting import Meeting
 from flowrl.source.loading import load, load_tree
 
 ANYWHERE = "tcp://127.0.0.1:*"
-SOON_S = 30.0
+SOON_S = 60.0
 Process = subprocess.Popen[str]
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from flowrl.channels.folder import SocketFolder
 from flowrl.errors import FlowError
-from flowrl.sites.control import LEAVE_S
+from flowrl.hosts.control import LEAVE_S
+from flowrl.hosts.sending import FILE_BYTES, MODULE_BYTES
 from flowrl.sites.netaddress import listening
 from flowrl.sites.processes import Processes
-from flowrl.sites.sending import FILE_BYTES, MODULE_BYTES
 
 PRINTED_BYTES = 64 << 10  # that are read at once
 
@@ -85,9 +85,9 @@ class Hosted:
                 self._running.remove(name)
                 yield name, why
 
-    def close(self) -> None:
+    def close(self, within_s: float = LEAVE_S) -> None:
         """End everything, in bounded time, and leave nothing behind."""
-        self._processes.end(time.monotonic() + LEAVE_S)
+        self._processes.end(time.monotonic() + within_s)
         for door in self._doors.values():
             door.close()
         os.close(self._print_to)

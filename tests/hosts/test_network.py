@@ -13,7 +13,7 @@ import pytest
 
 import flowrl
 from flowrl.channels.keyfile import write_key
-from tests.sites.network import MACHINES, Network, network, why_not
+from tests.hosts.network import MACHINES, Network, network, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ADDRESS = f"tcp://{MACHINES['run']}:5555"
@@ -30,7 +30,9 @@ def net() -> Iterator[Network]:
         yield made
 
 
-def started(net: Network, folder: Path, placement: str, *words: str) -> tuple[Run, Run, Run]:
+def started(
+    net: Network, folder: Path, placement: str, *words: str, graph: str = "cartpole_dqn"
+) -> tuple[Run, Run, Run]:
     """A run, and the hosts a and b."""
     write_key(folder / "key")
     key = ("--key", "key")
@@ -39,7 +41,7 @@ def started(net: Network, folder: Path, placement: str, *words: str) -> tuple[Ru
         for name in ("a", "b")
     )
     meeting = ("--listen", ADDRESS, *key, "--hosts", "2")
-    words = ("run", "cartpole_dqn", "--json", "--out", "r", "--placement", placement, *words)
+    words = ("run", graph, "--json", "--out", "r", "--placement", placement, *words)
     return net.flowrl("run", *words, *meeting, cwd=folder), a, b
 
 
@@ -89,6 +91,31 @@ def until_it_learns(folder: Path, run: Run) -> None:
         assert run.poll() is None, run.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "words", "sets"),
+    [
+        ("cartpole_dqn", {"steps": 4000}, {"collector.weights.lag": 2, "collector.replicas": 3}),
+        ("cartpole_dqn_rnd", {"train_iters": 60}, {"collector.weights.lag": 1}),
+        ("cartpole_dqn_demos", {"train_iters": 60}, {}),
+        ("cartpole_ppo", {"train_iters": 6}, {"collector.replicas": 3}),
+        ("cartpole_ppo", {}, {}),  # until the verdict
+    ],
+)
+def test_bundled_graphs_give_the_same_files_on_two_hosts(
+    net: Network, graph: str, words: dict[str, int], sets: dict[str, int], tmp_path: Path
+) -> None:
+    serial = flowrl.load(graph, sets).run(seed=1, out=tmp_path / "s", **words)
+    told = [f"--set={key}={value}" for key, value in sets.items()]
+    told += [f"--{key.replace('_', '-')}={value}" for key, value in words.items()]
+    run, _, _ = started(net, tmp_path, "collector=a,learner=b", "--seed=1", *told, graph=graph)
+    summary = summary_of(run)
+    assert (summary["digest"], summary["status"]) == (serial.digest, serial.status)
+    assert (tmp_path / "r/metrics.jsonl").read_bytes() == (
+        tmp_path / "s/metrics.jsonl"
+    ).read_bytes()
 
 
 @pytest.mark.slow

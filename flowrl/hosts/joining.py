@@ -14,14 +14,14 @@ from typing import Any
 
 from flowrl.channels.errors import Refused
 from flowrl.errors import FlowError, UsageError
+from flowrl.hosts.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, Line, read
+from flowrl.hosts.likeness import differences, machine_facts, unlike
+from flowrl.hosts.meeting import Meeting
+from flowrl.hosts.reception import Reception
+from flowrl.hosts.sending import Sent
 from flowrl.placement import Offer
-from flowrl.runs.likeness import differences, machine_facts, unlike
 from flowrl.sites.addresses import Addresses
-from flowrl.sites.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, Line, read
-from flowrl.sites.meeting import Meeting
 from flowrl.sites.netaddress import ANY, address_of, is_number
-from flowrl.sites.reception import Reception
-from flowrl.sites.sending import Sent
 
 LISTEN_S = 30.0  # in which a host says where its sites will be reached
 GOODBYE_S = LEAVE_S + 2.0  # in which hosts say that they have ended everything
@@ -109,11 +109,11 @@ class Hosts:
         deadline = time.monotonic() + self.meeting.within_s
         while True:
             self.pump(LOOK_S)
-            for offer, why in self._unfit:
-                if any(map(offer.fits, wanted)):
-                    raise HostError(f"host '{offer.name}' cannot take part: {why}")
             offers = self.offers()
             open_places = [p for p in wanted if not any(o.fits(p) for o in offers)]
+            for offer, why in self._unfit:
+                if any(map(offer.fits, open_places)):
+                    raise HostError(f"host '{offer.name}' cannot take part: {why}")
             if len(offers) >= self.meeting.hosts and not open_places:
                 return offers
             if time.monotonic() > deadline:
@@ -168,9 +168,12 @@ class Hosts:
         offer = _offer_of(about)
         joined = Joined(who, session, offer, about)
         joined.line.read(data)
-        why = self._unsuitable(protocol, joined)
-        if why:
+        why = self._taken(joined)
+        if why:  # perhaps only until it is known that the other has gone
+            self._refused[f"{why}, from host '{offer.name}'"] += 1
+        elif why := self._unsuitable(protocol, joined):
             self._unfit.append((offer, why))
+        if why:
             self._tell(f"host '{offer.name}' is refused: {why}")
             self._say(joined, "refused", why)
             return
@@ -178,9 +181,12 @@ class Hosts:
         self._tell(f"host '{offer.name}' has joined ({about['cores']} cores, {about['cpu']})")
         self._say(joined, "welcome", self.sent.told["title"])
 
-    def _unsuitable(self, protocol: int, joined: Joined) -> str:
+    def _taken(self, joined: Joined) -> str:
         if any(joined.name == other.name for other in self._here()):
             return "another host has this name already; give it another with --name"
+        return ""
+
+    def _unsuitable(self, protocol: int, joined: Joined) -> str:
         if protocol != PROTOCOL:
             return f"it speaks version {protocol} of the protocol, and the run {PROTOCOL}"
         found = "; ".join(differences(self.facts, joined.about))

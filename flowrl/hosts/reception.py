@@ -8,9 +8,9 @@ from pathlib import Path
 import zmq
 
 from flowrl.channels.keyfile import MAKE, read_key
-from flowrl.channels.keys import Gate
+from flowrl.channels.keys import Gate, Keys
 from flowrl.errors import UsageError
-from flowrl.sites.control import prepare
+from flowrl.hosts.control import prepare
 from flowrl.sites.netaddress import Address, address_of
 
 HEARD_BYTES = 1 << 20  # of a message from a host
@@ -33,11 +33,17 @@ def address_with_key(text: str, key: Path | None, option: str) -> Address:
     return address
 
 
+def key_of(path: Path | None) -> Keys | None:
+    """The key in a file, if there is to be one."""
+    return read_key(path) if path is not None else None
+
+
 class Reception:
     """Owned by one thread; never blocks but in `receive`."""
 
     def __init__(self, listen: str, key: Path | None) -> None:
         address = address_with_key(listen, key, "--listen")
+        keys = key_of(key)
         self.machine = address.machine
         self.refused: Counter[str] = Counter()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -47,15 +53,14 @@ class Reception:
         self._socket.router_mandatory = True  # so that it is known who is gone
         self._monitor = self._socket.get_monitor_socket(WATCHED)
         self._gate: Gate | None = None
-        if key is not None:
-            self._lock(key)
+        if keys is not None:
+            self._lock(keys)
         self.address = self._bind(address)
         self._poller = zmq.Poller()
         for socket in (self._socket, self._monitor, *([self._gate.socket] if self._gate else [])):
             self._poller.register(socket, zmq.POLLIN)
 
-    def _lock(self, key: Path) -> None:
-        keys = read_key(key)
+    def _lock(self, keys: Keys) -> None:
         self._gate = Gate(self._context)
         self._gate.let_in("a host", keys.public)
         self._socket.curve_server = True

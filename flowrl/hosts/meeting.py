@@ -30,3 +30,8 @@ def check_meeting(places: list[str], meeting: Meeting | None) -> None:
         )
     if meeting is not None and not places:
         raise UsageError("--listen: the placement puts nothing on a host; name one in --placement")
+    if meeting is not None:
+        from flowrl.hosts.reception import address_with_key, key_of  # only now: they load ZeroMQ
+
+        address_with_key(meeting.listen, meeting.key, "--listen")
+        key_of(meeting.key)

@@ -1,0 +1,79 @@
+"""Sites with several addresses: each peer by its own way, and nobody by another's."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from flowrl.channels import Exchange, Mailbox
+from flowrl.channels.items import CREDIT
+from flowrl.channels.keys import Keys, new_pair
+from flowrl.channels.message import Heads
+from tests.channels.pairs import RUN, until
+
+Sites = dict[str, Exchange]
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[Sites]:
+    """`hub` is reached by `near` through a folder and by `far` over the network, with keys."""
+    hub, far = new_pair(), new_pair()
+    boxes = {
+        "hub": Mailbox("hub", RUN, keys=Keys(*hub, {"far": far[0]}), shared_bytes=0),
+        "far": Mailbox("far", RUN, keys=Keys(*far, {"hub": hub[0]})),
+        "near": Mailbox("near", RUN, shared_bytes=0),
+    }
+    at_folder = boxes["hub"].listen(f"ipc://{tmp_path}/hub")
+    at_network = boxes["hub"].listen("tcp://127.0.0.1:*")
+    boxes["hub"].meet("near", boxes["near"].listen(f"ipc://{tmp_path}/near"))
+    boxes["hub"].meet("far", boxes["far"].listen("tcp://127.0.0.1:*"))
+    boxes["near"].meet("hub", at_folder)
+    boxes["far"].meet("hub", at_network)
+    made = {name: Exchange(box) for name, box in boxes.items()}
+    yield made
+    for exchange in made.values():
+        exchange.close(drop=True)
+
+
+def test_a_site_is_reached_by_each_peer_in_its_own_way(sites: Sites) -> None:
+    lanes = {n: (sites[n].sender(n, "hub"), sites["hub"].receiver(n, n)) for n in ("near", "far")}
+    for name, (sender, receiver) in lanes.items():
+        sender.send(name)
+        until(lambda lane=receiver: len(lane), *sites.values())  # type: ignore[misc]
+        assert receiver.take()[0] == name
+
+
+@pytest.mark.parametrize(("liar", "claims"), [("far", "near"), ("near", "far")])
+def test_a_site_does_not_come_by_anothers_way(sites: Sites, liar: str, claims: str) -> None:
+    """`far` has a key, and says that it is `near`; and the other way round."""
+    post = sites[liar].mailbox.posts["hub"]
+    post._heads = Heads(RUN, claims)  # type: ignore[attr-defined]
+    sites[liar].mailbox.post("hub", CREDIT, "x", 0, 0)
+    sites[liar].flush()
+    hub = sites["hub"].mailbox
+    until(lambda: hub.statistics().refused, *sites.values())
+    assert hub.statistics().refused == {("another site's key", "?"): 1}
+
+
+def test_a_site_is_reached_before_it_is_there() -> None:
+    """Somebody listens at its address already; what has come by then is not lost."""
+    door = socket.create_server(("127.0.0.1", 0))
+    address = f"tcp://127.0.0.1:{door.getsockname()[1]}"
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    early = context.socket(zmq.PUSH)
+    early.linger = 0
+    early.connect(address)
+    early.send(b"early")
+    door.setblocking(True)
+    mailbox = Mailbox("late", RUN)
+    assert mailbox.listen(address, door.detach()) == address
+    exchange = Exchange(mailbox)
+    until(lambda: mailbox.statistics().refused, exchange)
+    assert mailbox.statistics().refused == {("malformed", "?"): 1}
+    exchange.close(drop=True)
+    early.close()
+    context.term()
