@@ -29,6 +29,12 @@ def eager(part: Part) -> set[str]:
     return found
 
 
+def may_starve(program: Program) -> set[str]:
+    """The nodes that starve anywhere in a program."""
+    parts = [program.round, *(w.part for w in program.warmup), *(p.part for p in program.paced)]
+    return set().union(*map(starving, parts))
+
+
 def loss_problems(graph: Graph, program: Program) -> Iterator[Problem]:
     """Where tokens that may be missing are joined with others, all of them must be allowed to go."""
     for part in (program.round, *(p.part for p in program.paced)):

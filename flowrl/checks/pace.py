@@ -20,6 +20,19 @@ def stream_groups(graph: Graph) -> dict[str, str]:
     return {name: first for group in groups for first in [min(group)] for name in group}
 
 
+def paced_by(graph: Graph, name: str) -> set[str]:
+    """The nodes that fire after a node's versions, or after those of a node that does."""
+    groups = stream_groups(graph)
+    found: set[str] = set()
+    todo = {name}
+    while todo:
+        pacing = [e for e in graph.edges if e.every is not None and e.source.node in todo]
+        into = {groups[edge.to.node] for edge in pacing}
+        todo = {n for n in graph.nodes if groups[n] in into} - found
+        found |= todo
+    return {n for n in found if graph.nodes[n].fires}
+
+
 def paced_groups(
     graph: Graph, groups: Groups, unsure: frozenset[str], problems: list[Problem]
 ) -> dict[str, Edge]:

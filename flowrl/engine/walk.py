@@ -18,6 +18,7 @@ from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.hashing import Hasher, Note
 from flowrl.engine.runner import RAISED, Position, Runner
+from flowrl.engine.streams import Push
 from flowrl.engine.teller import Teller
 from flowrl.engine.wiring import Home, make
 from flowrl.errors import NodeError
@@ -214,6 +215,8 @@ class Walk:
             fire = Guard(runner, self.wired.renew).fire
         if runner.ctx.replica == 0:
             paced = self._paced(name)
+            if heard := self.wired.home.told_firings(name):
+                fire = _heard_by(heard, fire)
             told = [t for v in self.wired.versions.values() if v.runner is runner for t in v.paced]
             if told:
                 fire = self._telling(runner, fire, told)
@@ -294,15 +297,11 @@ class Walk:
         return fire_iteration
 
     def _if_ready(self, runner: Runner, fire: Fire) -> Fire:
-        """Where tokens may be missing; those who count its firings elsewhere are told of each."""
-        replica0 = runner.ctx.replica == 0
-        tells = self.wired.home.told_firings(runner.spec.name) if replica0 else []
+        """Where tokens may be missing."""
 
         def fire_if_ready() -> None:
             if runner.ready():
                 fire()
-                for tell in tells:
-                    tell((True, START))
 
         return fire_if_ready
 
@@ -315,6 +314,17 @@ class Walk:
                 self.after_firing()
 
         return fire_while_ready
+
+
+def _heard_by(tells: list[Push], fire: Fire) -> Fire:
+    """Those who cannot count its firings are told of each, before what it paces here waits for them."""
+
+    def fire_and_tell() -> None:
+        fire()
+        for tell in tells:
+            tell((True, START))
+
+    return fire_and_tell
 
 
 def _as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowrl.channels.keys import Keys, new_pair
+from flowrl.checks.pace import paced_by
 from flowrl.graph import Graph
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.netaddress import tcp
@@ -26,6 +27,14 @@ def neighbours(graph: Graph, layout: Layout, names: list[str]) -> dict[str, list
                 found[a] |= homes[edge.to.node]
             for b in homes[edge.to.node]:
                 found[b] |= homes[source.node]
+    for (
+        node
+    ) in graph.nodes:  # where something is paced, it may have to be heard that a node has fired
+        for paced in paced_by(graph, node):
+            for a in homes[node]:
+                found[a] |= homes[paced]
+            for b in homes[paced]:
+                found[b] |= homes[node]
     return {name: sorted(peers - {name}) for name, peers in found.items()}
 
 

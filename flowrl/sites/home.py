@@ -8,7 +8,8 @@ from typing import Any
 
 from flowrl.channels import Bound, Exchange
 from flowrl.checks.check import Checked
-from flowrl.checks.losses import eager
+from flowrl.checks.losses import eager, may_starve
+from flowrl.checks.pace import paced_by
 from flowrl.context import key_of
 from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
@@ -43,8 +44,11 @@ class SiteHome(Home):
         self._newest: list[Newest] = []
         self._starving: Wait | None = None
         self._free = free_sites(checked, layout)
-        self.firings_elsewhere: list[Queue] = []  # what is heard of nodes that fire when they can
+        self._firings: dict[str, Arriving] = {}  # of nodes elsewhere that fire when they can
+        self._told_firings: dict[str, list[Push]] = {}
         self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
+        for node in sorted(may_starve(checked.program)):
+            self._open_firings(node)
 
     def begin(self) -> None:
         """All lanes are open on all sites: send what is there before round 0."""
@@ -73,6 +77,11 @@ class SiteHome(Home):
             capacity = program.capacity[edge.to]
             self._exchange.serve(partial(arriving.relieve_of_bytes, capacity))
         return arriving
+
+    @property
+    def heard_of_firings(self) -> bool:
+        """Whether a node has fired elsewhere that paces something here."""
+        return any(map(len, self._firings.values()))
 
     def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
         """Until something has come that lets a node of this site fire."""
@@ -170,22 +179,28 @@ class SiteHome(Home):
 
     def firings(self, node: str) -> Callable[[], bool]:
         """Whether a node that may find too few tokens has fired once more elsewhere."""
-        peer = self._layout.where[node, 0]
-        receiver = self._exchange.receiver(_firings_name(node, self.name), peer, bound=_STATES)
-        arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
-        self.firings_elsewhere.append(arriving)
-        self._arriving.append(arriving)
+        arriving = self._firings[node]
         return lambda: next(arriving.arrived(), None) is not None
 
     def told_firings(self, node: str) -> list[Push]:
         """Every site where something is paced by a node here is told when it fires."""
-        paced = {e.to.node for e in self._checked.graph.edges if e.every and e.source.node == node}
-        sites = {site for (name, _), site in self._layout.where.items() if name in paced}
-        return [self._firings_lane(node, site).append for site in sorted(sites - {self.name})]
+        return self._told_firings.get(node, [])
 
-    def _firings_lane(self, node: str, site: str) -> Leaving:
-        sender = self._exchange.sender(_firings_name(node, site), site, bound=_STATES)
-        return Leaving(self.waiting, sender, self.waiting.on_telling(node, sender))
+    def _open_firings(self, node: str) -> None:
+        """The lanes between a node that may starve and the sites of all that it paces."""
+        where, exchange = self._layout.where, self._exchange
+        paced = paced_by(self._checked.graph, node)
+        home, sites = where[node, 0], {site for (name, _), site in where.items() if name in paced}
+        if home == self.name:
+            for site in sorted(sites - {home}):
+                sender = exchange.sender(_firings_name(node, site), site, bound=_STATES)
+                leaving = Leaving(self.waiting, sender, self.waiting.on_telling(node, sender))
+                self._told_firings.setdefault(node, []).append(leaving.append)
+        elif self.name in sites:
+            receiver = exchange.receiver(_firings_name(node, self.name), home, bound=_STATES)
+            arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
+            self._firings[node] = arriving
+            self._arriving.append(arriving)
 
     def _state_lane(self, edge: Edge, replica: int) -> Leaving:
         peer = self._layout.where[edge.to.node, replica]

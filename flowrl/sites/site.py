@@ -142,10 +142,9 @@ class SiteWalk(Walk):
     def _wait_for_tokens(self) -> None:
         """A round in which nothing can fire is not begun."""
         runners = [r for name in self.program.round.order for r in self.wired.runners.get(name, ())]
-        heard = self._home.firings_elsewhere
 
         def can_fire() -> bool:
-            return any(map(len, heard)) or any(runner.ready() for runner in runners)
+            return self._home.heard_of_firings or any(runner.ready() for runner in runners)
 
         if not can_fire():
             self.tell()
@@ -183,8 +182,8 @@ class SiteWalk(Walk):
             self.exchange.flush()
 
     def _end_at_verdict(self) -> None:
-        """The run is cut here, or earlier."""
-        if self._verdict is not None and self.has_verdict:
+        """The run is cut here, or earlier; but a free site goes on until it is told: others may wait for it."""
+        if self._verdict is not None and self.has_verdict and not self._fires_freely:
             raise Stopped
 
     def after_iteration(self, learner: Runner) -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flowrl.channels.folder import PREFIX
 from flowrl.source.yamltext import flow_text
 from tests.engine.running import tree
 
@@ -83,7 +84,8 @@ class Running:
     def left(self) -> list[str]:
         """What is still there of the run: processes, socket folders, named shared memory."""
         left = [f"process {pid} ({_command(pid)})" for pid in self.others()]
-        left += [str(p) for p in self.tmp.iterdir()]
+        inside = self.tmp.rglob("*")  # a user's folder for all runs stays, but nothing in it
+        left += [str(p) for p in inside if not p.is_dir() or p.name.startswith(PREFIX)]
         return left + [str(p) for p in Path("/dev/shm").glob("*flowrl*")]
 
 

@@ -170,6 +170,26 @@ def _warmup(sketch: Sketch, collectors: list[str], ends: list[str]) -> list[Any]
     return phases
 
 
+def loosened(draw: Draw, graph: dict[str, Any]) -> dict[str, Any]:
+    """The same graph, with edges that drop, that take what comes first, that bring the newest version."""
+    streams = st.sampled_from(
+        [{}, {}, {}, {"merge": "any"}, {"when_full": "drop_oldest"},
+         {"when_full": "drop_oldest", "capacity": 6}]
+    )  # fmt: skip
+    edges: list[Any] = []
+    for edge in graph["edges"]:
+        if isinstance(edge, dict):
+            [(ends, options)] = edge.items()
+            latest = "lag" in options and draw(st.booleans())
+            edges.append({ends: {"latest": True}} if latest else edge)
+        elif "<->" in edge or edge.count("->") > 1:
+            edges.append(edge)
+        else:
+            options = draw(streams)
+            edges.append({edge: options} if options else edge)
+    return {**graph, "edges": edges}
+
+
 limits = st.one_of(
     st.just({"rounds": 25}),  # where a verdict may come before
     st.builds(lambda n: {"rounds": n}, st.integers(1, 12)),

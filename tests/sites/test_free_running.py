@@ -82,6 +82,17 @@ def test_a_verdict_ends_it(placement: str, tmp_path: Path) -> None:
     assert found["wall_s"] < 30
 
 
+@pytest.mark.parametrize("placement", ["threads", "c=main,l=main,e=thread,m=thread,f=thread:x"])
+def test_all_that_a_starving_learner_paces_hears_of_it(placement: str, tmp_path: Path) -> None:
+    graph = dropping(
+        {"d": "Drain", "m": "Mirror", "f": {"type": "Judge", "goal": 4}, "x": "Drain"},
+        ["e -> d", {"l.weights -> m": {"every": 1}}, {"m.mine -> f": {"every": 2}}, "f -> x"],
+    )
+    found = ran(graph, placement, tmp_path / "r", time_s=60.0)
+    assert found["status"] == "solved"
+    assert found["fired"]["f"] >= 2
+
+
 @everywhere
 def test_a_consumer_that_starves_takes_no_time_from_anybody(placement: str, tmp_path: Path) -> None:
     graph = dropping({"c": f"{OWN}:Dripping", "l": f"{OWN}:Timed"}, [])

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from flowrl.checks.check import check
 from flowrl.source.loading import load_tree
-from tests.sites.comparing import same_everywhere
+from tests.sites.comparing import ran, same_everywhere
 from tests.sites.random_graphs import (
     MOST_FIRINGS,
     all_places,
     limits,
+    loosened,
     placements,
     random_graphs,
     thread_places,
@@ -52,6 +53,33 @@ def test_a_random_graph_does_the_same_in_threads(data: st.DataObject) -> None:
 @given(st.data())
 def test_a_random_graph_does_the_same_in_threads_and_processes(data: st.DataObject) -> None:
     compare(data, all_places)
+
+
+def free_running(data: st.DataObject) -> None:
+    """A random graph that drops and overtakes ends, wherever it runs."""
+    graph = loosened(data.draw, data.draw(random_graphs()))
+    found = check(load_tree(graph))
+    assume(found.ok and not found.deterministic)
+    parts = [found.program.round, *(w.part for w in found.program.warmup)]
+    assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
+    limit, placement = data.draw(limits), data.draw(placements(graph))
+    with tempfile.TemporaryDirectory() as folder:
+        facts = ran(graph, placement, Path(folder) / "r", **{**limit, "time_s": 5.0})
+    event(facts["why"])
+    assert facts["status"] in ("finished", "solved")
+
+
+@some(8)
+@given(st.data())
+def test_a_random_free_running_graph_ends(data: st.DataObject) -> None:
+    free_running(data)
+
+
+@pytest.mark.slow
+@some(80)
+@given(st.data())
+def test_many_random_free_running_graphs_end(data: st.DataObject) -> None:
+    free_running(data)
 
 
 @pytest.mark.slow
