@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +15,10 @@ from flowrl.tools.new import FILES, new_project
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Path]:
-    """A project as it is written; its module and folder are forgotten afterwards."""
-    path, modules = list(sys.path), set(sys.modules)
+def project(tmp_path: Path) -> Path:
+    """A project as it is written."""
     new_project(tmp_path / "mine")
-    yield tmp_path / "mine"
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name == "my_nodes":
-            del sys.modules[name]
+    return tmp_path / "mine"
 
 
 def test_the_project_is_three_files(project: Path) -> None:
