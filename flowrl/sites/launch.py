@@ -64,12 +64,16 @@ class Sites:
     def _box(self, name: str, threads: Threads) -> Mailbox:
         addresses = self._addresses
         box = Mailbox(name, self._run, threads, keys=addresses.keys(name))
-        if self._folder is not None:
+        if self._folder is not None and self._meets_processes(name):
             addresses.near[name] = box.listen(self._folder.address(name))
         if self.hosts is not None and addresses.is_far(name):
             bound = box.listen(tcp(self.hosts.machine, "*"))
             addresses.ports[name] = int(bound.rpartition(":")[2])
         return box
+
+    def _meets_processes(self, name: str) -> bool:
+        """Whether a process of this machine sends to it; threads among threads need no sockets."""
+        return not set(self._kind("process")).isdisjoint(self._addresses.peers[name])
 
     # starting
 

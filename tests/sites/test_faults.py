@@ -23,7 +23,7 @@ from flowrl.runs.run import Run
 from flowrl.sites.launch import SiteLost
 from flowrl.source.loading import load_tree
 from tests.engine.running import tree
-from tests.sites.faults import ENDS_S, killed_graph, killed_once, running
+from tests.sites.faults import ENDS_S, ROOT, killed_graph, killed_once, running
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 
@@ -157,7 +157,7 @@ def test_with_the_coordinator_all_end_and_the_next_run_sweeps(tmp_path: Path) ->
         [left] = run.tmp.glob(f"{PREFIX}*")
         assert left.stat().st_mode & 0o777 == 0o700
         words = [sys.executable, "-m", "flowrl", "run", "g.yaml", "--placement", "processes"]
-        env = {**os.environ, "TMPDIR": str(run.tmp)}
+        env = {**os.environ, "TMPDIR": str(run.tmp), "PYTHONPATH": str(ROOT)}
         more = ["--out", "again", "--train-iters", "2", "--quiet"]
         subprocess.run([*words, *more], cwd=run.folder, env=env, check=True)
         assert run.left() == []
