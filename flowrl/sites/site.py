@@ -59,6 +59,7 @@ class SiteWalk(Walk):
         self._told_s = 0.0
         exchange.serve(self._hear)
         self._flushed_s = 0.0
+        self._long_round = False  # something in it took its time
         self._home = SiteHome(checked, layout, name, exchange)
         self._home.waiting.check = self._check
         super().__init__(checked, seed, self._home)
@@ -165,6 +166,11 @@ class SiteWalk(Walk):
     def after_round(self, warm_up: bool) -> None:
         for recall in self._keeping:
             recall.after_round()
+        if (
+            self._long_round
+        ):  # the states that it ended with should not wait for the next one's firings
+            self._long_round = False
+            self.exchange.flush()
         if time.perf_counter() - self._told_s > TELL_EVERY_S:
             self.tell()
         if self._stop is not None and self.site.rounds > self._stop[0] and not self._fires_freely:
@@ -179,6 +185,7 @@ class SiteWalk(Walk):
         # what was given should not wait for the next firing, if that is a long one
         if self.site.last_s - self._flushed_s > FLUSH_S:
             self._flushed_s = self.site.last_s
+            self._long_round = True
             self.exchange.flush()
 
     def _end_at_verdict(self) -> None:

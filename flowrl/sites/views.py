@@ -15,29 +15,38 @@ class Ends:
     """The versions of a state that lives elsewhere, as the rounds there ended with them."""
 
     def __init__(self, waiting: Waiting, site: Site, arriving: Arriving, lag: int) -> None:
-        self._site, self._arriving = site, arriving
-        self._ends: deque[State] = deque(maxlen=lag + 1)
-        self._rounds = -1  # rounds whose end has come; before them, version 0
+        self._site, self._arriving, self._lag = site, arriving, lag
+        self._ends: deque[State] = deque()  # version 0, and what each round ended with
+        self._first = 0  # how many rounds the first of these had behind it
         waiting.exchange.serve(self._take_in)
 
     def take(self) -> Token:
-        """The version at the end of round r - 1 - lag."""
+        """The version at the end of round r - 1 - lag; for later ones nobody waits."""
         self._take_in()
         self._arriving.wait_until(self._is_here)
+        self._forget()
         return self._ends[0], self._ends[0].clock
 
+    @property
+    def _wanted(self) -> int:
+        """How many rounds the version of this round has behind it."""
+        return max(self._site.rounds - self._lag, 0)
+
     def _is_here(self) -> bool:
-        return self._rounds >= self._site.rounds
+        return self._first + len(self._ends) > self._wanted
 
     def _take_in(self) -> None:
         """Whenever something comes: where a reader does not fire for many rounds, its source must not wait for it."""
-        while not self._is_here() and len(self._arriving):
+        while self._first + len(self._ends) <= self._site.rounds and len(self._arriving):
             state = self._arriving.popleft()[0]
-            if self._rounds < 0:
-                self._ends.extend([state] * (self._ends.maxlen or 1))
-            else:
-                self._ends.append(self._ends[-1] if state is None else state)
-            self._rounds += 1
+            self._ends.append(self._ends[-1] if state is None else state)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Versions before the one of this round are seen no more; the last stays, it may be that of the next."""
+        while self._first < self._wanted and len(self._ends) > 1:
+            self._ends.popleft()
+            self._first += 1
 
 
 class Pacing:
