@@ -22,9 +22,8 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     sys.path[:] = path
     folder = str(tmp_path_factory.getbasetemp())
     for name in sys.modules.keys() - known:
-        places = getattr(sys.modules[name], "__path__", None) or [
-            getattr(sys.modules[name], "__file__", None) or ""
-        ]
+        about = getattr(sys.modules[name], "__dict__", {})  # some modules make up what one asks for
+        places = about.get("__path__") or [about.get("__file__") or ""]
         if any(str(place).startswith(folder) for place in places):
             del sys.modules[name]
 
