@@ -17,10 +17,11 @@ from flowrl.checks.program import Part, WarmUp
 from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.hashing import Hasher, Note
+from flowrl.engine.home import Home
 from flowrl.engine.runner import RAISED, Position, Runner
 from flowrl.engine.streams import Push
 from flowrl.engine.teller import Teller
-from flowrl.engine.wiring import Home, make
+from flowrl.engine.wiring import make
 from flowrl.errors import NodeError
 from flowrl.state import START
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,80 +11,29 @@ from flowrl.checks.order import own_services, services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
 from flowrl.engine.hashing import Hasher
+from flowrl.engine.home import Home
+from flowrl.engine.queues import queues_into
 from flowrl.engine.runner import RAISED, Runner, Site, has
 from flowrl.engine.streams import (
-    DropOldest,
     Push,
     Queue,
     Take,
-    Token,
     give_to,
     nothing,
     take_list,
     take_one,
 )
 from flowrl.engine.versions import Versions
-from flowrl.engine.ways import Lane, lanes_of
+from flowrl.engine.ways import Lane
 from flowrl.errors import FlowError, NodeError
 from flowrl.graph import Edge, NodeSpec, PortRef, links
 from flowrl.node import Facts, Node
 from flowrl.ports import In, Out
-from flowrl.state import START
 
 NOBODY = (
     "a service that several nodes call, or none, can neither count nor tell anything: "
     "it would be of nobody's firing; let its clients do it"
 )
-
-
-class Home:
-    """Where instances live, and what joins those that live apart. The base: all live here."""
-
-    def __init__(self) -> None:
-        self.site = Site()
-
-    def has(self, node: str, replica: int) -> bool:
-        """Whether an instance lives on this site."""
-        return True
-
-    def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
-        """A queue that another site fills; the initial tokens come first."""
-        raise AssertionError("everything lives here")
-
-    def giving(self, edge: Edge, lane: Lane) -> Queue:
-        """A queue that another site empties."""
-        raise AssertionError("everything lives here")
-
-    def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
-        """Several queues as one that gives what comes first."""
-        raise AssertionError("everything lives here")
-
-    def view(self, edge: Edge, replica: int) -> Take:
-        """How an instance here sees the state of a node that lives elsewhere."""
-        raise AssertionError("everything lives here")
-
-    def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:
-        """What sends a version of a node that lives here to those elsewhere that it paces."""
-        return []
-
-    def readers(self, edge: Edge, versions: Versions) -> list[Push]:
-        """Ways to the instances elsewhere that see a state of a node that lives here."""
-        return []
-
-    def firings(self, node: str) -> Callable[[], bool]:
-        """Whether a node that lives elsewhere, and may find too few tokens, has fired once more."""
-        raise AssertionError("everything lives here")
-
-    def told_firings(self, node: str) -> list[Push]:
-        """Ways to those elsewhere who want to know that of a node here."""
-        return []
-
-    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
-        """What an instance here calls in the place of a service that lives elsewhere; anew if `fresh`."""
-        raise AssertionError("everything lives here")
-
-    def serve(self, wired: Wired, node: str, replica: int) -> None:
-        """An instance here that does not fire is ready to be called by those who live elsewhere."""
 
 
 @dataclass
@@ -211,7 +159,7 @@ def make(checked: Checked, seed: int, home: Home | None = None) -> Wired:
         _make_nodes(wired, seed)
         for edge in checked.graph.edges:
             if edge.kind == "stream":
-                wired.lanes[edge.to] = _lanes(wired, edge)
+                wired.lanes[edge.to] = queues_into(wired, edge)
         _versions(wired)
         program = checked.program
         wired.connect([program.round, *(p.part for p in program.paced)])
@@ -313,57 +261,6 @@ def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
 
 
 # edges
-
-
-def _lanes(wired: Wired, edge: Edge) -> dict[Lane, Queue]:
-    """The queues into one input: one for each pair of replicas that talk; or all share one."""
-    home, pairs = wired.home, lanes_of(wired.checked.graph, edge)
-    lanes: dict[Lane, Queue] = {}
-    for lane in pairs:
-        gives = home.has(edge.sources[lane[0]].node, lane[1])
-        takes = home.has(edge.to.node, lane[2])
-        if gives and takes:
-            lanes[lane] = _queue(wired.checked, edge)
-        elif takes:
-            lanes[lane] = home.taking(edge, lane, _initial(wired.checked, edge))
-        elif gives:
-            lanes[lane] = home.giving(edge, lane)
-    return _shared(wired, edge, lanes, len(pairs)) if edge.merge == "any" else lanes
-
-
-def _shared(wired: Wired, edge: Edge, lanes: dict[Lane, Queue], sources: int) -> dict[Lane, Queue]:
-    """`merge: any`: each consumer here has one queue of all its sources."""
-    home = wired.home
-    found = {lane: queue for lane, queue in lanes.items() if not home.has(edge.to.node, lane[2])}
-    for replica in {lane[2] for lane in lanes} - {lane[2] for lane in found}:
-        mine = [lane for lane in lanes if lane[2] == replica]
-        apart = [ln for ln in mine if not home.has(edge.sources[ln[0]].node, ln[1])]
-        queue = _queue(wired.checked, edge, sources)
-        queues = [queue, *(lanes[lane] for lane in apart)]
-        whole = home.joined(edge, replica, queues) if apart else queue
-        found |= {lane: whole if lane in apart else queue for lane in mine}
-        if apart:  # what is taken is taken from the whole
-            found[min(mine)] = whole
-    return found
-
-
-def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
-    """A queue with the initial tokens of its input."""
-    capacity = checked.program.capacity[edge.to] * sources
-    queue = DropOldest(capacity) if edge.when_full == "drop_oldest" else deque()
-    queue.extend(_initial(checked, edge))
-    return queue
-
-
-def _initial(checked: Checked, edge: Edge) -> list[Token]:
-    port = checked.graph.nodes[edge.to.node].port(edge.to.port)
-    if not isinstance(port, In) or port.initial is None:
-        return []
-    try:
-        return [(port.initial(), START) for _ in range(checked.program.initial[edge.to])]
-    except Exception as error:
-        doing = f"making the initial tokens of '{edge.to.port}'"
-        raise NodeError(edge.to.node, doing, error) from error
 
 
 def _versions(wired: Wired) -> None:

@@ -11,11 +11,12 @@ from flowrl.checks.check import Checked
 from flowrl.checks.losses import eager, may_starve
 from flowrl.checks.pace import paced_by
 from flowrl.context import key_of
+from flowrl.engine.home import Home
 from flowrl.engine.streams import Push, Queue, Take, Token
 from flowrl.engine.versions import Versions
 from flowrl.engine.waits import Wait
 from flowrl.engine.ways import Lane, lane_name
-from flowrl.engine.wiring import Home, Wired
+from flowrl.engine.wiring import Wired
 from flowrl.graph import Edge, PortRef
 from flowrl.sites.free import free_sites
 from flowrl.sites.layout import Layout

@@ -98,10 +98,14 @@ class QueueBuffer(Node):
                 f"{self.ctx.key}: a batch takes {rows} rows, {self.count} wait; let more come in "
                 "(the collector's `n_sample`), or take less"
             )
-        whole = Batch.concat(self._waiting)
-        rest = whole.take(slice(rows, None))
-        self._waiting = [rest] if len(rest) else []
-        return whole.take(slice(rows))
+        first: list[Batch] = []
+        while rows:  # only what is given is copied
+            token = self._waiting.pop(0)
+            first.append(token.take(slice(rows)))
+            if len(token) > rows:
+                self._waiting.insert(0, token.take(slice(rows, None)))
+            rows -= len(first[-1])
+        return Batch.concat(first)
 
     def state_dict(self) -> dict[str, Any]:
         """What waits, and what is given."""
