@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Outstanding:
     def __len__(self) -> int:
         return len(self._drawn)
 
-    def add(self, batches: Sequence[Any]) -> None:
+    def add(self, batches: Iterable[Any]) -> None:
         """These batches were drawn together."""
         if not self._awaited:
             self._drawn.clear()
