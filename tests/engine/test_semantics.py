@@ -266,7 +266,7 @@ def make(name, **body):
         ),
         (
             {"fires_on": "ratio"},
-            "T: fires_on is 'ratio', which is neither all, nor any, nor a para",
+            "T: fires_on is 'ratio', which is neither all, nor any, nor a parameter",
         ),
         (
             {"data": Out("x", rate=0)},
