@@ -15,8 +15,9 @@ from flowrl.engine.glance import glance_at
 from flowrl.engine.guard import Failed
 from flowrl.engine.hashing import Hashed
 from flowrl.engine.runner import Position, Runner
+from flowrl.engine.steps import Until
 from flowrl.engine.teller import Teller
-from flowrl.engine.walk import Until, Walk
+from flowrl.engine.walk import Walk
 from flowrl.errors import NodeError
 from flowrl.runs.environment import limit_threads
 from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
