@@ -10,11 +10,16 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, too_few
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.settings import Storing
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import segments
@@ -44,14 +49,13 @@ class EpisodeReplayBuffer(Node):
         return Facts(
             outs={"batches": {**schema, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
-            memory_bytes=size * stored_bytes(config, schema),
+            memory_bytes=memory_bytes(config, schema, size),
         )
 
     def setup(self) -> None:
         """The rows, and where episodes begin and how long they are."""
         c = self.config
-        once = once_for(c, self.ctx.inputs.get("data"))
-        self._rows = Ring(c.size, c.size_bytes, once=once)
+        self._rows = ring_for(c, self.ctx)
         self._firsts = np.empty(0, np.int64)  # numbers of first rows, in order
         self._lengths = np.empty(0, np.int64)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)

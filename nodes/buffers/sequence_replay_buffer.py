@@ -10,7 +10,13 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
@@ -83,14 +89,14 @@ class SequenceReplayBuffer(Node):
             outs={"batches": _sequences(schema, config)},
             rows={"batches": config.batch_size},
             needs=needs,
-            memory_bytes=size * (stored_bytes(config, schema) + SEQUENCE_BYTES),
+            memory_bytes=memory_bytes(config, schema, size, SEQUENCE_BYTES),
             nondeterministic=sound_pace(config, known),
         )
 
     def setup(self) -> None:
         """The steps, and the sequences as rows of their own: the first step and the length."""
         c = self.config
-        self._steps = Ring(c.size, c.size_bytes, once=once_for(c, self.ctx.inputs.get("data")))
+        self._steps = ring_for(c, self.ctx)
         self._sequences: PrioritisedRows | None = None  # as many as steps, known at the first push
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
