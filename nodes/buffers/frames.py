@@ -97,7 +97,8 @@ class Frames:
         self.written, self._tails = stop, later[apart]
         added = np.concatenate([now[new[:, 0]], later[new[:, 1]]])
         frames = np.concatenate([seen[new[:, 0]], then[new[:, 1]]])
-        return Encoded(*map(self._places, (now, later)), held, self._places(added), frames)
+        places = self._places
+        return Encoded(places(now), places(later), held, places(added), frames)
 
     def write(self, encoded: Encoded) -> None:
         """Write the frames of rows that were encoded."""

@@ -124,7 +124,7 @@ class SequenceReplayBuffer(Node):
         now = self.ctx.clock.total
         places = {"first": firsts[new] + first, "length": lengths[new]}
         held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
-        held.remove_below(held.ring.columns["first"], oldest)
+        held.remove_below(np.asarray(held.ring.columns["first"]), oldest)
         self.tally.pushes += 1
         self.tally.pushed += len(firsts)
 
