@@ -64,5 +64,6 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "storage": {
         "memory": "flowrl.nodes.buffers.storage:Memory",
         "compressed": "flowrl.nodes.buffers.compressed:Compressed",
+        "mapped": "flowrl.nodes.buffers.mapped:Mapped",
     },
 }

@@ -13,6 +13,7 @@ from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import (
     memory_bytes,
+    nondeterministic,
     ring_for,
     sound_size,
     stored_bytes,
@@ -96,7 +97,7 @@ class AdvancedReplayBuffer(Node):
             needs={port: need for port, need in needs.items() if port in known.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=memory_bytes(config, schema, size, NOTED_BYTES + DRAWN_BYTES),
-            nondeterministic=sound_pace(config, known),
+            nondeterministic=nondeterministic(config, sound_pace(config, known)),
         )
 
     def setup(self) -> None:
@@ -158,6 +159,14 @@ class AdvancedReplayBuffer(Node):
     def rows(self) -> Batch:
         """All of the agent's rows that are held, the oldest first: a data set."""
         return Batch(self._rows.ring.in_order())
+
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._rows.close()
 
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""

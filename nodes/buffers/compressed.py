@@ -13,7 +13,7 @@ from flowrl.batch import Array, Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.nodes.buffers.capacity import must_fit
-from flowrl.nodes.buffers.storage import Places, Rows, Storage, as_rows, grown
+from flowrl.nodes.buffers.storage import Places, Rows, Storage, Table, as_rows, grown
 
 CHECK_BYTES = 64 << 20  # from one look at how much memory is free to the next
 OBJECT_BYTES = 41  # that Python takes for a row, beside what is in it
@@ -35,7 +35,7 @@ class Compressed(Storage):
         """Nothing is known before; memory is watched while rows come."""
         return 0
 
-    def allocate(self, columns: Places) -> dict[str, Rows]:
+    def allocate(self, columns: Places, table: Table) -> dict[str, Rows]:
         """Large columns packed, others as arrays."""
         plain = [c.row_bytes * n for c, n in columns.values() if not self._is_large(c)]
         must_fit(sum(plain))

@@ -53,7 +53,18 @@ def once_for(config: Any, schema: Schema | None) -> Once | None:
 def ring_for(config: Any, ctx: Context, notes: Mapping[str, str] | None = None) -> Ring:
     """A ring as the parameters of a buffer say."""
     once = once_for(config, ctx.inputs.get("data"))
-    return Ring(config.size, config.size_bytes, notes, once, storage_of(config.storage))
+    storage = storage_of(config.storage)
+    storage.belongs_to(ctx)
+    ring = Ring(config.size, config.size_bytes, notes, once, storage)
+    if ring.report:
+        ctx.log(ring.report)
+        ctx.happened("rows of an earlier process were gone on with", ring.rows)
+    return ring
+
+
+def nondeterministic(config: Any, more: str = "") -> str:
+    """Why two runs may differ, if they may."""
+    return "; ".join(filter(None, (more, storage_of(config.storage).nondeterministic)))
 
 
 def memory_bytes(config: Any, schema: Schema, rows: int, beside: int = 0) -> int:

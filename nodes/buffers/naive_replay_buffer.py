@@ -13,6 +13,7 @@ from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import (
     memory_bytes,
+    nondeterministic,
     ring_for,
     sound_size,
     stored_bytes,
@@ -64,7 +65,7 @@ class NaiveReplayBuffer(Node):
             needs={"demos": schema} if with_demos else {},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=memory_bytes(config, schema, size, beside=4),
-            nondeterministic=free,
+            nondeterministic=nondeterministic(config, free),
         )
 
     def setup(self) -> None:
@@ -106,6 +107,14 @@ class NaiveReplayBuffer(Node):
     def rows(self) -> Batch:
         """All of the agent's rows that are held, the oldest first: a data set."""
         return Batch(self._rows.in_order())
+
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._rows.close()
 
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""

@@ -86,6 +86,15 @@ class Once:
             stacked = self.stacked.get(name, 1)
             self._frames[name] = Frames(stacked, schema[name], columns.pop(pool), grow)
 
+    @property
+    def stacks(self) -> dict[str, int]:
+        """Of how many frames each observation consists that is stored once."""
+        return {name: self.stacked.get(name, 1) for name in self._after}
+
+    def kept(self, columns: Mapping[str, Rows]) -> list[tuple[str, Rows]]:
+        """The columns that hold places of frames."""
+        return [(name, columns[name]) for pair in self._after.items() for name in pair]
+
     def row_bytes(self, schema: Schema) -> int:
         """Bytes of a row."""
         return once_bytes(schema, self.stacked)

@@ -34,6 +34,16 @@ class PrioritisedRows:
         self._kind, self._alpha = kind, alpha
         self._highest = 1.0
         self._make()
+        if ring.rows:
+            self._adopt()
+
+    def flush(self) -> None:
+        """Where rows outlive the process: those that are held now will."""
+        self.ring.flush()
+
+    def close(self) -> None:
+        """Let go of what the rows are kept in."""
+        self.ring.close()
 
     def push(self, columns: Mapping[str, Array], train_iters: int, env_steps: int) -> None:
         """Write rows over the oldest."""
@@ -115,6 +125,14 @@ class PrioritisedRows:
         if stay > first:
             places = self.ring.places_of(np.arange(first, stay))
             self._remove(places[self.priorities.live(places)])
+
+    def _adopt(self) -> None:
+        """Rows that were there before: as though they had just come."""
+        held = np.arange(self.ring.written - self.ring.rows, self.ring.written)
+        places = self.ring.places_of(held)
+        self.ring.notes["priority"][places] = self._highest
+        self.priorities.set(places, np.full(len(places), self._highest))
+        self.live = len(places)
 
     def _make(self) -> None:
         self.priorities = KINDS[self._kind](self.ring.size, self._alpha)

@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.batch import Array, Column, Schema, row_bytes
 from flowrl.nodes.buffers.capacity import must_fit, rows_for
 from flowrl.nodes.buffers.once import Once
-from flowrl.nodes.buffers.storage import Memory, Rows, Storage
+from flowrl.nodes.buffers.storage import Found, Memory, Rows, Storage, Table
 
 Looks = list[tuple[Any, tuple[int, ...]]]  # dtype and shape of each column
 
@@ -43,6 +43,15 @@ class Ring:
         self._order: list[str] = []
         self._next = 0  # where the next row goes
         self._size_bytes = size_bytes
+        self._keeps = self.storage.keeps
+        self.report = ""  # what was found in a storage that an earlier process has left
+        found = self.storage.open()
+        if found is not None:
+            try:
+                self._adopt(found)
+            except BaseException:
+                self.storage.close()
+                raise
 
     def push(self, columns: Mapping[str, Array], **notes: float) -> list[slice]:
         """Write rows behind the newest, over the oldest; gives the places, in the rows' order.
@@ -60,8 +69,11 @@ class Ring:
         if self._once is not None:
             encoded = self._once.encode(columns, self.written, held)
             columns, held = encoded.columns, encoded.held
-            encoded.write()
         parts = self._parts(rows)
+        if self._keeps:
+            self.storage.leave(self.written + rows - held)
+        if self._once is not None:
+            encoded.write()
         self._write(columns, parts)
         for name, value in notes.items():
             noted = self.notes[name]
@@ -70,7 +82,14 @@ class Ring:
         self.written += rows
         self.rows = held
         self._next = parts[-1].stop % self.size
+        if self._keeps:
+            self.storage.wrote(*self._held)
         return parts
+
+    @property
+    def _held(self) -> tuple[int, int, int]:
+        """Numbers of the rows that are held, and where the next one goes."""
+        return self.written - self.rows, self.written, self._next
 
     def _parts(self, rows: int) -> list[slice]:
         """Where the next rows go: the rest to the beginning."""
@@ -96,6 +115,13 @@ class Ring:
         # column; all places come from this ring.
         found = {name: rows.take(places, 0, mode="clip") for name, rows in self.columns.items()}
         return found if self._once is None else self._once.decode(found)
+
+    def column(self, name: str) -> Array:
+        """A column of all rows that are held, as it is kept, the oldest first."""
+        if not self.rows:
+            return np.empty(0, self._schema[name].dtype if self._schema else None)
+        places = self.places_of(np.arange(self.written - self.rows, self.written))
+        return self.columns[name].take(places, 0, mode="clip")
 
     def in_order(self) -> dict[str, Array]:
         """All rows that are held, the oldest first."""
@@ -137,12 +163,22 @@ class Ring:
 
     def clear(self) -> None:
         """Forget all rows; the memory stays."""
+        if self._schema:
+            self.storage.leave(self.written)
         self.rows = self._next = 0
         if self._once is not None:
             self._once.clear()
 
+    def flush(self) -> None:
+        """Where rows outlive the process: those that are held now will."""
+        if self._schema:
+            self.storage.flush(*self._held)
+
     def close(self) -> None:
-        """Let go of what the columns are kept in."""
+        """Let go of what the columns are kept in; the ring cannot be used any more."""
+        if self._schema and self.columns:
+            self.storage.flush(*self._held, closed=True)
+        self.columns = {}
         self.storage.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,6 +215,7 @@ class Ring:
         for into, given in ((self.columns, state["columns"]), (self.notes, state["notes"])):
             for name, array in given.items():
                 into[name][places] = array
+        self.flush()
 
     def _allocate(self, schema: Schema) -> None:
         once, noted = self._once, sum(np.dtype(d).itemsize for d in self._dtypes.values())
@@ -186,11 +223,39 @@ class Ring:
         size = rows_for(self.size, self._size_bytes, bytes_of_row + noted)
         must_fit(self.storage.memory_bytes(size * bytes_of_row) + size * noted)
         plain = {name: (column, size) for name, column in schema.items()}
-        self.columns = self.storage.allocate(plain if once is None else once.places(schema, size))
+        places = plain if once is None else once.places(schema, size)
+        table = Table(schema, size, None if once is None else once.stacks)
+        self._use(table, self.storage.allocate(places, table))
+
+    def _adopt(self, found: Found) -> None:
+        """Go on with the rows that are there."""
+        table, claim, once = found.table, found.claim, self._once
         if once is not None:
-            once.use(schema, self.columns, self.storage, limited=self._size_bytes is not None)
-        self.size, self._schema = size, schema
-        self.notes = {name: np.zeros(size, dtype) for name, dtype in self._dtypes.items()}
+            once.places(table.schema, table.size)
+        bytes_of_row = row_bytes(table.schema) if once is None else once.row_bytes(table.schema)
+        noted = sum(np.dtype(d).itemsize for d in self._dtypes.values())
+        size = rows_for(self.size, self._size_bytes, bytes_of_row + noted)
+        stacks = None if once is None else once.stacks
+        if (size, stacks) != (table.size, table.frames):
+            raise ValueError(
+                f"the storage was made for {_told(table.size, table.frames)}; this buffer is for "
+                f"{_told(size, stacks)}; give it another `path`, or the same parameters"
+            )
+        self._use(table, found.columns)
+        self.rows, self.written, self._next = claim.stop - claim.first, claim.stop, claim.next
+        self.report = found.report
+        if once is not None and self.rows:
+            numbers = np.arange(claim.first, claim.stop)
+            places = self.places_of(numbers)
+            kept = {k: rows.take(places, 0, mode="clip") for k, rows in once.kept(self.columns)}
+            once.adopt(kept, claim.first)
+
+    def _use(self, table: Table, columns: dict[str, Rows]) -> None:
+        self.size, self._schema, self.columns = table.size, table.schema, columns
+        self.notes = {name: np.zeros(self.size, dtype) for name, dtype in self._dtypes.items()}
+        if self._once is not None:
+            limited = self._size_bytes is not None
+            self._once.use(self._schema, columns, self.storage, limited)
 
     def _check(self, columns: Mapping[str, Array]) -> int:
         """Nothing is written where something does not fit; gives how many rows these are."""
@@ -211,3 +276,10 @@ class Ring:
                 raise ValueError(
                     f"column '{name}' has rows of {column}; the buffer holds {self._schema[name]}"
                 )
+
+
+def _told(size: int, stacks: Mapping[str, int] | None) -> str:
+    if stacks is None:
+        return f"{size} rows"
+    frames = ", ".join(f"{name} of {n} frames" for name, n in stacks.items())
+    return f"{size} rows, observations stored once ({frames or 'none'})"

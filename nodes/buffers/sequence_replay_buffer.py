@@ -12,6 +12,7 @@ from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.described import (
     memory_bytes,
+    nondeterministic,
     ring_for,
     sound_size,
     stored_bytes,
@@ -90,7 +91,7 @@ class SequenceReplayBuffer(Node):
             rows={"batches": config.batch_size},
             needs=needs,
             memory_bytes=memory_bytes(config, schema, size, SEQUENCE_BYTES),
-            nondeterministic=sound_pace(config, known),
+            nondeterministic=nondeterministic(config, sound_pace(config, known)),
         )
 
     def setup(self) -> None:
@@ -102,6 +103,8 @@ class SequenceReplayBuffer(Node):
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        if self._steps.rows:
+            self._add(self._steps.column("last"), self._steps.written - self._steps.rows)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
@@ -115,18 +118,11 @@ class SequenceReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these steps, and the sequences that lie in them."""
-        first = self._steps.written
-        self._steps.push(data.columns)
-        firsts, lengths = windows(data["last"], self.config.unroll_steps, self._period)
-        held = self._held()
-        oldest = self._steps.written - self._steps.rows
-        new = firsts + first >= oldest
-        now = self.ctx.clock.total
-        places = {"first": firsts[new] + first, "length": lengths[new]}
-        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
-        held.remove_below(np.asarray(held.ring.columns["first"]), oldest)
+        first, last = self._steps.written, data["last"].copy()
+        last[-1:] = True  # what goes on in the next token begins anew there, also when found again
+        self._steps.push({**data.columns, "last": last})
         self.tally.pushes += 1
-        self.tally.pushed += len(firsts)
+        self.tally.pushed += self._add(last, first)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
@@ -143,11 +139,31 @@ class SequenceReplayBuffer(Node):
             checked = of_sequences(checked, learned, self.config.eta)
         self.tally.late += self._held().update(numbers, checked + self.config.priority_least)
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._steps.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._steps.close()
+
     def clear(self) -> None:
         """Forget all steps."""
         self._steps.clear()
         if self._sequences is not None:
             self._sequences.clear()
+
+    def _add(self, last: Array, first: int) -> int:
+        """The sequences of steps, the first of which has this number; gives how many there are."""
+        firsts, lengths = windows(last, self.config.unroll_steps, self._period)
+        held = self._held()
+        oldest = self._steps.written - self._steps.rows
+        new = firsts + first >= oldest
+        now = self.ctx.clock.total
+        places = {"first": firsts[new] + first, "length": lengths[new]}
+        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
+        held.remove_below(np.asarray(held.ring.columns["first"]), oldest)
+        return len(firsts)
 
     def _held(self) -> PrioritisedRows:
         if self._sequences is None:

@@ -25,7 +25,9 @@ class Storing(Giving):
     size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
     store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
     frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
-    storage: Any = part("storage", "where the rows lie: memory, compressed", default="memory")
+    storage: Any = part(
+        "storage", "where the rows lie: memory, mapped, compressed", default="memory"
+    )
 
 
 class Pacing(Storing):

@@ -18,7 +18,7 @@ from flowrl.nodes.buffers.frames import Frames
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.once import Once
 from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.storage import Memory
+from flowrl.nodes.buffers.storage import Memory, Table
 
 SIDE = 4
 OBS = Column("uint8", (4, SIDE, SIDE))
@@ -58,7 +58,8 @@ def token(streams: list[Stream], counts: list[int], stacked: int) -> dict[str, n
 
 def made(places: int) -> Frames:
     """A store of four stacked frames."""
-    pool = Memory().allocate({"pool": (Column("uint8", (SIDE * SIDE,)), places)})["pool"]
+    frame = Column("uint8", (SIDE * SIDE,))
+    pool = Memory().allocate({"pool": (frame, places)}, Table({}, places, None))["pool"]
     return Frames(4, OBS, pool, partial(Memory().grow, "pool"))
 
 
