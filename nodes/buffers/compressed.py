@@ -83,7 +83,8 @@ class Packed:
 
     def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
         at = range(*places.indices(len(self._rows))) if isinstance(places, slice) else places
-        pack, raw = self._pack, np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+        raw = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+        raw, pack = raw.reshape(len(rows), self._row_bytes), self._pack
         for place, row in zip(at, raw, strict=True):
             packed, old = pack(row.tobytes()), self._rows[place]
             if len(packed) >= self._row_bytes:
