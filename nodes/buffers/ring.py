@@ -160,10 +160,15 @@ class Ring:
         """Whether the rows of these numbers are still held."""
         return (numbers >= self.written - self.rows) & (numbers < self.written)
 
+    def forget(self, places: Array) -> None:
+        """These rows are never taken again: storage may free what it can."""
+        self.storage.forget(self.columns, places)
+
     def clear(self) -> None:
         """Forget all rows; the memory stays."""
         if self._schema:
             self.storage.leave(self.written)
+            self.forget(np.arange(self.size))
         self.rows = self._next = 0
         if self._once is not None:
             self._once.clear()
