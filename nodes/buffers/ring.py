@@ -69,6 +69,7 @@ class Ring:
             encoded = self._once.encode(columns, self.written, held)
             columns, held = encoded.columns, encoded.held
         parts = self._parts(rows)
+        self.rows = held - rows  # should writing fail
         if self._keeps:
             self.storage.leave(self.written + rows - held)
         if self._once is not None:
