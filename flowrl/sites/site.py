@@ -47,6 +47,7 @@ class SiteWalk(Walk):
         self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
         self._down = exchange.receiver(f"{DOWN}:{name}", COORDINATOR, bound=CONTROL)
         self._granted = 0  # rounds that may begin
+        self._settled = 0  # rounds that no cut goes back to
         self._stop: Position | None = None
         self._leave = False  # at once, whatever is going on
         self._asked_states = False
@@ -84,6 +85,7 @@ class SiteWalk(Walk):
             word, *values = self._down.take()[0]
             if word == "grant":
                 self._granted, *settled = values
+                self._settled = settled[0]
                 for recall in self._keeping:
                     recall.settle(*settled)
             elif word == "hash":
@@ -121,6 +123,7 @@ class SiteWalk(Walk):
     def before_round(self) -> Until | None:
         """Wait for the grant; find out whether this round is the last."""
         self.exchange.drain()
+        self._do_what_counts()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
@@ -151,6 +154,11 @@ class SiteWalk(Walk):
             self.tell()
             self._home.wait_for_tokens(can_fire)
 
+    def _do_what_counts(self) -> None:
+        """What nodes do outside of the run, as far as no cut can take it back."""
+        if self.deeds:
+            self.deeds.do(lambda position: self._free or position[0] < self._settled)
+
     def _until(self, stop: Position) -> Until | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
         rounds, slot, replica, firing = stop[:4]
@@ -164,6 +172,7 @@ class SiteWalk(Walk):
         return rounds < self._granted or (stop is not None and rounds > stop[0])
 
     def after_round(self, warm_up: bool) -> None:
+        self._do_what_counts()
         for recall in self._keeping:
             recall.after_round()
         if (
@@ -266,6 +275,8 @@ class SiteWalk(Walk):
             idle = self._home.waiting.idle
             idle(lambda: self._asked_states, "stopped")
             assert self._stop is not None
+            cut = self._stop
+            self.deeds.do(lambda position: self._free or includes(cut, position))
             self.tell()  # where time went: services have answered calls since they had stopped
             lines = self._home.happened_lines()
             self.say("states", self.states_at(self._stop), self.wired.dropped(), lines)
