@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -58,7 +58,8 @@ class BaseEnvManager(EnvManager):
         """Begin a new episode in each env; gives the first observations (B, …)."""
         count = self.config.count
         if not self._envs:
-            self._envs, self._step_one = [None] * count, [_not_made] * count
+            self._envs = [None] * count
+            self._step_one: list[Callable[[Any], Any]] = [_not_made] * count
         self._accounts.restart()
         self._log = ActionLog(count)
         self._sent: dict[int, Any] = {}
