@@ -275,10 +275,11 @@ class WorkerEnvManager(EnvManager):
     def _all_sound(self) -> bool:
         """Whether nothing failed; looked at all at once, because that costs least."""
         board, zeros = self._board, self._zeros
-        if board.reward.dot(zeros[0]) != 0:  # infinity times 0, too, is not a number
-            return False
-        if self._checked and board.flat_obs.dot(zeros[1]) != 0:
-            return False
+        with np.errstate(invalid="ignore"):  # infinity times 0, too, is not a number
+            if board.reward.dot(zeros[0]) != 0:
+                return False
+            if self._checked and board.flat_obs.dot(zeros[1]) != 0:
+                return False
         if not board.any_flags():
             return True
         flags = board.flags
