@@ -21,7 +21,8 @@ from flowrl.engine.engine import digest_of
 from flowrl.engine.wiring import Wired, make
 from flowrl.graph import Limits
 from flowrl.runs.environment import limit_threads
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.state import Clock, Count, State
 
 GRAPH = "cartpole_dqn"

@@ -12,7 +12,8 @@ from flowrl.checks.check import check as check_graph
 from flowrl.errors import UsageError
 from flowrl.hosts.meeting import Meeting
 from flowrl.runs.result import RunResult
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.source.loading import load as load_file
 from flowrl.source.loading import load_tree
 from flowrl.source.sections import seconds

@@ -50,7 +50,7 @@ class NodeSpec:
     @property
     def fires_on_any(self) -> bool:
         """Whether it fires with what there is, and gives as much as it likes: no rate of it balances."""
-        return self.cls.fires_on == "any"
+        return self.cls.fires_on_any(self.config)
 
     def port(self, name: str) -> Port:
         """A port by its name."""

@@ -14,7 +14,6 @@ from flowrl.ports import AUTO, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.state import State
 
 Role = Literal["", "collector", "learner", "evaluator"]
-FiresOn = Literal["all", "any"]
 
 RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "config"})
 
@@ -68,7 +67,8 @@ class Node:
     """
 
     role: ClassVar[Role] = ""
-    fires_on: ClassVar[FiresOn] = "all"  # stream inputs; on "any", those without tokens are None
+    # Stream inputs; on "any", those without tokens are None. A parameter's name: on any where it is given.
+    fires_on: ClassVar[str] = "all"
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     ports: ClassVar[Mapping[str, Port]] = {}
 
@@ -84,6 +84,7 @@ class Node:
         cls.ports = {k: v for k, v in found.items() if isinstance(getattr(cls, k, None), kinds)}
         _check_names(cls)
         _check_rates(cls)
+        _check_fires_on(cls)
         _check_fire(cls)
 
     def __init__(
@@ -104,6 +105,13 @@ class Node:
             if isinstance(port, Link):
                 setattr(self, name, links.get(name))
         self.setup()
+
+    @classmethod
+    def fires_on_any(cls, config: Any) -> bool:
+        """Whether it fires on any stream input, with these parameters."""
+        if cls.fires_on in ("all", "any"):
+            return cls.fires_on == "any"
+        return getattr(config, cls.fires_on) is not None
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -161,6 +169,14 @@ def _check_rates(cls: type[Node]) -> None:
                 f"{cls.__name__}.{name}: the rate {rate!r} is neither a number from 1, "
                 "nor AUTO, nor a parameter of type int"
             )
+
+
+def _check_fires_on(cls: type[Node]) -> None:
+    """All, any, or a parameter that may be null."""
+    if cls.fires_on not in ("all", "any", *cls.Config.model_fields):
+        raise TypeError(
+            f"{cls.__name__}: fires_on is '{cls.fires_on}', which is neither all, nor any, nor a parameter"
+        )
 
 
 def _check_fire(cls: type[Node]) -> None:

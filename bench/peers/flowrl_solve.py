@@ -9,14 +9,15 @@ from typing import Any
 from bench.peers.protocol import EPISODES, EVERY_STEPS, GOAL, MOST_STEPS, Report, main, report
 from flowrl.api import load
 from flowrl.checks.check import Checked
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 
 
 class Stopwatch(Watcher):
     """Notes how long the evaluator fired."""
 
     def end(self, run: Run) -> None:
-        self.eval_s = run.busy_s()["evaluator"]
+        self.eval_s = next(a.busy_s for a in run.accounts() if a.key == "evaluator")
 
 
 def solve(what: str, seed: int, cap_s: float) -> Report:

@@ -106,7 +106,7 @@ class Guard:
         """The input queues, with what this firing takes in them, to be put back."""
         for queues, rate in self.runner.waits_for:
             for queue in queues:
-                waits = self.runner.spec.cls.fires_on == "all" or len(queue) >= rate
+                waits = not self.runner.spec.fires_on_any or len(queue) >= rate
                 if isinstance(queue, Awaited) and waits:
                     queue.fill(rate)
         return [queue for queues, _ in self.runner.waits_for for queue in queues]

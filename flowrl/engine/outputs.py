@@ -16,9 +16,10 @@ MEND = "give what `describe` declares, or declare what is given"
 class Outputs:
     """The stream outputs of one node instance."""
 
-    def __init__(self, cls: type[Node], context: Context) -> None:
+    def __init__(self, cls: type[Node], context: Context, may_lack: bool = False) -> None:
+        """`may_lack`: it decides in each firing how much it gives, up to its rates."""
         self.context = context
-        self.may_lack = cls.fires_on == "any"
+        self.may_lack = may_lack
         self.single = {n: p.rate == 1 for n, p in cls.ports.items() if isinstance(p, Out)}
 
     def tokens(self, gave: Any, wanted: Sequence[str]) -> list[Sequence[Any]]:

@@ -56,7 +56,7 @@ class Runner:
         self.on_record: Callable[[Runner, Teller, Any], None] = lambda runner, teller, record: None
         self.on_count: Callable[[Runner, Count], None] = lambda runner, count: None
         self.fire: Callable[[], None] = self._fire
-        self._outputs = Outputs(spec.cls, context)
+        self._outputs = Outputs(spec.cls, context, spec.fires_on_any)
         self._last_clock = START
         self.wire({}, {}, [])
 
@@ -107,7 +107,7 @@ class Runner:
 
     def ready(self) -> bool:
         """Whether every input has what a firing takes (asked only where tokens may be dropped)."""
-        enough = all if self.spec.cls.fires_on == "all" else any
+        enough = any if self.spec.fires_on_any else all
         return enough(has(queues, rate) for queues, rate in self.waits_for)
 
     # the firing

@@ -7,8 +7,6 @@ that node's place in the order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import repeat
 
 from flowrl.checks.check import Checked
@@ -19,43 +17,21 @@ from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.hashing import Hasher, Note
 from flowrl.engine.home import Home
 from flowrl.engine.runner import RAISED, Position, Runner
-from flowrl.engine.streams import Push
+from flowrl.engine.steps import (
+    Fire,
+    PacedSteps,
+    Source,
+    Step,
+    Until,
+    as_often_as,
+    firings_until,
+    heard_by,
+    if_ready,
+    while_ready,
+)
 from flowrl.engine.teller import Teller
 from flowrl.engine.wiring import make
 from flowrl.errors import NodeError
-from flowrl.state import START
-
-Fire = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One instance's firings in a part."""
-
-    slot: int  # its node's place in the part's order
-    replica: int
-    fire: Fire
-    times: int
-    who: Runner | Source
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """Where a round is left: after so many firings of an instance."""
-
-    slot: int
-    replica: int
-    firings: int
-
-
-@dataclass(slots=True)
-class Source:
-    """A node that fires elsewhere and paces what fires here: how often it has fired."""
-
-    fired: int = 0
-
-
-PacedSteps = tuple[int, int, list[Step]]  # a paced part's number, its pace, its steps here
 
 
 class Walk:
@@ -175,7 +151,7 @@ class Walk:
         until = self.before_round()
         self.site.at = (self.site.rounds,)
         for step in steps:
-            self._fire(step, _times(step, until))
+            self._fire(step, firings_until(step, until))
         self._step = None
         for versions in self.wired.versions.values():
             versions.end_round()
@@ -200,7 +176,7 @@ class Walk:
                 source = self._sources.setdefault(name, Source())
                 shadow = self._shadow(source, slot, paced)
                 if name in hungry:
-                    shadow = _as_often_as(self.wired.home.firings(name), shadow)
+                    shadow = as_often_as(self.wired.home.firings(name), shadow)
                 steps.append(Step(slot, 0, shadow, times, source))
             for runner in self.wired.runners.get(name, ()):
                 runner.slot = slot
@@ -217,7 +193,7 @@ class Walk:
         if runner.ctx.replica == 0:
             paced = self._paced(name)
             if heard := self.wired.home.told_firings(name):
-                fire = _heard_by(heard, fire)
+                fire = heard_by(heard, fire)
             told = [t for v in self.wired.versions.values() if v.runner is runner for t in v.paced]
             if told:
                 fire = self._telling(runner, fire, told)
@@ -226,8 +202,8 @@ class Walk:
             if runner.learns:
                 fire = self._with_iteration(runner, fire)
         if starves:
-            fire = self._if_ready(runner, fire)
-        return self._while_ready(runner, fire) if often else fire
+            fire = if_ready(runner, fire)
+        return while_ready(runner, fire, self.after_firing) if often else fire
 
     @property
     def first_learner(self) -> str | None:
@@ -296,53 +272,3 @@ class Walk:
             self.after_iteration(learner)
 
         return fire_iteration
-
-    def _if_ready(self, runner: Runner, fire: Fire) -> Fire:
-        """Where tokens may be missing."""
-
-        def fire_if_ready() -> None:
-            if runner.ready():
-                fire()
-
-        return fire_if_ready
-
-    def _while_ready(self, runner: Runner, fire: Fire) -> Fire:
-        """No rate says how often: as long as there are tokens."""
-
-        def fire_while_ready() -> None:
-            while runner.ready():
-                fire()
-                self.after_firing()
-
-        return fire_while_ready
-
-
-def _heard_by(tells: list[Push], fire: Fire) -> Fire:
-    """Those who cannot count its firings are told of each, before what it paces here waits for them."""
-
-    def fire_and_tell() -> None:
-        fire()
-        for tell in tells:
-            tell((True, START))
-
-    return fire_and_tell
-
-
-def _as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:
-    """Whatever has happened elsewhere meanwhile, and nothing is waited for."""
-
-    def fire_for_each() -> None:
-        while happened():
-            fire()
-
-    return fire_for_each
-
-
-def _times(step: Step, until: Until | None) -> int:
-    """How often a step's instance fires in a round that may be left before its end."""
-    if until is None:
-        return step.times
-    who, last = (step.slot, step.replica), (until.slot, until.replica)
-    if who == last:
-        return until.firings
-    return step.times if who < last else 0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from flowrl.context import Metrics, Record
 from flowrl.engine.teller import Teller
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.tools.report import return_text
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.engine.glance import Flow, Glance, Seen
 from flowrl.engine.ways import lane_ends, lane_name, lanes_of
 from flowrl.graph import Graph
+from flowrl.runs.result import finite
 from flowrl.sites.layout import Layout
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def look_at(run: Run) -> Look:
         "env_steps": done.env_steps,
         "train_iters": done.train_iters,
         "episodes": done.episodes,
-        "eval_return": _finite(run.eval_return),
-        "best_return": _finite(run.best_return),
+        "eval_return": finite(run.eval_return),
+        "best_return": finite(run.best_return),
         "sites": [_site(run.layout, name, one) for name, one in seen.items()],
         "nodes": [node for name, one in seen.items() if one for node in _nodes(name, one.glance)],
         "edges": list(_edges(run.graph, run.layout, seen)),
@@ -140,8 +140,3 @@ def _flow(ends: list[Flow]) -> dict[str, Any]:
         held = max(sent - taken, 0)  # the ends were not seen at the same time
         held = held if bound is None else min(held, bound)
     return {"sent": sent, "taken": taken, "bytes": nbytes, "held": held, "bound": bound}
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON knows no nan."""
-    return value if value is not None and math.isfinite(value) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,3 +37,8 @@ class RunResult:
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
         return dataclasses.asdict(self)
+
+
+def finite(value: float | None) -> float | None:
+    """JSON knows no nan."""
+    return value if value is not None and math.isfinite(value) else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import shlex
 import signal
 import threading
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
-from flowrl.context import Keep, Metrics, Record, key_of
+from flowrl.context import Record, key_of
 from flowrl.draw.dot import to_dot
 from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Engine
@@ -30,8 +29,11 @@ from flowrl.runs.control import controlled
 from flowrl.runs.environment import environment, limit_threads
 from flowrl.runs.folder import RunFolder, new_folder
 from flowrl.runs.look import look_at
-from flowrl.runs.result import RunResult, Status
+from flowrl.runs.result import RunResult, Status, finite
+from flowrl.runs.returns import Returns
 from flowrl.runs.signals import signals_to
+from flowrl.runs.timings import timings_of
+from flowrl.runs.watcher import Watcher
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
 from flowrl.source.params import written_params
@@ -44,25 +46,6 @@ if TYPE_CHECKING:
     from flowrl.hosts.joining import Hosts
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
-
-
-class Watcher:
-    """Who looks on while a run goes; the base looks away."""
-
-    def begin(self, run: Run) -> None:
-        """The run begins: its folder is there, its nodes are not made yet."""
-
-    def note(self, run: Run, text: str) -> None:
-        """Something happened to the run itself: a host joined, say."""
-
-    def event(self, run: Run, teller: Teller, record: Record) -> None:
-        """A node told something."""
-
-    def stopping(self, run: Run) -> None:
-        """Somebody asked the run to stop. Called from a signal's handler, so print nothing here."""
-
-    def end(self, run: Run) -> None:
-        """The run has ended, however it did."""
 
 
 class Run:
@@ -89,9 +72,7 @@ class Run:
         self.graph = replace(given, seed=self.seed, limits=self.limits)
         self.checked = replace(checked, graph=self.graph)
         self._placed = placement_named(self.graph, placement)
-        self.layout = layout_of(
-            self.graph, self._placed
-        )  # each place that is a host, as if it were one
+        self.layout = layout_of(self.graph, self._placed)  # as if each host were there
         self.meeting = meeting
         self.hosts: Hosts | None = None
         self._places = host_places(self.graph, self._placed)
@@ -102,9 +83,7 @@ class Run:
         self.folder: RunFolder | None = None
         self.engine: Engine | Coordinator | None = None
         self.begun_s = time.perf_counter()
-        self.eval_return: float | None = None
-        self.best_return: float | None = None
-        self._judge = next(iter(self.graph.role("evaluator")), "")  # whose word the summary tells
+        self._returns = Returns(next(iter(self.graph.role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
         self.stops = False  # somebody asked it to
@@ -124,13 +103,19 @@ class Run:
         return (engine.ended_s or time.perf_counter()) - engine.began_s
 
     @property
+    def eval_return(self) -> float | None:
+        """The return that was evaluated last."""
+        return self._returns.last
+
+    @property
+    def best_return(self) -> float | None:
+        """That of the best checkpoint."""
+        return self._returns.best
+
+    @property
     def done(self) -> Count:
         """What has been done so far."""
         return self.engine.done if self.engine else Count()
-
-    def busy_s(self) -> dict[str, float]:
-        """Seconds that each node has fired for."""
-        return {account.key: account.busy_s for account in self.accounts()}
 
     def accounts(self) -> list[Account]:
         """Where the time of each instance went."""
@@ -138,15 +123,8 @@ class Run:
 
     def timings(self) -> dict[str, Any]:
         """Where time went so far, as data."""
-        accounts = self.accounts()
-        return {
-            "wall_s": round(self.wall_s, 6),
-            "busy_s": {a.key: round(a.busy_s, 6) for a in accounts},
-            "waiting_s": {a.key: _rounded(a.waiting_s) for a in accounts if a.waiting_s},
-            "blocked_s": {a.key: _rounded(a.blocked_s) for a in accounts if a.blocked_s},
-            "idle_s": _rounded(self.engine.idle_s() if self.engine else {}),
-            "site": {a.key: a.site for a in accounts},
-        }
+        idle_s = self.engine.idle_s() if self.engine else {}
+        return timings_of(self.accounts(), idle_s, self.wall_s)
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
@@ -194,12 +172,7 @@ class Run:
     def record(self, teller: Teller, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        if teller.role == "evaluator" and teller.key != self._judge:
-            record = _of_another_judge(record, teller.key)
-        elif isinstance(record, Metrics) and teller.role == "evaluator":
-            self.eval_return = record.values.get("return_mean", self.eval_return)
-        elif isinstance(record, Keep) and record.name == "best":
-            self.best_return = record.info.get("eval_return", self.best_return)
+        record = self._returns.heard(teller, record)
         self.folder.record(teller, record)
         self.folder.timings(self.wall_s, self.timings)
         self.watcher.event(self, teller, record)
@@ -216,8 +189,8 @@ class Run:
             env_steps=done.env_steps,
             train_iters=done.train_iters,
             episodes=done.episodes,
-            eval_return=_finite(self.eval_return),
-            best_return=_finite(self.best_return),
+            eval_return=finite(self.eval_return),
+            best_return=finite(self.best_return),
             wall_s=round(wall_s, 3),
             env_steps_per_s=round(done.env_steps / wall_s, 1),
             bottleneck=bottleneck_sentence(self.accounts(), self.firing_s),
@@ -333,19 +306,3 @@ class Run:
         self.stops = True
         self.engine.stop("interrupt", name)
         self.watcher.stopping(self)
-
-
-def _of_another_judge(record: Record, key: str) -> Record:
-    """What several evaluators think best is not compared: each keeps a checkpoint of its own."""
-    if not isinstance(record, Keep):
-        return record
-    return replace(record, name=f"{record.name}-{key.replace('/', '__')}")
-
-
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {key: round(s, 6) for key, s in seconds.items()}
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON knows no nan."""
-    return value if value is not None and math.isfinite(value) else None

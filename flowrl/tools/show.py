@@ -105,8 +105,9 @@ def _described(kind: str, name: str, cls: type[Any]) -> str:
     if own and _first_line(own) != line:
         blocks[0] += [f"  {text.strip()}".rstrip() for text in own.splitlines()]
     blocks[0].append(f"  {cls.__module__}:{cls.__qualname__}")
-    if issubclass(cls, Node) and cls.fires_on == "any":
-        blocks[0].append("  fires on any input; what it gives is at most the rates below")
+    if issubclass(cls, Node) and cls.fires_on != "all":
+        where = "" if cls.fires_on == "any" else f"with `{cls.fires_on}` it "
+        blocks[0].append(f"  {where}fires on any input; what it gives is at most the rates below")
     if issubclass(cls, Node):
         blocks += _ports(cls.ports)
     params = list(_table(_params(cls.Config))) if cls.Config.model_fields else ["  none"]

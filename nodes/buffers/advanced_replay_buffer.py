@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
 from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
-from flowrl.nodes.buffers.feedback import no_priorities, sound_priorities
+from flowrl.nodes.buffers.feedback import (
+    Outstanding,
+    Tokens,
+    no_priorities,
+    sound_priorities,
+    taken,
+)
+from flowrl.nodes.buffers.firing import fired
+from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
+from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.policies.schedule import linear
-from flowrl.ports import In, Out
+from flowrl.ports import AUTO, In, Out
 
 DRAWN_BYTES = 10  # of a place: its weight, and its part of the sums above
 BOOKKEEPING: Schema = {
@@ -37,26 +44,23 @@ class AdvancedReplayBuffer(Node):
     """Prioritised experience replay (Schaul et al. 2016).
 
     A round's batches are drawn together, from the priorities that came back for the round before.
+    Free-running it fires as soon as rows or priorities come, and keeps a band by waiting.
     """
 
+    fires_on = "samples_per_insert"
     data = In("samples")
     demos = In("samples", optional=True, about="kept for ever, beside the agent's rows")
     priorities = In(
         "priorities",
-        rate="updates_per_push",
+        rate=AUTO,
         optional=True,
         initial=no_priorities,
         about="of the batches of the round before, in their order",
     )
     batches = Out("samples", rate="updates_per_push")
 
-    class Config(BaseConfig):
-        size: int = param(20_000, "rows that are kept; newer ones replace the oldest", ge=1)
-        size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
-        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
-        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+    class Config(Pacing):
         batch_size: int = param(64, "rows in each batch", ge=1)
-        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
         alpha: float = param(0.6, "how much priorities count; 0: draws are uniform", ge=0, le=10)
         beta: float = param(0.4, "how much `weight` corrects for that in the beginning", ge=0, le=1)
@@ -67,7 +71,6 @@ class AdvancedReplayBuffer(Node):
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
         replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
-        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -88,6 +91,7 @@ class AdvancedReplayBuffer(Node):
             needs={port: need for port, need in needs.items() if port in known.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=size * (bytes_of_row + DRAWN_BYTES),
+            nondeterministic=sound_pace(config, known),
         )
 
     def setup(self) -> None:
@@ -100,27 +104,16 @@ class AdvancedReplayBuffer(Node):
         )
         self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
-        self._awaits = "priorities" in self.ctx.inputs
-        self._drawn: deque[Array] = deque()  # numbers of the rows, a batch each
+        self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
-        self._pushes = self._pushed = self._sampled = self._late = 0
+        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
-    def fire(
-        self, data: Batch, demos: Batch | None, priorities: list[Batch] | Batch | None
-    ) -> list[Batch]:
-        """Take the priorities of the round before, keep what came, draw this round's batches."""
-        for token in [priorities] if isinstance(priorities, Batch) else priorities or ():
-            if len(token):
-                self.update(token["priority"])
-        self.push(data)
+    def fire(self, data: Batch | None, demos: Batch | None, priorities: Tokens) -> list[Batch]:
+        """Take the priorities that came, keep the rows that came, draw the batches that are due."""
+        learned = taken(priorities, self.update)
         if demos is not None:
             self.push_demos(demos)
-        if not self.ctx.wants("batches"):
-            return []
-        batches = self._batches(self.config.updates_per_push, self.config.batch_size)
-        if self._pushes % self.config.log_every_pushes == 0:
-            self.ctx.metrics(self._metrics())
-        return batches
+        return fired(self, data, learned)
 
     @property
     def count(self) -> int:
@@ -131,8 +124,8 @@ class AdvancedReplayBuffer(Node):
         """Keep these rows, with the highest priority so far: each is seen soon."""
         now = self.ctx.clock.total
         self._rows.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
-        self._pushes += 1
-        self._pushed += len(data)
+        self.tally.pushes += 1
+        self.tally.pushed += len(data)
 
     def push_demos(self, demos: Batch) -> None:
         """Keep these demonstrations for ever."""
@@ -140,16 +133,14 @@ class AdvancedReplayBuffer(Node):
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
-        return self._batches(1, batch_size or self.config.batch_size)[0]
+        return self.draw(1, batch_size or self.config.batch_size)[0]
 
     def update(self, priorities: Array, row_id: Array | None = None) -> None:
         """Priorities of the oldest batch that has none yet, or of the rows with these numbers.
 
         Rows that have left meanwhile are counted (`late_rows`), demonstrations are passed over.
         """
-        if row_id is None and not self._drawn:
-            raise ValueError(f"{self.ctx.key}: priorities came of a batch that was never drawn")
-        numbers = self._drawn.popleft() if row_id is None else row_id
+        numbers = self._outstanding.oldest() if row_id is None else row_id
         priorities = sound_priorities(self.ctx.key, priorities, numbers.shape)
         if len(numbers) and numbers.max() >= self._rows.ring.written:
             raise ValueError(f"{self.ctx.key}: there never was a row {numbers.max()}")
@@ -157,7 +148,7 @@ class AdvancedReplayBuffer(Node):
         if self._demos.expected:
             known = numbers >= 0
             numbers, priorities = numbers[known], priorities[known]
-        self._late += self._rows.update(numbers, priorities)
+        self.tally.late += self._rows.update(numbers, priorities)
 
     def rows(self) -> Batch:
         """All of the agent's rows that are held, the oldest first: a data set."""
@@ -167,7 +158,8 @@ class AdvancedReplayBuffer(Node):
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
 
-    def _batches(self, batches: int, batch_size: int) -> list[Batch]:
+    def draw(self, batches: int, batch_size: int) -> list[Batch]:
+        """So many batches, in one gather."""
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
             self._rows.remove_older(oldest)
@@ -179,10 +171,10 @@ class AdvancedReplayBuffer(Node):
         if demo_rows:
             fill = dict.fromkeys(BOOKKEEPING, 0) | {"weight": 1, "row_id": -1}
             columns = self._demos.join(columns, batches, demo_rows, self._draw, **fill)
-        self._await(columns["row_id"].reshape(batches, -1))
+        self._outstanding.add(columns["row_id"].reshape(batches, -1))
         if not self.config.bookkeeping:
             del columns["row_id"]
-        self._sampled += batches * batch_size
+        self.tally.sampled += batches * batch_size
         return cut(columns, batches, batch_size)
 
     def _drawn_columns(self, batches: int, rows: int) -> dict[str, Array]:
@@ -215,29 +207,20 @@ class AdvancedReplayBuffer(Node):
             "pushed_steps": notes["env_steps"][places],
         }
 
-    def _await(self, numbers: Array) -> None:
-        """Remember whose priorities come next; without an edge for them, of the newest draw."""
-        if not self._awaits:
-            self._drawn.clear()
-        self._drawn.extend(numbers)
-
-    def _metrics(self) -> dict[str, float]:
-        notes = self._rows.ring.notes
+    def metrics(self) -> dict[str, float]:
+        """What went through, and what is known of the rows that were drawn last."""
+        notes, last = self._rows.ring.notes, self._last
         now = self.ctx.clock.total.train_iters
-        of_drawn = {
-            "use": notes["use"][self._last],
-            "priority": notes["priority"][self._last],
-            "age_iters": now - notes["train_iters"][self._last],
+        drawn = {
+            "use": notes["use"][last],
+            "priority": notes["priority"][last],
+            "age_iters": now - notes["train_iters"][last],
         }
         return {
-            "rows": self.count,
-            "pushed_rows": self._pushed,
-            "sampled_rows": self._sampled,
-            "removed_rows": self._rows.removed,
-            "late_rows": self._late,
-            **{f"{name}_mean": float(drawn.mean()) for name, drawn in of_drawn.items()},
-            **{f"{name}_min": float(drawn.min()) for name, drawn in of_drawn.items()},
-            **{f"{name}_max": float(drawn.max()) for name, drawn in of_drawn.items()},
+            **self.tally.metrics("rows", self.count),
+            "expired_rows": self._rows.removed,
+            "late_rows": self.tally.late,
+            **spread(drawn),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,9 +228,10 @@ class AdvancedReplayBuffer(Node):
         return {
             "rows": self._rows.state_dict(),
             "demos": self._demos.state_dict(),
-            "drawn": list(self._drawn),
+            "drawn": self._outstanding.state(),
             "last": self._last,
-            "counters": (self._pushes, self._pushed, self._sampled, self._late),
+            "tally": self.tally.state(),
+            "pace": self.pace.state(),
             "rng": self._draw.rng.bit_generator.state,
         }
 
@@ -255,7 +239,8 @@ class AdvancedReplayBuffer(Node):
         """Go on from there."""
         self._rows.load_state_dict(state["rows"])
         self._demos.load_state_dict(state["demos"])
-        self._drawn = deque(state["drawn"])
+        self._outstanding.load(state["drawn"])
         self._last = state["last"]
-        self._pushes, self._pushed, self._sampled, self._late = state["counters"]
+        self.tally = Tally(*state["tally"])
+        self.pace.load(state["pace"])
         self._draw.rng.bit_generator.state = state["rng"]

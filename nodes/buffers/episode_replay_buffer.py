@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Batch, Column
-from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, too_few
+from flowrl.nodes.buffers.firing import fired
+from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.settings import Storing
+from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import segments
 from flowrl.ports import In, Out
 
@@ -27,18 +29,12 @@ class EpisodeReplayBuffer(Node):
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
 
-    class Config(BaseConfig):
-        size: int = param(20_000, "rows that are kept, over all episodes", ge=1)
-        size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
-        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
-        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+    class Config(Storing):
         batch_size: int = param(8, "episodes in each batch", ge=1)
         part_steps: int | None = param(
             None, "of each episode so many rows that follow each other; default: all", ge=1
         )
-        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         replace: bool = param(True, "a batch may hold an episode twice")
-        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -59,17 +55,11 @@ class EpisodeReplayBuffer(Node):
         self._firsts = np.empty(0, np.int64)  # numbers of first rows, in order
         self._lengths = np.empty(0, np.int64)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
-        self._pushes = self._pushed = self._sampled = 0
+        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch) -> list[Batch]:
         """Keep what came, then draw this round's batches."""
-        self.push(data)
-        if not self.ctx.wants("batches"):
-            return []
-        batches = [self.sample() for _ in range(self.config.updates_per_push)]
-        if self._pushes % self.config.log_every_pushes == 0:
-            self.ctx.metrics(self._metrics())
-        return batches
+        return fired(self, data)
 
     @property
     def count(self) -> int:
@@ -85,8 +75,8 @@ class EpisodeReplayBuffer(Node):
         self._lengths = np.append(self._lengths, ends - begins)
         held = int(np.searchsorted(self._firsts, self._rows.written - self._rows.rows))
         self._firsts, self._lengths = self._firsts[held:], self._lengths[held:]
-        self._pushes += 1
-        self._pushed += len(begins)
+        self.tally.pushes += 1
+        self.tally.pushed += len(begins)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """So many episodes, or parts of them, one after another; `episode` counts them from 0."""
@@ -100,8 +90,12 @@ class EpisodeReplayBuffer(Node):
         numbers = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths), lengths)
         columns = self._rows.take(self._rows.places_of(numbers))
         columns["last"][ends - 1] = True
-        self._sampled += count
+        self.tally.sampled += count
         return Batch({**columns, "episode": episode})
+
+    def draw(self, batches: int, batch_size: int) -> list[Batch]:
+        """So many batches."""
+        return [self.sample(batch_size) for _ in range(batches)]
 
     def clear(self) -> None:
         """Forget all episodes."""
@@ -131,13 +125,10 @@ class EpisodeReplayBuffer(Node):
             )
         return begins, ends
 
-    def _metrics(self) -> dict[str, float]:
-        return {
-            "episodes_held": self.count,
-            "pushed_episodes": self._pushed,
-            "sampled_episodes": self._sampled,
-            "length_mean": float(self._lengths.mean()),
-        }
+    def metrics(self) -> dict[str, float]:
+        """What went through, and how long the episodes are that are held."""
+        counts = self.tally.metrics("episodes", self.count)
+        return {**counts, **spread({"length": self._lengths})}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on."""
@@ -145,7 +136,7 @@ class EpisodeReplayBuffer(Node):
             "rows": self._rows.state_dict(),
             "firsts": self._firsts.copy(),
             "lengths": self._lengths.copy(),
-            "counters": (self._pushes, self._pushed, self._sampled),
+            "tally": self.tally.state(),
             "rng": self._draw.rng.bit_generator.state,
         }
 
@@ -153,5 +144,5 @@ class EpisodeReplayBuffer(Node):
         """Go on from there."""
         self._rows.load_state_dict(state["rows"])
         self._firsts, self._lengths = np.array(state["firsts"]), np.array(state["lengths"])
-        self._pushes, self._pushed, self._sampled = state["counters"]
+        self.tally = Tally(*state["tally"])
         self._draw.rng.bit_generator.state = state["rng"]

@@ -1,15 +1,62 @@
-"""Priorities that come back from a learner."""
+"""Priorities that come back from a learner, and the batches that they are of."""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from flowrl.batch import Array, Batch
 
+Tokens = Sequence[Batch] | Batch | None  # by hand: one, or none
+
 
 def no_priorities() -> Batch:
     """The initial token: in the first round nothing was learned from yet."""
     return Batch({"priority": np.empty(0, np.float32)})
+
+
+def taken(tokens: Tokens, update: Callable[[Array], None]) -> Sequence[Batch]:
+    """Update by the priorities of each token that has some; gives the tokens."""
+    given = [tokens] if isinstance(tokens, Batch) else tokens or ()
+    for token in given:
+        if len(token):
+            update(token["priority"])
+    return given
+
+
+class Outstanding:
+    """What was drawn and has no priorities yet, in order."""
+
+    def __init__(self, whose: str, awaited: bool) -> None:
+        """Where nobody awaits priorities (by hand), only the newest draw is remembered."""
+        self._whose, self._awaited = whose, awaited
+        self._drawn: deque[Any] = deque()  # for each batch
+
+    def __len__(self) -> int:
+        return len(self._drawn)
+
+    def add(self, batches: Iterable[Any]) -> None:
+        """These batches were drawn together."""
+        if not self._awaited:
+            self._drawn.clear()
+        self._drawn.extend(batches)
+
+    def oldest(self) -> Any:
+        """The batch whose priorities come now."""
+        if not self._drawn:
+            raise ValueError(f"{self._whose}: priorities came of a batch that was never drawn")
+        return self._drawn.popleft()
+
+    def state(self) -> list[Any]:
+        """All, the oldest first."""
+        return list(self._drawn)
+
+    def load(self, state: Sequence[Any]) -> None:
+        """These instead."""
+        self._drawn = deque(state)
 
 
 def sound_priorities(whose: str, priorities: Array, shape: tuple[int, ...]) -> Array:

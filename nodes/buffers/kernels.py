@@ -17,7 +17,7 @@ FILL = "void(float64[::1], int64[::1], int64, int64, float64)"
 FIND = "void(float64[::1], int64[::1], float64[::1], int64[::1])"
 
 
-@numba.njit([SET], cache=True)  # type: ignore[untyped-decorator]
+@numba.njit([SET], cache=True)
 def set_weights(nodes: Array, starts: Array, places: Array, weights: Array) -> None:
     """Weights to places, and the sums above them."""
     for i in range(len(places)):
@@ -39,7 +39,7 @@ def set_weights(nodes: Array, starts: Array, places: Array, weights: Array) -> N
             nodes[above + parent] = total
 
 
-@numba.njit([FILL], cache=True)  # type: ignore[untyped-decorator]
+@numba.njit([FILL], cache=True)
 def fill_weights(nodes: Array, starts: Array, start: int, stop: int, weight: float) -> None:
     """One weight to neighbouring places, and the sums above them."""
     for place in range(start, stop):
@@ -56,7 +56,7 @@ def fill_weights(nodes: Array, starts: Array, start: int, stop: int, weight: flo
             nodes[above + parent] = total
 
 
-@numba.njit([FIND], cache=True)  # type: ignore[untyped-decorator]
+@numba.njit([FIND], cache=True)
 def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> None:
     """From the root down: the child in which a mass falls; `masses` is used up.
 

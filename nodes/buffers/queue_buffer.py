@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Batch, row_bytes
-from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.described import table_schema
+from flowrl.nodes.buffers.firing import fired
+from flowrl.nodes.buffers.pace import pace_of
+from flowrl.nodes.buffers.settings import Giving
+from flowrl.nodes.buffers.tally import Tally
 from flowrl.ports import In, Out
 
 
@@ -21,12 +24,10 @@ class QueueBuffer(Node):
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
 
-    class Config(BaseConfig):
+    class Config(Giving):
         size: int = param(20_000, "rows that may wait; more stop the run", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
-        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         max_use: int = param(1, "how often each row is given", ge=1)
-        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -47,18 +48,11 @@ class QueueBuffer(Node):
         self._waiting: list[Batch] = []
         self._current: Batch | None = None
         self._given = 0
-        self._pushes = self._pushed = self._sampled = 0
+        self.tally, self.pace = Tally(), pace_of(self.config, self.ctx)
 
     def fire(self, data: Batch) -> list[Batch]:
         """Put these behind the others, and give the oldest."""
-        self.push(data)
-        if not self.ctx.wants("batches"):
-            return []
-        batches = [self.sample() for _ in range(self.config.updates_per_push)]
-        if self._pushes % self.config.log_every_pushes == 0:
-            counts = {"pushed_rows": self._pushed, "sampled_rows": self._sampled}
-            self.ctx.metrics({"rows": self.count, **counts})
-        return batches
+        return fired(self, data)
 
     @property
     def count(self) -> int:
@@ -74,8 +68,8 @@ class QueueBuffer(Node):
             )
         if len(data):
             self._waiting.append(data)
-        self._pushes += 1
-        self._pushed += len(data)
+        self.tally.pushes += 1
+        self.tally.pushed += len(data)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """The next batch; each is given `max_use` times, then its rows have left."""
@@ -83,10 +77,18 @@ class QueueBuffer(Node):
             self._current = self._take(batch_size or self.config.batch_size)
         batch = self._current
         self._given += 1
-        self._sampled += len(batch)
+        self.tally.sampled += len(batch)
         if self._given == self.config.max_use:
             self._current, self._given = None, 0
         return batch
+
+    def draw(self, batches: int, batch_size: int) -> list[Batch]:
+        """So many batches."""
+        return [self.sample(batch_size) for _ in range(batches)]
+
+    def metrics(self) -> dict[str, float]:
+        """What went through."""
+        return self.tally.metrics("rows", self.count)
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -113,7 +115,8 @@ class QueueBuffer(Node):
         return {
             "waiting": None if waiting is None else dict(waiting.columns),
             "current": None if self._current is None else dict(self._current.columns),
-            "counters": (self._given, self._pushes, self._pushed, self._sampled),
+            "given": self._given,
+            "tally": self.tally.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -126,4 +129,5 @@ class QueueBuffer(Node):
         }
         self._waiting = [] if copied["waiting"] is None else [copied["waiting"]]
         self._current = copied["current"]
-        self._given, self._pushes, self._pushed, self._sampled = state["counters"]
+        self._given = int(state["given"])
+        self.tally = Tally(*state["tally"])

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
-from flowrl.nodes.buffers.feedback import no_priorities, sound_priorities
+from flowrl.nodes.buffers.feedback import (
+    Outstanding,
+    Tokens,
+    no_priorities,
+    sound_priorities,
+    taken,
+)
+from flowrl.nodes.buffers.firing import fired
+from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
+from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import of_sequences, windows, within
 from flowrl.nodes.policies.schedule import linear
-from flowrl.ports import In, Out
+from flowrl.ports import AUTO, In, Out
 
 SEQUENCE_BYTES = 16 + 10 + NOTED_BYTES  # of a sequence: where it is, its weight, its notes
 
@@ -32,21 +39,18 @@ class SequenceReplayBuffer(Node):
     None crosses an episode's end, nor the end of what was given together.
     """
 
+    fires_on = "samples_per_insert"
     data = In("samples")
     priorities = In(
         "priorities",
-        rate="updates_per_push",
+        rate=AUTO,
         optional=True,
         initial=no_priorities,
         about="of the batches of the round before, in their order",
     )
     batches = Out("samples", rate="updates_per_push")
 
-    class Config(BaseConfig):
-        size: int = param(20_000, "steps that are kept; newer ones replace the oldest", ge=1)
-        size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
-        store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
-        frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+    class Config(Pacing):
         batch_size: int = param(32, "sequences in each batch", ge=1)
         unroll_steps: int = param(20, "steps of a sequence, those of the burn-in among them", ge=1)
         burn_in_steps: int = param(0, "its first steps, which only warm a memory up", ge=0)
@@ -54,14 +58,12 @@ class SequenceReplayBuffer(Node):
             None, "from one sequence's begin to the next; default: what is learned from once", ge=1
         )
         memory_columns: list[str] = param([], "columns that are given of the first step only")
-        updates_per_push: int = param(1, "batches for each token that comes in", ge=1)
         alpha: float = param(0.9, "how much priorities count; 0: draws are uniform", ge=0, le=10)
         beta: float = param(0.6, "how much `weight` corrects for that in the beginning", ge=0, le=1)
         beta_iters: int = param(100_000, "train iterations until it corrects for all of it", ge=1)
         eta: float = param(0.9, "of steps' priorities: eta max + (1 - eta) mean", ge=0, le=1)
         priority_least: float = param(1e-5, "is added to each priority: all are drawn", gt=0)
         replace: bool = param(True, "a batch may hold a sequence twice (faster, and stratified)")
-        log_every_pushes: int = param(100, "tokens from one line of metrics to the next", ge=1)
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -82,6 +84,7 @@ class SequenceReplayBuffer(Node):
             rows={"batches": config.batch_size},
             needs=needs,
             memory_bytes=size * (stored_bytes(config, schema) + SEQUENCE_BYTES),
+            nondeterministic=sound_pace(config, known),
         )
 
     def setup(self) -> None:
@@ -90,23 +93,14 @@ class SequenceReplayBuffer(Node):
         self._steps = Ring(c.size, c.size_bytes, once=once_for(c, self.ctx.inputs.get("data")))
         self._sequences: PrioritisedRows | None = None  # as many as steps, known at the first push
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
-        self._awaits = "priorities" in self.ctx.inputs
-        self._drawn: deque[tuple[Array, Array]] = deque()  # numbers and real steps, a batch each
+        self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
+        self._last = np.empty(0, np.int64)  # places of the newest draw
         self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
-        self._pushes = self._pushed = self._sampled = self._late = 0
+        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
-    def fire(self, data: Batch, priorities: list[Batch] | Batch | None) -> list[Batch]:
-        """Take the priorities of the round before, keep what came, draw this round's batches."""
-        for token in [priorities] if isinstance(priorities, Batch) else priorities or ():
-            if len(token):
-                self.update(token["priority"])
-        self.push(data)
-        if not self.ctx.wants("batches"):
-            return []
-        batches = self._batches(self.config.updates_per_push, self.config.batch_size)
-        if self._pushes % self.config.log_every_pushes == 0:
-            self.ctx.metrics(self._metrics())
-        return batches
+    def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
+        """Take the priorities that came, keep the steps that came, draw the batches that are due."""
+        return fired(self, data, taken(priorities, self.update))
 
     @property
     def count(self) -> int:
@@ -125,25 +119,23 @@ class SequenceReplayBuffer(Node):
         places = {"first": firsts[new] + first, "length": lengths[new]}
         held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
         held.remove_below(held.ring.columns["first"], oldest)
-        self._pushes += 1
-        self._pushed += len(firsts)
+        self.tally.pushes += 1
+        self.tally.pushed += len(firsts)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
-        return self._batches(1, batch_size or self.config.batch_size)[0]
+        return self.draw(1, batch_size or self.config.batch_size)[0]
 
     def update(self, priorities: Array) -> None:
         """Priorities of the oldest batch that has none yet: of sequences (W,), or of steps (W, T)."""
-        if not self._drawn:
-            raise ValueError(f"{self.ctx.key}: priorities came of a batch that was never drawn")
-        numbers, valid = self._drawn.popleft()
+        numbers, valid = self._outstanding.oldest()
         given = np.asarray(priorities, np.float64)
         of_steps = given.ndim == 2
         checked = sound_priorities(self.ctx.key, given, valid.shape if of_steps else numbers.shape)
         if of_steps:
             learned = valid & (np.arange(valid.shape[1]) >= self.config.burn_in_steps)
             checked = of_sequences(checked, learned, self.config.eta)
-        self._late += self._held().update(numbers, checked + self.config.priority_least)
+        self.tally.late += self._held().update(numbers, checked + self.config.priority_least)
 
     def clear(self) -> None:
         """Forget all steps."""
@@ -157,7 +149,9 @@ class SequenceReplayBuffer(Node):
             self._sequences = PrioritisedRows(ring, "proportional", self.config.alpha)
         return self._sequences
 
-    def _batches(self, batches: int, rows: int) -> list[Batch]:
+    def draw(self, batches: int, batch_size: int) -> list[Batch]:
+        """So many batches of sequences, in one gather."""
+        rows = batch_size
         if self.count < self._draw.least(rows):
             raise too_few(self.ctx.key, rows, self.count, "sequences")
         held, rng = self._held(), self._draw.rng
@@ -172,8 +166,12 @@ class SequenceReplayBuffer(Node):
         found = held.ring.take(places)
         columns, valid = self._unrolled(found["first"], found["length"])
         held.use(places, None)
-        self._await(held.ring.numbers_of(places), valid, batches)
-        self._sampled += batches * rows
+        numbers = held.ring.numbers_of(places)
+        self._outstanding.add(
+            [*zip(np.split(numbers, batches), np.split(valid, batches), strict=True)]
+        )
+        self._last = places
+        self.tally.sampled += batches * rows
         return cut({**columns, "valid": valid, "weight": weight}, batches, rows)
 
     def _unrolled(self, firsts: Array, lengths: Array) -> tuple[dict[str, Array], Array]:
@@ -188,20 +186,16 @@ class SequenceReplayBuffer(Node):
         columns["last"] |= ~valid
         return columns, valid
 
-    def _await(self, numbers: Array, valid: Array, batches: int) -> None:
-        """Remember whose priorities come next; without an edge for them, of the newest draw."""
-        if not self._awaits:
-            self._drawn.clear()
-        parts = zip(np.split(numbers, batches), np.split(valid, batches), strict=True)
-        self._drawn.extend((a, b) for a, b in parts)
-
-    def _metrics(self) -> dict[str, float]:
-        return {
-            "sequences": self.count,
-            "pushed_sequences": self._pushed,
-            "sampled_sequences": self._sampled,
-            "late_sequences": self._late,
+    def metrics(self) -> dict[str, float]:
+        """What went through, and what is known of the sequences that were drawn last."""
+        notes, last = self._held().ring.notes, self._last
+        drawn = {
+            "use": notes["use"][last],
+            "priority": notes["priority"][last],
+            "age_iters": self.ctx.clock.total.train_iters - notes["train_iters"][last],
         }
+        counts = self.tally.metrics("sequences", self.count)
+        return {**counts, "late_sequences": self.tally.late, **spread(drawn)}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on."""
@@ -209,8 +203,10 @@ class SequenceReplayBuffer(Node):
         return {
             "steps": self._steps.state_dict(),
             "sequences": None if held is None else held.state_dict(),
-            "drawn": [list(pair) for pair in self._drawn],
-            "counters": (self._pushes, self._pushed, self._sampled, self._late),
+            "drawn": [list(pair) for pair in self._outstanding.state()],
+            "last": self._last,
+            "tally": self.tally.state(),
+            "pace": self.pace.state(),
             "rng": self._draw.rng.bit_generator.state,
         }
 
@@ -220,8 +216,10 @@ class SequenceReplayBuffer(Node):
         self._sequences = None
         if state["sequences"] is not None:
             self._held().load_state_dict(state["sequences"])
-        self._drawn = deque((numbers, valid) for numbers, valid in state["drawn"])
-        self._pushes, self._pushed, self._sampled, self._late = state["counters"]
+        self._outstanding.load(state["drawn"])
+        self._last = np.array(state["last"])
+        self.tally = Tally(*state["tally"])
+        self.pace.load(state["pace"])
         self._draw.rng.bit_generator.state = state["rng"]
 
 

@@ -91,7 +91,7 @@ class Acting:
         if self.obs is None:
             self.begin()
         seen: Any = self.obs
-        return seen if ids is None else seen[ids]  # type: ignore[no-any-return]
+        return seen if ids is None else seen[ids]
 
     def _own_obs(self) -> Array:
         """The observations, to be written env by env: others may hold what a manager gave."""

@@ -88,7 +88,7 @@ class Collector(Node):
                 f"{type(self._policy).__name__} have; let a policy act that does"
             )
 
-    def reconfigure(self, policy: Any) -> None:
+    def reconfigure(self, policy: Any) -> None:  # type: ignore[override]  # by name alone
         """A warm-up phase lets another policy act."""
         self.reset_policy(policy)
 

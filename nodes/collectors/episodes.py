@@ -91,8 +91,8 @@ def in_order(steps: Sequence[Taken], envs: int) -> dict[str, Array]:
 def _whole(steps: Mapping[str, Array], void: Array) -> Array:
     """Which steps are of episodes that did not fail."""
     ends = steps["terminated"] | steps["truncated"] | void
-    episode = np.cumsum(ends) - ends
-    return ~void[ends][episode]  # type: ignore[no-any-return]
+    episode: Array = np.cumsum(ends) - ends
+    return ~void[ends][episode]
 
 
 def episode_rows(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:

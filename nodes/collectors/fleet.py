@@ -11,13 +11,13 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.envs.spec import EnvSpec
-from flowrl.nodes.envs.steps import Steps
+from flowrl.nodes.envs.steps import COLUMNS, Steps
 
 
 def joined(specs: Any) -> EnvSpec:
     """What is known of the envs of one manager, or of several together."""
     if not isinstance(specs, Sequence):
-        return specs  # type: ignore[no-any-return]
+        return specs
     first: EnvSpec = specs[0]
     for spec in specs[1:]:
         if (spec.obs, spec.action) != (first.obs, first.action):
@@ -110,8 +110,8 @@ class Fleet:
 def _reordered(parts: Sequence[Steps], places: Array) -> Steps:
     """Steps of several managers as one; `places` says where each row belongs."""
     order = np.argsort(places)
-    columns = [np.concatenate([part[k] for part in parts])[order] for k in range(5)]
+    columns = {n: np.concatenate([getattr(part, n) for part in parts])[order] for n in COLUMNS}
     episodes = [episode for part in parts for episode in part.episodes]
     before = np.cumsum([0, *(len(part.reward) for part in parts)])
     broken = [int(places[before[n] + k]) for n, part in enumerate(parts) for k in part.broken]
-    return Steps(*columns, episodes, sorted(broken))
+    return Steps(**columns, episodes=episodes, broken=sorted(broken))

@@ -116,6 +116,7 @@ class SampleCollector(Collector):
                 acting.send(idle)
             taken = acting.receive(least=min(self.config.least, int(acting.under_way.sum())))
             yield taken
+            assert taken.ids is not None  # only what steps all envs together leaves them out
             idle = taken.ids
 
     def state_dict(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,8 @@ def write(path: Path, table: Batch, about: About = NOTHING) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
-            np.savez(file, **table.columns, **{NAME: about.array()})
+            arrays: dict[str, Any] = {**table.columns, NAME: about.array()}
+            np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)

@@ -165,11 +165,12 @@ class EnvManager(Node):
         self._by_hand = self._by_hand.copy()  # whoever was given the old one may still hold it
         self._by_hand[ids] = steps.obs
         ended = {episode.env_id: episode for episode in steps.episodes}
-        rows = list(zip(steps.next_obs, *(a.tolist() for a in steps[1:4]), strict=True))
+        flags = (steps.reward.tolist(), steps.terminated.tolist(), steps.truncated.tolist())
+        rows = zip(ids.tolist(), steps.next_obs, *flags, strict=True)
         broken = set(steps.broken)
         return {
-            i: Timestep(*row, ended.get(i), k in broken)
-            for k, (i, row) in enumerate(zip(ids.tolist(), rows, strict=True))
+            i: Timestep(obs, reward, final, cut, ended.get(i), k in broken)
+            for k, (i, obs, reward, final, cut) in enumerate(rows)
         }
 
     @property

@@ -16,7 +16,7 @@ from flowrl.nodes.models.features import ACTION_MASK
 SEEN = "observation"  # PettingZoo's name for what is seen beside a mask
 
 
-class Joint(gymnasium.Env):  # type: ignore[type-arg]
+class Joint(gymnasium.Env):
     """An episode ends when nobody plays any more: truncated, if anybody's last step was."""
 
     def __init__(self, env: Any, mean: bool) -> None:
@@ -70,7 +70,8 @@ class Joint(gymnasium.Env):  # type: ignore[type-arg]
         space = self.observation_space
         assert isinstance(space, Dict)
         alive = np.array([agent in self._env.agents for agent in self._agents], np.int8)
-        rows = np.zeros(space["agents"].shape, space["agents"].dtype)
+        each: Any = space["agents"]
+        rows = np.zeros(each.shape, each.dtype)
         masks = np.ones((len(rows), int(self._act.n)), np.int8) if self._masks else None
         for row, agent in enumerate(self._agents):
             if agent in seen:
@@ -78,7 +79,7 @@ class Joint(gymnasium.Env):  # type: ignore[type-arg]
                 rows[row] = one[SEEN] if self._masks else one
                 if masks is not None and alive[row]:
                     masks[row] = one[ACTION_MASK]
-        found = {"agents": rows, "alive": alive}
+        found: dict[str, Array] = {"agents": rows, "alive": alive}
         return found if masks is None else {**found, ACTION_MASK: masks.reshape(-1)}
 
 

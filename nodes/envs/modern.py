@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from flowrl.nodes.envs.entry import package
 
 
-class Modern(gymnasium.Env):  # type: ignore[type-arg]
+class Modern(gymnasium.Env):
     """An old env behind the interface of gymnasium."""
 
     def __init__(self, env: Any, max_episode_steps: int | None = None) -> None:
@@ -66,7 +67,8 @@ def modern_space(space: Any) -> Any:
     kind = next((c.__name__ for c in type(space).__mro__ if c.__name__ in _SPACES), "")
     if isinstance(space, spaces.Space) or not kind:
         return space
-    return _SPACES[kind](space)
+    converted: Callable[[Any], spaces.Space[Any]] = _SPACES[kind]
+    return converted(space)
 
 
 _SPACES = {

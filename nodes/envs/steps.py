@@ -32,6 +32,9 @@ class Steps(NamedTuple):
     # env's unfinished trajectory holds; only their `obs` counts
 
 
+COLUMNS = ("obs", "reward", "terminated", "truncated", "next_obs")  # of Steps
+
+
 class Timestep(NamedTuple):
     """What one step of one env gave, for use by hand."""
 

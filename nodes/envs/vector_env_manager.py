@@ -15,7 +15,7 @@ from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.envs.entry import package
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.spec import EnvSpec, column, observed, ready
-from flowrl.nodes.envs.steps import Steps
+from flowrl.nodes.envs.steps import COLUMNS, Steps
 from flowrl.nodes.observations import Nested, Observed
 
 
@@ -123,8 +123,8 @@ class VectorEnvManager(EnvManager):
             return order, steps
         place = {int(env): k for k, env in enumerate(order)}
         broken = sorted(place[k] for k in steps.broken)
-        arrays = [array[order] for array in steps[:5]]
-        return order, Steps(*arrays, steps.episodes, broken)
+        taken = {name: getattr(steps, name)[order] for name in COLUMNS}
+        return order, steps._replace(**taken, broken=broken)
 
     def _all(self, ids: Array) -> Array:
         at = np.asarray(ids)

@@ -50,7 +50,7 @@ def encoder(obs: Observed, scale_bytes: bool) -> Callable[[Array], Array]:
 
 def _of_column(column: Column, scale_bytes: bool) -> Callable[[Array], Array]:
     if is_discrete(column):
-        one_hot = np.eye(column.n, dtype=np.float32)
+        one_hot = np.eye(int(column.n or 0), dtype=np.float32)
         return lambda obs: one_hot[obs]
     if scale_bytes and column.dtype == "uint8":
         return lambda obs: obs.reshape(len(obs), -1) * BYTE

@@ -179,4 +179,4 @@ def made(given: PartSpec | Model | None, default: Model) -> Model:
     """The model of a policy's parameters: as the graph describes it, or as made by hand."""
     if given is None:
         return default
-    return given if isinstance(given, Model) else given.make()  # type: ignore[no-any-return]
+    return given if isinstance(given, Model) else given.make()

@@ -22,7 +22,7 @@ ACTIVATIONS = {
 }
 
 
-Affine = tuple[nn.Parameter, nn.Parameter]
+Affine = tuple[Tensor, Tensor]
 
 
 class TorchMlp(nn.Module):

@@ -30,7 +30,7 @@ def flatten(module: nn.Module) -> Tensor:
 
 
 def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    pieces = flat.split([p.numel() for p in like])
+    pieces = torch.split(flat, [p.numel() for p in like])
     return [piece.view_as(p) for piece, p in zip(pieces, like, strict=True)]
 
 
@@ -70,7 +70,7 @@ class Network:
         self.module, self.params = module, flatten(module)
 
     def __call__(self, obs: Obs) -> dict[str, Tensor]:
-        return self.module(obs)  # type: ignore[no-any-return]
+        return self.module(obs)
 
     def observe(self, obs: Obs) -> None:
         """Lets a module that keeps statistics of observations take these in."""

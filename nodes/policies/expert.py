@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -77,7 +77,7 @@ class Expert(Policy):
         """As the trained policy's."""
         return self.trained.loads(learn=False)
 
-    def _fixed(self, make: Any, seed: int) -> Any:
+    def _fixed(self, make: Callable[[int], AnyActMode] | None, seed: int) -> AnyActMode:
         mode = (make or self.trained.eval_mode)(seed)
         mode.load(read_weights(Path(self.config.checkpoint)))
         return Fixed(mode)

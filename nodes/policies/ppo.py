@@ -209,7 +209,7 @@ class PpoLearn:
 def pieces(column: Any, order: Any, rows: int) -> Sequence[Any]:
     """Minibatches of a column, or of each leaf of nested observations."""
     if not isinstance(column, Mapping):
-        return column[order].split(rows)  # type: ignore[no-any-return]
+        return column[order].split(rows)
     split = (leaf[order].split(rows) for leaf in column.values())
     return [dict(zip(column, leaves, strict=True)) for leaves in zip(*split, strict=True)]
 

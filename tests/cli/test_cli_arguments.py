@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowrl.cli.main import make_parser
+from flowrl.cli.parser import make_parser
 from tests.cli.conftest import Called, one_line
 
 Flowrl = Callable[..., Called]

@@ -14,7 +14,8 @@ from flowrl.context import Metrics
 from flowrl.engine.teller import Teller
 from flowrl.graph import Graph, Limits
 from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.state import Count
 from tests.cli.conftest import process, write
 from tests.engine.test_run import checked

@@ -18,7 +18,8 @@ from flowrl.hosts.meeting import Meeting
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import read_lines
 from flowrl.runs.result import RunResult
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.source.loading import load, load_tree
 from tests.engine.running import tree
 

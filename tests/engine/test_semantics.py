@@ -265,6 +265,10 @@ def make(name, **body):
             "type int",
         ),
         (
+            {"fires_on": "ratio"},
+            "T: fires_on is 'ratio', which is neither all, nor any, nor a parameter",
+        ),
+        (
             {"data": Out("x", rate=0)},
             "T.data: the rate 0 is neither a number from 1, nor AUTO, nor a parameter of type int",
         ),

@@ -57,8 +57,11 @@ def test_a_node_is_shown_with_its_ports() -> None:
     assert block(text, "Inputs") == [
         "data samples 1 token a firing",
         "demos samples 1 token a firing, optional: kept for ever, beside the agent's rows",
+        "priorities priorities auto tokens a firing, begins with tokens: may close a loop, optional: "
+        "free-running: each says that a batch is done; draws stay uniform",
     ]
     assert block(text, "Outputs") == ["batches samples updates_per_push tokens a firing"]
+    assert "  with `samples_per_insert` it fires on any input; what it gives is at most" in text
 
 
 def test_services_say_what_may_be_called() -> None:

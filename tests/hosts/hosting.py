@@ -12,7 +12,8 @@ from typing import Any
 from flowrl.checks.check import check
 from flowrl.graph import Limits
 from flowrl.hosts.meeting import Meeting
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.source.loading import load, load_tree
 
 ANYWHERE = "tcp://127.0.0.1:*"

@@ -142,7 +142,7 @@ def test_a_warm_up_without_batches_awaits_no_priorities() -> None:
     node.ctx.wanted = None
     node.fire(rows(2), None, told([]))
     node.fire(rows(3), None, told([1, 1]))
-    assert len(node._drawn) == 1
+    assert len(node._outstanding) == 1
 
 
 def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
@@ -150,7 +150,7 @@ def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
     node.push(rows(0, 1))
     for _ in range(5):
         node.sample()
-    assert len(node._drawn) == 1
+    assert len(node._outstanding) == 1
 
 
 def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
@@ -160,10 +160,10 @@ def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
     before = node._rows.priorities.tree.weights.copy()
     node.update(np.array([9.0, 9.0]), np.array([0, 1]))
     assert np.array_equal(node._rows.priorities.tree.weights, before)
-    assert node._late == 2
+    assert node.tally.late == 2
     node.clear()
     node.update(np.array([9.0]), np.array([5]))
-    assert node._late == 3
+    assert node.tally.late == 3
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_removed_rows_do_not_come_back_with_a_priority() -> None:
     node.push(rows(0, 1, 2, 3))
     node.sample()
     node.update(np.array([5.0, 5.0]))
-    assert (node.count, node._late) == (2, 2)
+    assert (node.count, node.tally.late) == (2, 2)
 
 
 # demonstrations, bookkeeping, metrics
@@ -254,7 +254,7 @@ def test_demonstrations_are_the_last_rows_with_weight_one_and_no_number() -> Non
     assert batch["row_id"][6:].tolist() == [-1, -1]
     assert set(batch["reward"][6:]) <= {-1, -2}
     node.fire(rows(10), rows(), told([3.0] * 8))
-    assert node._late == 0
+    assert node.tally.late == 0
 
 
 def test_what_is_known_of_a_row_comes_with_it() -> None:
@@ -281,8 +281,9 @@ def test_metrics_tell_what_went_in_and_out() -> None:
     (metrics,) = [r for r in node.ctx.records if isinstance(r, Metrics)]
     values = metrics.values
     assert values["pushed_rows"] == values["sampled_rows"] == 6
-    assert values["rows"] == node.count
-    assert {"removed_rows", "late_rows"} <= set(values)
+    assert values["held_rows"] == node.count
+    assert values["removed_rows"] == 6 - node.count
+    assert {"expired_rows", "late_rows"} <= set(values)
     for what in ("use", "priority", "age_iters"):
         assert values[f"{what}_min"] <= values[f"{what}_mean"] <= values[f"{what}_max"]
     assert values["use_max"] <= 2
@@ -306,7 +307,7 @@ def test_a_saved_buffer_draws_the_same_batches(kind: str, replace: bool) -> None
         pairs = [one.fire(rows(50 + k), None, feedback) for one in (node, copy)]
         for a, b in zip(*pairs, strict=True):
             assert all(np.array_equal(a[name], b[name]) for name in a)
-    assert copy._metrics() == node._metrics()
+    assert copy.metrics() == node.metrics()
 
 
 def test_an_empty_buffer_is_saved_as_such() -> None:

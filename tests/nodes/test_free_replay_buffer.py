@@ -12,20 +12,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from flowrl.batch import Batch
+from flowrl.batch import Batch, Column
 from flowrl.context import Context
-from flowrl.nodes.buffers.free_replay_buffer import FreeReplayBuffer
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
-BAND = {"samples_per_insert": 4.0, "band_rows": 16, "first_rows": 10, "batch_size": 8}
+BAND: dict[str, Any] = {
+    "samples_per_insert": 4.0,
+    "band_rows": 16,
+    "first_rows": 10,
+    "batch_size": 8,
+    "updates_per_push": 16,
+}
 
 
 def rows(count: int) -> Batch:
     return Batch({"reward": np.arange(count, dtype=np.float32)})
 
 
-def buffer(**params: Any) -> FreeReplayBuffer:
+def buffer(**params: Any) -> AdvancedReplayBuffer:
     context = Context("buffer", inputs={"data": {}, "priorities": {}})
-    return FreeReplayBuffer(config=FreeReplayBuffer.Config(**{**BAND, **params}), context=context)
+    config = AdvancedReplayBuffer.Config(**{**BAND, **params})
+    return AdvancedReplayBuffer(config=config, context=context)
 
 
 def done(count: int) -> Batch:
@@ -50,32 +60,32 @@ def test_what_the_learner_asks_for_is_given_when_rows_have_come() -> None:
 
 
 def test_where_too_little_was_taken_batches_are_given_unasked() -> None:
-    node = buffer(most_batches=30)
+    node = buffer(updates_per_push=30)
     assert len(node.fire(rows(60), None, None)) == 23  # 200 rows are due, of which 16 may wait
-    assert node._asked == -23
+    assert node.pace.asked == -23
     assert len(node.fire(rows(3), None, None)) == 1
 
 
 def test_a_token_that_demands_more_than_a_firing_gives_is_refused() -> None:
-    told = "7 rows came, for which 28 are due, and a firing gives 3 batches of 8; make `most_"
+    told = "7 rows came, for which 28 are due, and a firing gives 3 batches of 8; make `upd"
     with pytest.raises(ValueError, match=told):
-        buffer(most_batches=3).fire(rows(7), None, None)
+        buffer(updates_per_push=3).fire(rows(7), None, None)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 3), min_size=30, max_size=80), st.floats(0.3, 6.0))
 def test_the_band_is_kept_whoever_is_faster(events: list[int], ratio: float) -> None:
     """A learner of one batch at a time, a collector of three rows; both at random."""
-    node = buffer(samples_per_insert=ratio, most_batches=64)
+    node = buffer(samples_per_insert=ratio, updates_per_push=64)
     queue = len(node.fire(None, None, done(0)))
     for event in events:
         if event == 0 and queue:
             queue += len(node.fire(None, None, done(8))) - 1
         else:
             queue += len(node.fire(rows(3), None, None))
-        if node._pushed >= 10:
-            due = (node._pushed - 10) * ratio
-            assert due - 16 - 8 < node._sampled <= due + 16
+        if node.tally.pushed >= 10:
+            due = (node.tally.pushed - 10) * ratio
+            assert due - 16 - 8 < node.tally.sampled <= due + 16
 
 
 def test_a_saved_buffer_knows_what_was_asked_for() -> None:
@@ -85,21 +95,82 @@ def test_a_saved_buffer_knows_what_was_asked_for() -> None:
     assert len(copy.fire(rows(1), None, None)) == len(node.fire(rows(1), None, None)) == 2
 
 
+KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer]
+
+
+def step_rows(count: int) -> Batch:
+    """Rows that are episodes of one step each: as many sequences as rows."""
+    return Batch({"reward": np.arange(count, dtype=np.float32), "last": np.ones(count, np.bool_)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_runs_free_and_says_what_its_band_is(kind: type[Any]) -> None:
+    config = kind.Config(**BAND, log_every_pushes=1)
+    inputs = {"data": {}, "priorities": {}}
+    node = kind(config=config, context=Context("buffer", inputs=inputs))
+    demos = () if kind is SequenceReplayBuffer else (None,)
+    assert kind.fires_on_any(config)
+    assert not kind.fires_on_any(kind.Config())
+    assert node.fire(step_rows(9), *demos, done(0)) == []
+    assert len(node.fire(step_rows(2), *demos, None)) == 2  # 4 for the eleventh row, and 16
+    told = node.ctx.records[-1].values
+    assert told["samples_per_insert"] == 16
+    assert told["samples_per_insert_least"] == 0
+    assert told["samples_per_insert_most"] == 4 + 16
+    assert node.fire(None, *demos, done(8)) == []  # it waits for rows now
+    assert node.fire(None, *demos, done(8)) == []
+    assert len(node.fire(step_rows(2), *demos, None)) == 1
+    told = node.ctx.records[-1].values
+    assert told["waited_for_rows_s"] > 0
+    assert told["waited_for_learner_s"] == 0
+    assert told["pushed_per_s"] > 0
+
+
+def test_it_tells_how_long_it_waited_for_the_learner() -> None:
+    node = buffer(log_every_pushes=1, updates_per_push=30)
+    node.fire(rows(60), None, None)  # gives unasked
+    node.fire(rows(1), None, None)
+    node.fire(rows(1), None, None)
+    told = node.ctx.records[-1].values
+    assert told["waited_for_learner_s"] > 0
+    assert told["waited_for_rows_s"] == 0
+
+
+def test_settings_of_a_free_buffer_are_refused_in_lockstep() -> None:
+    known = Known({"data": {"reward": Column("float32")}}, {}, frozenset())
+    with pytest.raises(Unsound, match="`band_rows` is for free-running buffers; say `samples_per"):
+        NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(band_rows=8), known)
+    with pytest.raises(Unsound, match="must hear when a batch is done; connect `learner"):
+        NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(samples_per_insert=8), known)
+
+
+def test_priorities_that_a_naive_buffer_would_ignore_are_refused() -> None:
+    inputs = {"data": {"reward": Column("float32")}, "priorities": {}}
+    known = Known(inputs, {}, frozenset())
+    with pytest.raises(Unsound, match="draws uniformly, and does nothing with priorities; connect"):
+        NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(), known)
+    free = NaiveReplayBuffer.Config(samples_per_insert=0.5)
+    why = NaiveReplayBuffer.describe(free, known).nondeterministic
+    assert why == "free-running, 0.5 rows drawn for each that comes"
+
+
 GRAPH = """
-extends: cartpole_dqn_per
+extends: cartpole_dqn
 nodes:
-  buffer: {type: free_buffer, size: 10_000, batch_size: 128, samples_per_insert: 4, band_rows: 1024, most_batches: 8}
+  buffer: {type: TYPE, size: 10_000, batch_size: 128, samples_per_insert: 4, band_rows: 1024, updates_per_push: 8}
   evaluator: null
 edges:
+  - learner.priorities -> buffer.priorities
   - learner -> collector: {latest: true}
 warmup: []
 """
 
 
+@pytest.mark.parametrize("kind", ["advanced_buffer", "naive_buffer"])
 @pytest.mark.parametrize("placement", ["serial", "threads"])
-def test_in_a_graph_it_trains_within_its_band(placement: str, tmp_path: Path) -> None:
+def test_in_a_graph_it_trains_within_its_band(placement: str, kind: str, tmp_path: Path) -> None:
     graph = tmp_path / "free.yaml"
-    graph.write_text(GRAPH)
+    graph.write_text(GRAPH.replace("TYPE", kind))
     checked = flowrl.load(graph).check()
     assert checked.problems == []
     assert any("fires on any input" in reason for reason in checked.reasons)
@@ -112,4 +183,4 @@ def test_in_a_graph_it_trains_within_its_band(placement: str, tmp_path: Path) ->
     assert told
     for line in told:
         due = (line["pushed_rows"] - 1000) * 4
-        assert due - 1024 - 128 < line["sampled_rows"] <= due + 1024
+        assert due - 1024 - 128 < line["sampled_rows"] <= max(due + 1024, 0)

@@ -193,10 +193,10 @@ class AdvancedModel(RuleBasedStateMachine):
             return
         numbers = data.draw(st.lists(st.integers(0, written - 1), unique=True, max_size=6))
         priorities = [float(data.draw(st.integers(0, 9))) for _ in numbers]
-        late = self.buffer._late
+        late = self.buffer.tally.late
         self.buffer.update(np.array(priorities), np.array(numbers, np.int64))
         known = [n for n in numbers if n in self.model]
-        assert self.buffer._late - late == len(numbers) - len(known)
+        assert self.buffer.tally.late - late == len(numbers) - len(known)
         for number, priority in zip(numbers, priorities, strict=True):
             if number in self.model:
                 self.model[number]["priority"] = priority + LEAST

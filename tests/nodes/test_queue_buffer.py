@@ -43,7 +43,8 @@ def test_rows_come_out_in_the_order_in_which_they_went_in(
 def test_a_round_takes_a_token_and_gives_its_batches() -> None:
     node = QueueBuffer(batch_size=2, updates_per_push=4, max_use=2, log_every_pushes=1)
     assert [values(b) for b in node.fire(rows(1, 2, 3, 4))] == [[1, 2], [1, 2], [3, 4], [3, 4]]
-    assert node.ctx.records == [Metrics({"rows": 0.0, "pushed_rows": 4.0, "sampled_rows": 8.0})]
+    counts = {"held_rows": 0.0, "pushed_rows": 4.0, "sampled_rows": 8.0, "removed_rows": 4.0}
+    assert node.ctx.records == [Metrics(counts)]
     node.ctx.wanted = frozenset()
     assert node.fire(rows(5)) == []
     assert node.count == 1

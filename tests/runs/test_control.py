@@ -15,7 +15,8 @@ from flowrl.graph import Limits
 from flowrl.runs.asking import ask, find_folder, find_live, look
 from flowrl.runs.control import QUESTION_BYTES
 from flowrl.runs.registry import Entry, entries, runtime_folder, write_entry
-from flowrl.runs.run import Run, Watcher
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.source.loading import load_tree
 from tests.runs.going import going, look_until, pair
 

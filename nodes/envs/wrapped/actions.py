@@ -13,7 +13,7 @@ from flowrl.node import Unsound
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 
-class Sticky(Wrapper):  # type: ignore[type-arg]
+class Sticky(Wrapper):
     """The first action of an episode is always taken."""
 
     def __init__(self, env: Any, probability: float) -> None:
@@ -34,7 +34,7 @@ class Sticky(Wrapper):  # type: ignore[type-arg]
         return self.env.step(action)
 
 
-class Repeated(Wrapper):  # type: ignore[type-arg]
+class Repeated(Wrapper):
     """Ends with the episode, however often the action was taken by then."""
 
     def __init__(self, env: Any, n: int, brightest: bool) -> None:

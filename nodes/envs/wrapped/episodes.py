@@ -10,7 +10,7 @@ from flowrl.node import Unsound
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 
-class Waited(Wrapper):  # type: ignore[type-arg]
+class Waited(Wrapper):
     """How long it waits follows from the episode's seed."""
 
     def __init__(self, env: Any, most: int, action: int) -> None:
@@ -27,7 +27,7 @@ class Waited(Wrapper):  # type: ignore[type-arg]
         return obs, info
 
 
-class Fired(Wrapper):  # type: ignore[type-arg]
+class Fired(Wrapper):
     """Begins with one step."""
 
     def __init__(self, env: Any, action: int) -> None:
@@ -41,7 +41,7 @@ class Fired(Wrapper):  # type: ignore[type-arg]
         return self.env.reset(options=options) if terminated or truncated else (obs, info)
 
 
-class Lives(Wrapper):  # type: ignore[type-arg]
+class Lives(Wrapper):
     """A new game begins where the old one is over, or was left in the middle of a life."""
 
     def __init__(self, env: Any, action: int) -> None:

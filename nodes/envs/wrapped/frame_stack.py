@@ -13,7 +13,7 @@ from flowrl.nodes.envs.spec import FRAMES
 from flowrl.nodes.envs.wrapped.spaces import box_at, put_at
 
 
-class Stacked(Wrapper):  # type: ignore[type-arg]
+class Stacked(Wrapper):
     """Every observation is a new array: who holds one may keep it."""
 
     def __init__(self, env: Any, n: int, leaf: str | None) -> None:

@@ -16,7 +16,7 @@ from flowrl.nodes.models.features import ACTION_MASK
 LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 
-class Remembered(Wrapper):  # type: ignore[type-arg]
+class Remembered(Wrapper):
     """Remembers one step."""
 
     def __init__(self, env: Any, action: bool, reward: bool) -> None:
@@ -51,7 +51,7 @@ def _zeros(space: Any) -> Any:
     raise Unsound(f"previous: actions are {space}", "set action: false", "env")
 
 
-class Masked(Wrapper):  # type: ignore[type-arg]
+class Masked(Wrapper):
     """Moves the mask from the info into the observation."""
 
     def __init__(self, env: Any, key: str) -> None:
@@ -79,7 +79,7 @@ class Masked(Wrapper):  # type: ignore[type-arg]
     def _mask(self, info: Any) -> Array:
         if self._key not in info:
             raise ValueError(f"action_mask: the env's info has no '{self._key}'; give its `key`")
-        mask = (np.asarray(info[self._key]) != 0).astype(np.int8)
+        mask: Array = (np.asarray(info[self._key]) != 0).astype(np.int8)
         if mask.shape != (self._n,):
             raise ValueError(f"action_mask: the mask {mask} is not of {self._n} actions")
         return mask

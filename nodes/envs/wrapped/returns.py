@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium import Wrapper
 
 
-class Innermost(Wrapper):  # type: ignore[type-arg]
+class Innermost(Wrapper):
     """Sums the env's own rewards."""
 
     total = 0.0
@@ -21,7 +21,7 @@ class Innermost(Wrapper):  # type: ignore[type-arg]
         return stepped
 
 
-class Outermost(Wrapper):  # type: ignore[type-arg]
+class Outermost(Wrapper):
     """Knows the return of an episode as whoever acts sees it: since the last reset from outside."""
 
     def __init__(self, env: Any, innermost: Innermost) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flowrl.nodes.envs.wrappers.rewards import RewardClip
 
 
-class Clipped(Wrapper):  # type: ignore[type-arg]
+class Clipped(Wrapper):
     """Changes the reward of each step."""
 
     def __init__(self, env: Any, config: RewardClip.Config) -> None:
@@ -22,13 +22,13 @@ class Clipped(Wrapper):  # type: ignore[type-arg]
 
     def step(self, action: Any) -> Any:
         """As the env does, with another reward."""
-        obs, reward, *rest = self.env.step(action)
-        c = self._config
+        obs, given, *rest = self.env.step(action)
+        c, reward = self._config, np.float64(given)
         changed = np.sign(reward) if c.how == "sign" else np.clip(reward, c.low, c.high)
         return obs, float(changed), *rest
 
 
-class Normalised(Wrapper):  # type: ignore[type-arg]
+class Normalised(Wrapper):
     """Measures the discounted sum of past rewards (Engstrom et al. 2020, section 3)."""
 
     def __init__(self, env: Any, gamma: float, limit: float) -> None:

@@ -63,7 +63,7 @@ def with_leaves(space: Any, obs: Any, more: Mapping[str, Any]) -> dict[str, Any]
     return {**(obs if isinstance(space, Dict) else {OBSERVATION: obs}), **more}
 
 
-class Changed(ObservationWrapper):  # type: ignore[type-arg]
+class Changed(ObservationWrapper):
     """Changes each observation, or one leaf of it, by a function of nothing else."""
 
     def __init__(self, env: Any, leaf: str | None, box: Box, change: Change) -> None:

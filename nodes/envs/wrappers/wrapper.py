@@ -34,7 +34,12 @@ Wrappers = Sequence[PartSpec | Wrapper]
 
 def for_purpose(wrappers: Wrappers, purpose: str) -> tuple[PartSpec | Wrapper, ...]:
     """Those that are put on for a purpose."""
-    return tuple(w for w in wrappers if w.config.only in (None, purpose))
+    return tuple(w for w in wrappers if _only(w) in (None, purpose))
+
+
+def _only(wrapper: PartSpec | Wrapper) -> str | None:
+    assert isinstance(wrapper.config, Wrapper.Config)
+    return wrapper.config.only
 
 
 def everywhere(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
@@ -64,7 +69,7 @@ def refuse_across_episodes(env: Any) -> None:
     """Raises `Unsound` where an episode cannot be begun in another env than the last one."""
     for wrapper in getattr(env.config, "wrappers", ()):
         cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
-        if cls.across_episodes and wrapper.config.only != "evaluate":
+        if issubclass(cls, Wrapper) and cls.across_episodes and _only(wrapper) != "evaluate":
             what = f"with {cls.__name__} an env goes on where its last episode ended"
             raise Unsound(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
 

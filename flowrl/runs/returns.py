@@ -1,0 +1,34 @@
+"""What evaluators say of a run: one of them has the word that its summary tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowrl.context import Keep, Metrics, Record
+from flowrl.engine.teller import Teller
+
+
+class Returns:
+    """The last and the best that the first evaluator has told."""
+
+    def __init__(self, judge: str) -> None:
+        self._judge = judge
+        self.last: float | None = None
+        self.best: float | None = None
+
+    def heard(self, teller: Teller, record: Record) -> Record:
+        """The record as it is written down.
+
+        What several evaluators think best is not compared: each keeps a checkpoint of its own.
+        """
+        if teller.role != "evaluator":
+            return record
+        if teller.key != self._judge:
+            if not isinstance(record, Keep):
+                return record
+            return replace(record, name=f"{record.name}-{teller.key.replace('/', '__')}")
+        if isinstance(record, Metrics):
+            self.last = record.values.get("return_mean", self.last)
+        elif isinstance(record, Keep) and record.name == "best":
+            self.best = record.info.get("eval_return", self.best)
+        return record
