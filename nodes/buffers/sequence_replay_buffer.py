@@ -10,7 +10,14 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    nondeterministic,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
@@ -83,19 +90,21 @@ class SequenceReplayBuffer(Node):
             outs={"batches": _sequences(schema, config)},
             rows={"batches": config.batch_size},
             needs=needs,
-            memory_bytes=size * (stored_bytes(config, schema) + SEQUENCE_BYTES),
-            nondeterministic=sound_pace(config, known),
+            memory_bytes=memory_bytes(config, schema, size, SEQUENCE_BYTES),
+            nondeterministic=nondeterministic(config, sound_pace(config, known)),
         )
 
     def setup(self) -> None:
         """The steps, and the sequences as rows of their own: the first step and the length."""
         c = self.config
-        self._steps = Ring(c.size, c.size_bytes, once=once_for(c, self.ctx.inputs.get("data")))
+        self._steps = ring_for(c, self.ctx)
         self._sequences: PrioritisedRows | None = None  # as many as steps, known at the first push
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        if self._steps.rows:
+            self._add(self._steps.column("last"), self._steps.written - self._steps.rows)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
@@ -109,18 +118,11 @@ class SequenceReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these steps, and the sequences that lie in them."""
-        first = self._steps.written
-        self._steps.push(data.columns)
-        firsts, lengths = windows(data["last"], self.config.unroll_steps, self._period)
-        held = self._held()
-        oldest = self._steps.written - self._steps.rows
-        new = firsts + first >= oldest
-        now = self.ctx.clock.total
-        places = {"first": firsts[new] + first, "length": lengths[new]}
-        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
-        held.remove_below(held.ring.columns["first"], oldest)
+        first, last = self._steps.written, data["last"].copy()
+        last[-1:] = True  # what goes on in the next token begins anew there, also when found again
+        self._steps.push({**data.columns, "last": last})
         self.tally.pushes += 1
-        self.tally.pushed += len(firsts)
+        self.tally.pushed += self._add(last, first)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
@@ -137,11 +139,31 @@ class SequenceReplayBuffer(Node):
             checked = of_sequences(checked, learned, self.config.eta)
         self.tally.late += self._held().update(numbers, checked + self.config.priority_least)
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._steps.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._steps.close()
+
     def clear(self) -> None:
         """Forget all steps."""
         self._steps.clear()
         if self._sequences is not None:
             self._sequences.clear()
+
+    def _add(self, last: Array, first: int) -> int:
+        """The sequences of steps, the first of which has this number; gives how many there are."""
+        firsts, lengths = windows(last, self.config.unroll_steps, self._period)
+        held = self._held()
+        oldest = self._steps.written - self._steps.rows
+        new = firsts + first >= oldest
+        now = self.ctx.clock.total
+        places = {"first": firsts[new] + first, "length": lengths[new]}
+        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
+        held.remove_below(np.asarray(held.ring.columns["first"]), oldest)
+        return len(firsts)
 
     def _held(self) -> PrioritisedRows:
         if self._sequences is None:
