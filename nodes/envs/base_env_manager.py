@@ -20,7 +20,6 @@ from flowrl.nodes.envs.saved_episodes import dealt, refuse_other, saved
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.envs.time_limits import TimeLimits
 from flowrl.nodes.envs.watchdog import Watchdog
-from flowrl.nodes.observations import Nested
 
 RAISED = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
@@ -41,10 +40,9 @@ class BaseEnvManager(EnvManager):
     def setup(self) -> None:
         """Envs are made at the first reset."""
         super().setup()
-        nested = isinstance(self._obs_column, Nested)
         self._obs_dtype = np.dtype(self._obs_column.dtype)
-        self._obs_shape = () if nested else self._obs_column.shape
         self._envs: list[Any] = []
+        self._sent: dict[int, Any] = {}
         self._no_ends = np.zeros(self.config.count, np.bool_)
         self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
         self._failures = Failures(self.config, self.ctx)
@@ -80,7 +78,7 @@ class BaseEnvManager(EnvManager):
         self._step_one, self._reset_one = [_not_made] * count, [_not_made] * count
 
     def _new_rows(self, count: int) -> Array:
-        return np.empty((count, *self._obs_shape), self._obs_dtype)
+        return np.empty((count, *self._obs_column.shape), self._obs_dtype)
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""

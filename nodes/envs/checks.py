@@ -80,8 +80,7 @@ def good_rows(
 ) -> tuple[Array, Array, list[int]]:
     """Observations and rewards, and the rows of them that are good; of others, why not goes to
     `failed`."""
-    shape = () if isinstance(observed, Nested) else observed.shape
-    obs, reward = np.zeros((len(seen), *shape), dtype), np.zeros(len(seen))
+    obs, reward = np.zeros((len(seen), *observed.shape), dtype), np.zeros(len(seen))
     while True:
         good = [k for k in range(len(seen)) if k not in failed]
         try:
