@@ -55,6 +55,10 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "episodic_life": "flowrl.nodes.envs.wrappers.episodes:EpisodicLife",
         "time_limit": "flowrl.nodes.envs.wrappers.episodes:TimeLimit",
     },
+    "transform": {
+        "n_step": "flowrl.nodes.buffers.transforms.n_step:NStep",
+        "her": "flowrl.nodes.buffers.transforms.her:Her",
+    },
     "model": {
         "cnn": "flowrl.nodes.models.cnn:Cnn",
         "mlp": "flowrl.nodes.models.mlp:Mlp",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import param
+from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
@@ -27,6 +27,7 @@ from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
+from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import AUTO, In, Out
 
@@ -60,6 +61,7 @@ class AdvancedReplayBuffer(Node):
     batches = Out("samples", rate="updates_per_push")
 
     class Config(Pacing):
+        transforms: Any = parts("transform", "what is done to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
         alpha: float = param(0.6, "how much priorities count; 0: draws are uniform", ge=0, le=10)
@@ -80,6 +82,7 @@ class AdvancedReplayBuffer(Node):
                 "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
             )
         schema, with_demos = table_schema(known), "demos" in known.inputs
+        sound_transforms(config.transforms, schema)
         bytes_of_row = stored_bytes(config, schema) + NOTED_BYTES
         size = sound_size(config, bytes_of_row)
         more = dict(BOOKKEEPING) if config.bookkeeping else {}
@@ -102,6 +105,7 @@ class AdvancedReplayBuffer(Node):
             c.priority,
             c.alpha,
         )
+        self._transforms = Transforms(c.transforms, self._rows.ring, self.ctx.rng("transforms"))
         self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
@@ -122,8 +126,9 @@ class AdvancedReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these rows, with the highest priority so far: each is seen soon."""
-        now = self.ctx.clock.total
+        now, first = self.ctx.clock.total, self._rows.ring.written
         self._rows.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
+        self._transforms.pushed(data.columns, first)
         self.tally.pushes += 1
         self.tally.pushed += len(data)
 
@@ -157,6 +162,7 @@ class AdvancedReplayBuffer(Node):
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
+        self._transforms.clear()
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
@@ -190,7 +196,7 @@ class AdvancedReplayBuffer(Node):
         beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
         weight = importance(held.priorities.chance(places), held.live, beta, rows)
         told = {"weight": weight, "row_id": held.ring.numbers_of(places)}
-        columns = {**held.ring.take(places), **told, **self._noted(places)}
+        columns = {**self._transforms.take(places), **told, **self._noted(places)}
         held.use(places, self.config.max_use)
         self._last = places
         return columns
@@ -227,6 +233,7 @@ class AdvancedReplayBuffer(Node):
         """Everything that the next batch depends on."""
         return {
             "rows": self._rows.state_dict(),
+            "transforms": self._transforms.state_dict(),
             "demos": self._demos.state_dict(),
             "drawn": self._outstanding.state(),
             "last": self._last,
@@ -238,6 +245,7 @@ class AdvancedReplayBuffer(Node):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._rows.load_state_dict(state["rows"])
+        self._transforms.load_state_dict(state["transforms"])
         self._demos.load_state_dict(state["demos"])
         self._outstanding.load(state["drawn"])
         self._last = state["last"]

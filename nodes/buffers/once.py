@@ -69,8 +69,9 @@ class Once:
         """Rows as they came."""
         found = dict(columns)
         for name, after in self._after.items():
-            found[name] = self._frames[name].decode(columns[name])
-            found[after] = self._frames[name].decode(columns[after])
+            for column in (name, after):
+                if column in columns:
+                    found[column] = self._frames[name].decode(columns[column])
         return found
 
     @property
