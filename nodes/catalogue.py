@@ -19,6 +19,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
         "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",
+        "rows": "flowrl.nodes.buffers.rows:Rows",
         "queue_buffer": "flowrl.nodes.buffers.queue_buffer:QueueBuffer",
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",

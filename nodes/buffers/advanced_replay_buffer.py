@@ -71,6 +71,9 @@ class AdvancedReplayBuffer(Node):
         max_use: int | None = param(None, "a row leaves when it was drawn so often", ge=1)
         max_staleness_iters: int | None = param(None, "a row leaves when it is older", ge=0)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed", "always as many, or each row drawn to be one with this chance"
+        )
         replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
 
@@ -106,7 +109,7 @@ class AdvancedReplayBuffer(Node):
             c.alpha,
         )
         self._transforms = Transforms(c.transforms, self._rows.ring, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
@@ -169,14 +172,15 @@ class AdvancedReplayBuffer(Node):
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
             self._rows.remove_older(oldest)
-        demo_rows = self._demos.rows(batch_size)
-        agent_rows = batch_size - demo_rows
-        together = self.config.replace  # without: what a batch uses up is not in the next one
-        draws = [(batches, agent_rows)] if together else [(1, agent_rows)] * batches
+        demo_rows = self._demos.rows(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        # Without replacement, what a batch uses up is not in the next one.
+        together = self.config.replace and len(set(agent_rows)) == 1
+        draws = [(batches, agent_rows[0])] if together else [(1, n) for n in agent_rows]
         columns = joined([self._drawn_columns(*draw) for draw in draws])
-        if demo_rows:
+        if self._demos.expected:
             fill = dict.fromkeys(BOOKKEEPING, 0) | {"weight": 1, "row_id": -1}
-            columns = self._demos.join(columns, batches, demo_rows, self._draw, **fill)
+            columns = self._demos.join(columns, batch_size, demo_rows, self._draw, **fill)
         self._outstanding.add(columns["row_id"].reshape(batches, -1))
         if not self.config.bookkeeping:
             del columns["row_id"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,12 +15,11 @@ class Draw:
     def __init__(self, rng: np.random.Generator, replace: bool) -> None:
         self.rng, self.replace = rng, replace
 
-    def __call__(self, held: int, batches: int, rows: int) -> Array:
-        """Numbers below `held`, (batches * rows,); without replacement no batch holds one twice."""
+    def __call__(self, held: int, rows: Sequence[int]) -> Array:
+        """Numbers below `held`, so many for each batch; without replacement no batch holds one twice."""
         if self.replace:
-            return self.rng.integers(held, size=batches * rows)
-        drawn = [self.rng.choice(held, rows, replace=False) for _ in range(batches)]
-        return np.concatenate(drawn)
+            return self.rng.integers(held, size=sum(rows))
+        return np.concatenate([self.rng.choice(held, n, replace=False) for n in rows])
 
     def least(self, rows: int) -> int:
         """How many there must be, to draw so many for a batch."""

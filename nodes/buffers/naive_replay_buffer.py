@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,6 +44,9 @@ class NaiveReplayBuffer(Node):
         transforms: Any = parts("transform", "what is done to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed", "always as many, or each row drawn to be one with this chance"
+        )
         replace: bool = param(True, "a batch may hold a row twice (faster)")
 
     @classmethod
@@ -71,7 +74,7 @@ class NaiveReplayBuffer(Node):
         once = once_for(c, self.ctx.inputs.get("data"))
         self._rows = Ring(c.size, c.size_bytes, {"train_iters": "int32"}, once)
         self._transforms = Transforms(c.transforms, self._rows, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
@@ -116,14 +119,14 @@ class NaiveReplayBuffer(Node):
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
-        demo_rows = self._demos.rows(batch_size)
-        agent_rows = batch_size - demo_rows
-        if self.count < max(1, agent_rows):
-            raise too_few(self.ctx.key, agent_rows, self.count)
-        self._last = self._draw(self.count, batches, agent_rows)
+        demo_rows = self._demos.rows(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        if self.count < max(1, *agent_rows):
+            raise too_few(self.ctx.key, max(agent_rows), self.count)
+        self._last = self._draw(self.count, agent_rows)
         columns = self._transforms.take(self._last)
-        if demo_rows:
-            columns = self._demos.join(columns, batches, demo_rows, self._draw)
+        if self._demos.expected:
+            columns = self._demos.join(columns, batch_size, demo_rows, self._draw)
         self.tally.sampled += batches * batch_size
         return cut(columns, batches, batch_size)
 
