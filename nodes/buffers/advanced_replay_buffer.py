@@ -191,7 +191,7 @@ class AdvancedReplayBuffer(Node):
         """The rows of some batches, their weights, and what is known of them."""
         held = self._rows
         if held.live < max(1, rows):
-            raise too_few(self.ctx.key, rows, held.live)
+            raise too_few(self.ctx.key, rows, held.live, expired=held.removed)
         if self.config.replace:
             places = held.priorities.draw(self._draw.rng, batches, rows)
         else:

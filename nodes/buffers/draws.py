@@ -34,12 +34,15 @@ def cut(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
     return [Batch({name: array[cut] for name, array in columns.items()}) for cut in cuts]
 
 
-def too_few(node: str, wanted: int, held: int, what: str = "rows") -> ValueError:
+def too_few(node: str, wanted: int, held: int, what: str = "rows", expired: int = 0) -> ValueError:
     """What is said where a batch takes more than there is."""
-    return ValueError(
-        f"{node}: a batch takes {wanted} {what}, {held} are held; "
-        "push more first (in a graph: a longer warm-up)"
-    )
+    mend = "push more first (in a graph: a longer warm-up)"
+    if expired:
+        mend = (
+            f"{expired} have left as stale or used up: let them stay longer (`max_use`, "
+            "`max_staleness_iters`), or draw less for each push"
+        )
+    return ValueError(f"{node}: a batch takes {wanted} {what}, {held} are held; {mend}")
 
 
 def joined(parts: list[dict[str, Array]]) -> dict[str, Array]:
