@@ -10,6 +10,7 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.buffers.chains import Chains
 from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
 from flowrl.nodes.buffers.feedback import (
@@ -23,10 +24,12 @@ from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.runs import Runs
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import of_sequences, windows, within
+from flowrl.nodes.origin import ENV
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import AUTO, In, Out
 
@@ -36,7 +39,8 @@ SEQUENCE_BYTES = 16 + 10 + NOTED_BYTES  # of a sequence: where it is, its weight
 class SequenceReplayBuffer(Node):
     """Sequences are cut out of each token's episodes (R2D2: Kapturowski et al. 2019).
 
-    None crosses an episode's end, nor the end of what was given together.
+    None crosses an episode's end. Steps of known origin are followed from token to token; of others
+    none crosses the end of what was given together.
     """
 
     fires_on = "samples_per_insert"
@@ -96,6 +100,7 @@ class SequenceReplayBuffer(Node):
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        self._runs, self._chains = Runs(), Chains(c.unroll_steps, self._period)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
@@ -111,16 +116,27 @@ class SequenceReplayBuffer(Node):
         """Keep these steps, and the sequences that lie in them."""
         first = self._steps.written
         self._steps.push(data.columns)
-        firsts, lengths = windows(data["last"], self.config.unroll_steps, self._period)
-        held = self._held()
+        firsts, lengths = self._cut(data, first)
+        held, now = self._held(), self.ctx.clock.total
         oldest = self._steps.written - self._steps.rows
-        new = firsts + first >= oldest
-        now = self.ctx.clock.total
-        places = {"first": firsts[new] + first, "length": lengths[new]}
+        new = firsts >= oldest
+        places = {"first": firsts[new], "length": lengths[new]}
         held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
-        held.remove_below(held.ring.columns["first"], oldest)
+        held.remove_all_below("first", oldest)
+        self._runs.forget(oldest)
+        self._chains.forget(oldest)
         self.tally.pushes += 1
         self.tally.pushed += len(firsts)
+
+    def _cut(self, data: Batch, first: int) -> tuple[Array, Array]:
+        """First steps and lengths of the sequences that lie in new steps, or end in them."""
+        if not len(data):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        self._runs.push(data.columns, first)
+        if ENV in data:
+            return self._chains.cut(data.columns, first, self._runs)
+        firsts, lengths = windows(data["last"], self.config.unroll_steps, self._period)
+        return firsts + first, lengths
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
@@ -140,6 +156,8 @@ class SequenceReplayBuffer(Node):
     def clear(self) -> None:
         """Forget all steps."""
         self._steps.clear()
+        self._runs.clear()
+        self._chains.clear()
         if self._sequences is not None:
             self._sequences.clear()
 
@@ -177,14 +195,24 @@ class SequenceReplayBuffer(Node):
     def _unrolled(self, firsts: Array, lengths: Array) -> tuple[dict[str, Array], Array]:
         """The steps of sequences, (W, T, …); of a memory the first step's, (W, …)."""
         steps = self.config.unroll_steps
-        numbers, valid = within(firsts, lengths, steps)
+        numbers, valid = self._numbers(firsts, lengths)
         flat = self._steps.take(self._steps.places_of(numbers.reshape(-1)))
         columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
         for name in self.config.memory_columns:
             columns[name] = np.ascontiguousarray(columns[name][:, 0])
-        columns["last"][:, -1] = True
-        columns["last"] |= ~valid
+        # Within it nothing ends, though a token may have.
+        columns["last"] = np.arange(steps) >= lengths[:, None] - 1
         return columns, valid
+
+    def _numbers(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
+        """The steps of sequences (W, T) by their numbers, and which are real."""
+        steps, runs = self.config.unroll_steps, self._runs
+        if (runs.ends(runs.of(firsts)) >= firsts + lengths - 1).all():
+            return within(firsts, lengths, steps)
+        numbers, _ = runs.follow(firsts, steps)
+        offset = np.arange(steps)
+        real = np.minimum(offset, lengths[:, None] - 1)
+        return np.take_along_axis(numbers, real, 1), offset < lengths[:, None]
 
     def metrics(self) -> dict[str, float]:
         """What went through, and what is known of the sequences that were drawn last."""
@@ -202,6 +230,8 @@ class SequenceReplayBuffer(Node):
         held = self._sequences
         return {
             "steps": self._steps.state_dict(),
+            "runs": self._runs.state_dict(),
+            "chains": self._chains.state_dict(),
             "sequences": None if held is None else held.state_dict(),
             "drawn": [list(pair) for pair in self._outstanding.state()],
             "last": self._last,
@@ -213,6 +243,8 @@ class SequenceReplayBuffer(Node):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._steps.load_state_dict(state["steps"])
+        self._runs.load_state_dict(state["runs"])
+        self._chains.load_state_dict(state["chains"])
         self._sequences = None
         if state["sequences"] is not None:
             self._held().load_state_dict(state["sequences"])
