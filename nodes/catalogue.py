@@ -66,4 +66,9 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "gru": "flowrl.nodes.models.gru:Gru",
         "module": "flowrl.nodes.models.model:ModuleModel",
     },
+    "storage": {
+        "memory": "flowrl.nodes.buffers.storage:Memory",
+        "compressed": "flowrl.nodes.buffers.compressed:Compressed",
+        "mapped": "flowrl.nodes.buffers.mapped:Mapped",
+    },
 }

@@ -6,12 +6,12 @@ keys only the loopback is allowed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from flowrl.channels.arena import can_share
 from flowrl.channels.errors import Refused
@@ -220,8 +220,8 @@ class Sockets:
         """Count what happened to connections."""
         for monitor in self._monitors:
             while monitor.poll(0):
-                event = parse_monitor_message(monitor.recv_multipart(NOBLOCK))["event"]
-                if event == zmq.EVENT_DISCONNECTED:
+                event = monitor.recv_multipart(NOBLOCK)[0][:2]  # the rest is of no interest
+                if int.from_bytes(event, sys.byteorder) == zmq.EVENT_DISCONNECTED:
                     self.cuts += 1
                 else:
                     self.refuse("handshake", "?")

@@ -68,15 +68,22 @@ def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
     return [*ring, ring[0]], closing
 
 
-def own_services(graph: Graph, name: str) -> list[str]:
-    """The nodes that do not fire and that only this one calls, or one of them: links make them one with it."""
-    found = {name}
-    calls = links(graph)
-    for service in reversed(services_first(graph)):  # clients come before those that they call
-        clients = {e.to.node for e in calls if e.source.node == service}
-        if clients and clients <= found and not graph.nodes[service].fires:
-            found.add(service)
-    return [n for n in services_first(graph) if n in found - {name}]
+def own_services(graph: Graph) -> dict[str, list[str]]:
+    """For each node, those that do not fire and that only it calls, or one of them: links make them one with it."""
+    order = services_first(graph)
+    clients: dict[str, set[str]] = {}
+    for edge in links(graph):
+        clients.setdefault(edge.source.node, set()).add(edge.to.node)
+    # clients come before those that they call
+    called = [name for name in reversed(order) if name in clients and not graph.nodes[name].fires]
+    owned = {}
+    for name in order:
+        found = {name}
+        for service in called:
+            if clients[service] <= found:
+                found.add(service)
+        owned[name] = [n for n in reversed(called) if n in found - {name}]
+    return owned
 
 
 def services_first(graph: Graph) -> list[str]:

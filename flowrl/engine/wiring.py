@@ -212,16 +212,17 @@ def _make_nodes(wired: Wired, seed: int) -> None:
 def _tell_services(wired: Wired) -> None:
     """What a service tells is told with its client's firings; one of several clients cannot tell."""
     graph = wired.checked.graph
+    owned = own_services(graph)
     for runner in wired.all():
-        for name in own_services(graph, runner.spec.name):
+        for name in owned[runner.spec.name]:
             context = wired.told[name, runner.ctx.replica]
             runner.services.append(context)
             context.on_told = runner.ctx.has_told
             if context.dirty:
                 runner.ctx.has_told()
-    owned = {own for n, spec in graph.nodes.items() if spec.fires for own in own_services(graph, n)}
+    tells = {own for name, spec in graph.nodes.items() if spec.fires for own in owned[name]}
     for (name, _), context in wired.told.items():
-        if name not in owned:
+        if name not in tells:
             context.on_told = _nobody_to_tell
             if context.dirty:
                 raise NodeError(context.key, "being made", RuntimeError(NOBODY))

@@ -14,7 +14,7 @@ from flowrl.sites.layout import Layout
 
 def free_sites(checked: Checked, layout: Layout) -> frozenset[str]:
     """The sites that nothing but free nodes fire on; where that is all, rounds hold them together as usual."""
-    free = {node for node in checked.graph.nodes if _is_free(checked.program, node)}
+    free = _free_nodes(checked.program)
     bound: set[str] = set()
     loose: set[str] = set()
     for (node, _), site in layout.where.items():
@@ -23,9 +23,10 @@ def free_sites(checked: Checked, layout: Layout) -> frozenset[str]:
     return frozenset(loose - bound) if bound else frozenset()
 
 
-def _is_free(program: Program, name: str) -> bool:
-    """Whether a node may find too few tokens, or is paced by one that may."""
-    for paced in program.paced:
-        if name in paced.part.firings:
-            return _is_free(program, paced.source.node)
-    return name in starving(program.round)
+def _free_nodes(program: Program) -> set[str]:
+    """The nodes that may find too few tokens, and those that are paced by one of them."""
+    paced = {name: paced.source.node for paced in program.paced for name in paced.part.firings}
+    free = starving(program.round)
+    while more := {name for name, pacer in paced.items() if pacer in free} - free:
+        free |= more
+    return free

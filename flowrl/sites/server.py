@@ -26,6 +26,7 @@ import numpy as np
 from flowrl.sites.child import Child
 
 PR_SET_PDEATHSIG = 1
+BY_ALL = ("flowrl.channels.sockets", "threadpoolctl")  # what each site would load on its way
 TEXT_BYTES = 3000  # of an error: lines of a pipe stay whole up to 4096 bytes
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     sys.path[:] = told["path"]
     with report.failure():
         child = Child(told)
-        for module in told["loads"]:
+        for module in (*BY_ALL, *told["loads"]):
             importlib.import_module(module)
         name = divided(list(told["sites"]), report)
         if name is not None:

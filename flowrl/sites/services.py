@@ -125,12 +125,9 @@ class Calls:
 
     def __init__(self, graph: Graph, layout: Layout, site: str, waiting: Waiting) -> None:
         self._graph, self._layout, self._site, self._waiting = graph, layout, site, waiting
-        self._told_by_client = {
-            own
-            for name, spec in graph.nodes.items()
-            if spec.fires
-            for own in own_services(graph, name)
-        }
+        self._owned = own_services(graph)
+        clients = [name for name, spec in graph.nodes.items() if spec.fires]
+        self._told_by_client = {own for name in clients for own in self._owned[name]}
         self._callers: dict[str, Caller] = {}
         self._desks: dict[str, tuple[Receiver, Sender]] = {}
         self._stubs: dict[str, Stub] = {}
@@ -186,9 +183,7 @@ class Calls:
 
     def _contexts(self, wired: Wired, service: str, replica: int) -> Contexts:
         """A service's context and those of the services it calls, if one client tells for them."""
-        names = [
-            n for n in (service, *own_services(self._graph, service)) if n in self._told_by_client
-        ]
+        names = [n for n in (service, *self._owned[service]) if n in self._told_by_client]
         found = [wired.told.setdefault((n, replica), Context(n, replica)) for n in names]
         return {context.key: context for context in found}
 

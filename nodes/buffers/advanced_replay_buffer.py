@@ -11,7 +11,14 @@ from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    nondeterministic,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
@@ -23,7 +30,6 @@ from flowrl.nodes.buffers.feedback import (
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
-from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
@@ -96,15 +102,15 @@ class AdvancedReplayBuffer(Node):
             rows={"batches": config.batch_size},
             needs={port: need for port, need in needs.items() if port in known.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
-            memory_bytes=size * (bytes_of_row + DRAWN_BYTES),
-            nondeterministic=sound_pace(config, known),
+            memory_bytes=memory_bytes(config, schema, size, NOTED_BYTES + DRAWN_BYTES),
+            nondeterministic=nondeterministic(config, sound_pace(config, known)),
         )
 
     def setup(self) -> None:
         """The rows with their priorities, and the batches whose priorities are still to come."""
         c = self.config
         self._rows = PrioritisedRows(
-            Ring(c.size, c.size_bytes, NOTES, once_for(c, self.ctx.inputs.get("data"))),
+            ring_for(c, self.ctx, NOTES),
             c.priority,
             c.alpha,
         )
@@ -162,6 +168,14 @@ class AdvancedReplayBuffer(Node):
         """All of the agent's rows that are held, the oldest first: a data set."""
         return Batch(self._rows.ring.in_order())
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._rows.close()
+
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
@@ -193,12 +207,12 @@ class AdvancedReplayBuffer(Node):
         if held.live < max(1, rows):
             raise too_few(self.ctx.key, rows, held.live, expired=held.removed)
         if self.config.replace:
-            places = held.priorities.draw(self._draw.rng, batches, rows)
+            places, chance = held.priorities.draw(self._draw.rng, batches, rows)
         else:
-            places = held.priorities.draw_distinct(self._draw.rng, rows)
+            places, chance = held.priorities.draw_distinct(self._draw.rng, rows)
         now = self.ctx.clock.total.train_iters
         beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        weight = importance(chance, held.live, beta, rows)
         told = {"weight": weight, "row_id": held.ring.numbers_of(places)}
         columns = {**self._transforms.take(places), **told, **self._noted(places)}
         held.use(places, self.config.max_use)

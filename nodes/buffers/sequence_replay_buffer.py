@@ -11,7 +11,14 @@ from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.chains import Chains
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    nondeterministic,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
@@ -29,7 +36,7 @@ from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import of_sequences, windows, within
-from flowrl.nodes.origin import ENV
+from flowrl.nodes.origin import ENV, ORIGIN
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import AUTO, In, Out
 
@@ -87,20 +94,22 @@ class SequenceReplayBuffer(Node):
             outs={"batches": _sequences(schema, config)},
             rows={"batches": config.batch_size},
             needs=needs,
-            memory_bytes=size * (stored_bytes(config, schema) + SEQUENCE_BYTES),
-            nondeterministic=sound_pace(config, known),
+            memory_bytes=memory_bytes(config, schema, size, SEQUENCE_BYTES),
+            nondeterministic=nondeterministic(config, sound_pace(config, known)),
         )
 
     def setup(self) -> None:
         """The steps, and the sequences as rows of their own: the first step and the length."""
         c = self.config
-        self._steps = Ring(c.size, c.size_bytes, once=once_for(c, self.ctx.inputs.get("data")))
+        self._steps = ring_for(c, self.ctx)
         self._sequences: PrioritisedRows | None = None  # as many as steps, known at the first push
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
         self._runs, self._chains = Runs(), Chains(c.unroll_steps, self._period)
+        if self._steps.rows:
+            self._add(self._found(), self._steps.written - self._steps.rows)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
@@ -114,29 +123,12 @@ class SequenceReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these steps, and the sequences that lie in them."""
-        first = self._steps.written
-        self._steps.push(data.columns)
-        firsts, lengths = self._cut(data, first)
-        held, now = self._held(), self.ctx.clock.total
-        oldest = self._steps.written - self._steps.rows
-        new = firsts >= oldest
-        places = {"first": firsts[new], "length": lengths[new]}
-        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
-        held.remove_all_below("first", oldest)
-        self._runs.forget(oldest)
-        self._chains.forget(oldest)
+        first, last = self._steps.written, data["last"].copy()
+        last[-1:] = True  # what goes on in the next token is found by its origin, or begins anew
+        columns = {**data.columns, "last": last}
+        self._steps.push(columns)
         self.tally.pushes += 1
-        self.tally.pushed += len(firsts)
-
-    def _cut(self, data: Batch, first: int) -> tuple[Array, Array]:
-        """First steps and lengths of the sequences that lie in new steps, or end in them."""
-        if not len(data):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        self._runs.push(data.columns, first)
-        if ENV in data:
-            return self._chains.cut(data.columns, first, self._runs)
-        firsts, lengths = windows(data["last"], self.config.unroll_steps, self._period)
-        return firsts + first, lengths
+        self.tally.pushed += self._add(columns, first)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
@@ -153,6 +145,14 @@ class SequenceReplayBuffer(Node):
             checked = of_sequences(checked, learned, self.config.eta)
         self.tally.late += self._held().update(numbers, checked + self.config.priority_least)
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._steps.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._steps.close()
+
     def clear(self) -> None:
         """Forget all steps."""
         self._steps.clear()
@@ -160,6 +160,35 @@ class SequenceReplayBuffer(Node):
         self._chains.clear()
         if self._sequences is not None:
             self._sequences.clear()
+
+    def _found(self) -> dict[str, Array]:
+        """What is asked of steps that an earlier process has left."""
+        names = {"last", "terminated", "truncated", *ORIGIN} & set(self._steps.columns)
+        held = np.arange(self._steps.written - self._steps.rows, self._steps.written)
+        return self._steps.take(self._steps.places_of(held), names)
+
+    def _add(self, columns: Mapping[str, Array], first: int) -> int:
+        """The sequences that end in new steps, from this number on; gives how many there are."""
+        firsts, lengths = self._cut(columns, first)
+        held, now = self._held(), self.ctx.clock.total
+        oldest = self._steps.written - self._steps.rows
+        new = firsts >= oldest
+        places = {"first": firsts[new], "length": lengths[new]}
+        held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
+        held.remove_all_below("first", oldest)
+        self._runs.forget(oldest)
+        self._chains.forget(oldest)
+        return len(firsts)
+
+    def _cut(self, columns: Mapping[str, Array], first: int) -> tuple[Array, Array]:
+        """First steps and lengths of sequences."""
+        if not len(columns["last"]):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        self._runs.push(columns, first)
+        if ENV in columns:
+            return self._chains.cut(columns, first, self._runs)
+        firsts, lengths = windows(columns["last"], self.config.unroll_steps, self._period)
+        return firsts + first, lengths
 
     def _held(self) -> PrioritisedRows:
         if self._sequences is None:
@@ -174,13 +203,13 @@ class SequenceReplayBuffer(Node):
             raise too_few(self.ctx.key, rows, self.count, "sequences")
         held, rng = self._held(), self._draw.rng
         if self.config.replace:
-            places = held.priorities.draw(rng, batches, rows)
+            places, chance = held.priorities.draw(rng, batches, rows)
         else:
             drawn = [held.priorities.draw_distinct(rng, rows) for _ in range(batches)]
-            places = np.concatenate(drawn)
+            places, chance = (np.concatenate(part) for part in zip(*drawn, strict=True))
         now = self.ctx.clock.total.train_iters
         beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        weight = importance(chance, held.live, beta, rows)
         found = held.ring.take(places)
         columns, valid = self._unrolled(found["first"], found["length"])
         held.use(places, None)
