@@ -19,6 +19,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
         "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",
+        "rows": "flowrl.nodes.buffers.rows:Rows",
         "queue_buffer": "flowrl.nodes.buffers.queue_buffer:QueueBuffer",
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
@@ -64,5 +65,10 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "mlp": "flowrl.nodes.models.mlp:Mlp",
         "gru": "flowrl.nodes.models.gru:Gru",
         "module": "flowrl.nodes.models.model:ModuleModel",
+    },
+    "storage": {
+        "memory": "flowrl.nodes.buffers.storage:Memory",
+        "compressed": "flowrl.nodes.buffers.compressed:Compressed",
+        "mapped": "flowrl.nodes.buffers.mapped:Mapped",
     },
 }

@@ -84,7 +84,7 @@ def while_ready(runner: Runner, fire: Fire, after: Fire) -> Fire:
     return fire_while_ready
 
 
-def times(step: Step, until: Until | None) -> int:
+def firings_until(step: Step, until: Until | None) -> int:
     """How often a step's instance fires in a round that may be left before its end."""
     if until is None:
         return step.times

@@ -24,9 +24,9 @@ from flowrl.engine.steps import (
     Step,
     Until,
     as_often_as,
+    firings_until,
     heard_by,
     if_ready,
-    times,
     while_ready,
 )
 from flowrl.engine.teller import Teller
@@ -151,7 +151,7 @@ class Walk:
         until = self.before_round()
         self.site.at = (self.site.rounds,)
         for step in steps:
-            self._fire(step, times(step, until))
+            self._fire(step, firings_until(step, until))
         self._step = None
         for versions in self.wired.versions.values():
             versions.end_round()

@@ -16,25 +16,25 @@ from flowrl.context import Verdict
 from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Reason, digest_of
 from flowrl.engine.glance import Seen
-from flowrl.engine.guard import Happened, Sink
-from flowrl.engine.hashing import Hashed, Note
+from flowrl.engine.guard import Sink
+from flowrl.engine.hashing import Note
 from flowrl.engine.runner import Position
 from flowrl.graph import Limits
-from flowrl.sites.cuts import Cuts, Why, asked, includes, is_earlier
+from flowrl.sites.cuts import Cuts, Why, asked, is_earlier
 from flowrl.sites.free import free_sites
 from flowrl.sites.launch import SiteLost, Sites
 from flowrl.sites.layout import Layout
+from flowrl.sites.leases import Leases
 from flowrl.sites.ledger import Ledger
 from flowrl.sites.paced import paced_sites, rounds_behind
+from flowrl.sites.retelling import Retelling
 from flowrl.sites.watched import Watched
-from flowrl.sites.words import Told, as_told
+from flowrl.sites.words import as_told
 from flowrl.state import Count, State
 
 if TYPE_CHECKING:
     from flowrl.hosts.joining import Hosts
 
-LEASE_S = 0.5  # of work that sites may be ahead of the slowest
-LEAST_LEASE = 8  # rounds
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
 STATES_S = 60.0
 CLOSE_S = 4.0  # in which nodes should close; those that do not are told, and killed
@@ -53,25 +53,21 @@ class Coordinator:
         limits: Limits,
         hosts: Hosts | None = None,
     ) -> None:
-        self.checked, self.sink = checked.demand(), sink
+        self.checked = checked.demand()
         self.limits = limits
         self.cuts = Cuts(checked, limits)
         self.sites = Sites(checked, layout, seed, hosts)
         names = self.sites.names
         self._free = free_sites(checked, layout)
         self._halting = False
-        self._paced = paced_sites(checked, layout)
-        self._behind = rounds_behind(checked) if self._paced and not self._free else 0
+        paced = paced_sites(checked, layout)
+        behind = rounds_behind(checked) if paced and not self._free else 0
+        self._leases = Leases(names, self._free, paced, behind, self.cuts.warm_rounds)
         self._missing = {word: set(names) for word in ("ready", "stopped", "states", "closed")}
-        self._rounds = dict.fromkeys(names, 0)  # whole rounds of each site
-        self._granted = 0  # rounds that sites may begin
         self._ledger = Ledger()
-        self._told: list[Told] = []
-        self._hashed: list[Hashed] = []
-        self._note: Note | None = None  # who is told the hashes of tokens
+        self._retelling = Retelling(sink)
         self.watched = Watched(self.sites)
         self._states: dict[str, State] = {}
-        self._happened = Happened()
         self._noted: list[str] = []
         self.began_s: float | None = None  # the first firing may begin
         self.ended_s: float | None = None
@@ -119,11 +115,11 @@ class Coordinator:
 
     def happened_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self._happened.lines(), *self._noted]
+        return [*self._retelling.happened.lines(), *self._noted]
 
     def hash_tokens(self, note: Note) -> None:
         """Note every token that is given, and every version that is seen, in the order of the program."""
-        self._note = note
+        self._retelling.note = note
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut soon (from another thread, or a signal)."""
@@ -141,7 +137,7 @@ class Coordinator:
             self._cut_at(cut, why)
         self.sites.start()
         self._wait("ready", START_S)
-        if self._note is not None:
+        if self._retelling.note is not None:
             self.sites.say("hash")
         if self._stop is not None:
             self.sites.say("stop", *self._stop)
@@ -151,10 +147,10 @@ class Coordinator:
             self._listen()
             self._demand_progress()
             self._look_for_cuts(time.perf_counter() - began)
-            self._tell(self._final)
+            self._tell()
             self._halt()
         self.ended_s = time.perf_counter()
-        self._tell(None)
+        self._retelling.tell_before(None, self._stop)
         self.sites.say("states")
         self._wait("states", STATES_S)
         self._wait_until_closed()
@@ -188,19 +184,18 @@ class Coordinator:
             raise SiteLost(f"{what}; a node there may hang: `flowrl why` tells which")
 
     def _grant(self, firing_s: float) -> None:
-        """Let sites go on, about as far as they get while this is noticed."""
-        lease = max(LEAST_LEASE, int(self._fired / max(firing_s, 1e-9) * LEASE_S))
-        granted = min(self._fired + lease, self._final + max(lease, self._behind))
-        if granted > self._granted:
-            self._granted = granted
-            self.sites.say("grant", granted, self._settled(self._final), self._settled(self._fired))
+        """Let sites go on; what no cut goes back to, learners' sites forget."""
+        granted = self._leases.grant(firing_s)
+        if granted is not None:
+            leases = self._leases
+            self.sites.say("grant", granted, *map(self._settled, (leases.final, leases.fired)))
 
     # what sites say
 
     def _listen(self) -> None:
         hearing: dict[str, Callable[..., None]] = {
             "progress": self._on_progress,
-            "hashed": self._on_hashed,
+            "hashed": lambda name, rows: self._retelling.add_hashed(rows),
             "states": self._on_states,
             "closed": self._on_closed,
             "reached": self._on_reached,
@@ -216,7 +211,7 @@ class Coordinator:
         self, name: str, states: dict[str, State], dropped: int, happened: list[str]
     ) -> None:
         self._states |= states
-        self._happened.dropped += dropped
+        self._retelling.happened.dropped += dropped
         self._noted += happened
 
     def _on_closed(self, name: str, unclosed: list[str]) -> None:
@@ -226,30 +221,22 @@ class Coordinator:
         """A learner that fires when it can has fired so often as was asked for."""
         self._cut_at(self._cut_for(name, tuple(position)), asked("train_iters", iters))
 
-    def _on_hashed(self, name: str, rows: list[Any]) -> None:
-        self._hashed += [Hashed(tuple(position), *rest) for position, *rest in rows]
-
     def _on_progress(
         self, name: str, rounds: int, did: list[Any], told: list[Any], seen: list[Any]
     ) -> None:
-        self._rounds[name] = rounds
+        free = name in self._free
+        self._leases.told(name, rounds)
         self.watched.told(name, seen)
-        if name in self._free:
-            self._ledger.add_settled(did)
-        else:
-            self._ledger.add(did)
+        (self._ledger.add_settled if free else self._ledger.add)(did)
         for one in map(as_told, told):
-            if name in self._free:
-                self._happened.pass_on(self.sink, one.teller, one.record)
-            else:
-                self._told.append(one)
+            (self._retelling.tell if free else self._retelling.add)(one)
             if isinstance(one.record, Verdict):
                 at = self._cut_for(name, one.position)
                 self._cut_at(at, ("verdict", one.record.reason))
 
     def _cut_for(self, name: str, position: Position) -> Position:
         """Where the others are cut: what a free site does is at no position of theirs."""
-        return self.cuts.soon(self._final) if name in self._free else position
+        return self.cuts.soon(self._leases.final) if name in self._free else position
 
     def _halt(self) -> None:
         """Once all others have stopped, so do the sites that fire when they can."""
@@ -257,56 +244,29 @@ class Coordinator:
             self._halting = True
             self.sites.say("halt")
 
-    @property
-    def _final(self) -> int:
-        """Rounds that all sites have ended; those that fire when they can take part in the warm-up only."""
-        warm = self.cuts.warm_rounds
-        rounds = [n for name, n in self._rounds.items() if name not in self._free or n < warm]
-        return min(rounds, default=0)
-
-    @property
-    def _fired(self) -> int:
-        """Rounds that all have ended but those sites on which nothing fires in rounds; in them is no cut but theirs."""
-        rounds = [n for name, n in self._rounds.items() if name not in self._paced | self._free]
-        return min(rounds) if self._behind else self._final
-
     def _settled(self, rounds: int) -> int:
         """Rounds that no cut goes back to, of those that have ended."""
         return rounds if self._stop is None else min(rounds, self._stop[0])
 
-    def _tell(self, final: int | None) -> None:
-        """Tell the run what no site can tell anything before; at the end, all up to the cut."""
-        now = [t for t in self._told if final is None or t.position[0] < final]
-        if now:
-            self._told = [t for t in self._told if final is not None and t.position[0] >= final]
-            for told in sorted(now, key=lambda t: t.position):
-                if self._stop is None or includes(self._stop, told.position):
-                    self._happened.pass_on(self.sink, told.teller, told.record)
-        self._tell_hashed(final)
-        self._ledger.settle(self._settled(self._final))
-
-    def _tell_hashed(self, final: int | None) -> None:
-        """The same for the hashes of tokens, if somebody wants them."""
-        now = [h for h in self._hashed if final is None or h.position[0] < final]
-        if now and self._note is not None:
-            self._hashed = [h for h in self._hashed if final is not None and h.position[0] >= final]
-            for hashed in sorted(now, key=lambda h: h.position):  # of one firing: as they came
-                if self._stop is None or includes(self._stop, hashed.position):
-                    self._note(hashed)
+    def _tell(self) -> None:
+        """Tell the run what no site can tell anything before."""
+        final = self._leases.final
+        self._retelling.tell_before(final, self._stop)
+        self._ledger.settle(self._settled(final))
 
     # cuts
 
     def _look_for_cuts(self, firing_s: float) -> None:
-        limits = self.limits
+        limits, fired = self.limits, self._leases.fired
         if limits.steps is not None and self.cuts.steps is None:  # then only counting tells
-            reached = self._ledger.reached(limits.steps, self._fired)
-            if reached is not None and self._fired > self.cuts.warm_rounds:
+            reached = self._ledger.reached(limits.steps, fired)
+            if reached is not None and fired > self.cuts.warm_rounds:
                 at = max(reached, self.cuts.warm_rounds)
                 self._cut_at((at,), asked("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._asked is None:
             self._asked = ("time", f"{limits.time_s:g} s were asked for")
         if self._asked is not None:  # in the round of the slowest: what the others did is discarded
-            self._cut_at(self.cuts.soon(self._fired), self._asked)
+            self._cut_at(self.cuts.soon(fired), self._asked)
             self._hurries_s = min(self._hurries_s, time.monotonic())
             self._asked = None
 

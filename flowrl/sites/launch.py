@@ -17,8 +17,9 @@ from flowrl.errors import FlowError, NodeError
 from flowrl.sites.addresses import Addresses, neighbours
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.netaddress import listening, tcp
+from flowrl.sites.orders import CONTROL
 from flowrl.sites.processes import Processes, loads_of
-from flowrl.sites.site import CONTROL, SiteWalk, run_site
+from flowrl.sites.site import SiteWalk, run_site
 from flowrl.sites.words import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.tools.expand import expand
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from flowrl.hosts.joining import Hosts
 
 PUMP_S = 0.02
+LOOK_S = 0.1
 LAST_WORDS_S = 0.2  # a dead site's mail may still be on its way
 FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
 LEAVE_S = 3.0
@@ -55,6 +57,7 @@ class Sites:
         self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
         self._down: dict[str, Sender] = {}
         self._closed = False
+        self._looked_s = 0.0
 
     def _kind(self, kind: str) -> list[str]:
         """The sites of a kind on this machine."""
@@ -164,12 +167,20 @@ class Sites:
         """What sites have said meanwhile; raises what ended one of them."""
         self._pump()
         said = []
-        for name in self.names:
-            while len(self._up[name]):
-                said.append((name, self._up[name].take()[0]))
-        if any(map(len, self._last.values())) or any(map(self.dead, self.names)):
+        for name, lane in self._up.items():
+            while len(lane):
+                said.append((name, lane.take()[0]))
+        if any(map(len, self._last.values())) or self._finds_one_dead():
             raise self._first_cause()
         return said
+
+    def _finds_one_dead(self) -> bool:
+        """Look now and then: asking the system after hundreds of sites takes its time."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = now_s
+        return any(map(self.dead, self.names))
 
     def dead(self, name: str) -> str | None:
         """Why a site is dead, or None."""

@@ -7,13 +7,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from flowrl.channels import Bound, ChannelError, Exchange
+from flowrl.channels import ChannelError, Exchange
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
-from flowrl.engine.glance import glance_at
 from flowrl.engine.guard import Failed
-from flowrl.engine.hashing import Hashed
 from flowrl.engine.runner import Position, Runner
 from flowrl.engine.steps import Until
 from flowrl.engine.teller import Teller
@@ -24,18 +22,14 @@ from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
 from flowrl.sites.free import free_sites
 from flowrl.sites.home import SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
+from flowrl.sites.orders import CONTROL, Orders, Stopped
 from flowrl.sites.recall import Recall
-from flowrl.sites.waiting import WAIT_S, Elsewhere
-from flowrl.sites.words import DOWN, FAILED, UP, Told, as_data, error_words
+from flowrl.sites.reports import Reports
+from flowrl.sites.waiting import Elsewhere
+from flowrl.sites.words import FAILED, Told, error_words
 from flowrl.state import Count, State
 
-TELL_EVERY_S = 0.05  # how often a site tells how far it is
 FLUSH_S = 0.0005  # shorter firings are gathered
-CONTROL = Bound(tokens=1 << 16)
-
-
-class Stopped(BaseException):
-    """The coordinator wants no more."""
 
 
 class SiteWalk(Walk):
@@ -45,60 +39,34 @@ class SiteWalk(Walk):
         self, checked: Checked, layout: Layout, name: str, exchange: Exchange, seed: int
     ) -> None:
         self.name, self.exchange = name, exchange
-        self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
-        self._down = exchange.receiver(f"{DOWN}:{name}", COORDINATOR, bound=CONTROL)
-        self._granted = 0  # rounds that may begin
-        self._stop: Position | None = None
-        self._leave = False  # at once, whatever is going on
-        self._asked_states = False
+        self._reports = Reports(exchange, name, len(layout.kinds))
+        self._orders = Orders(exchange, name)
         self._free = name in free_sites(checked, layout)
-        self._halted = False  # a free site ends after the firing that it is in
         self._walking = False
-        self._told: list[Told] = []
-        self._hashed: list[Hashed] = []
-        self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
-        self._told_s = 0.0
-        exchange.serve(self._hear)
         self._flushed_s = 0.0
         self._long_round = False  # something in it took its time
         self._home = SiteHome(checked, layout, name, exchange)
         self._home.waiting.check = self._check
         super().__init__(checked, seed, self._home)
-        self._recalls = [
-            Recall(checked, self.wired, r) for r in self.wired.all() if r.role == "learner"
-        ]
-        self._keeping = (
-            [] if self._free else self._recalls
-        )  # what a free site has done counts whole
+        learners = [r for r in self.wired.all() if r.role == "learner"]
+        self._recalls = [Recall(checked, self.wired, learner) for learner in learners]
+        # what a free site has done counts whole
+        self._keeping = [] if self._free else self._recalls
         cuts = Cuts(checked, checked.graph.limits)
         self._starves, self._warm_rounds = cuts.learner_starves, cuts.warm_rounds
         self._paced_learners = [r for r in self._keeping if not r.fires_in_rounds]
+        self._orders.on_settled = self._settle
+        self._orders.on_hash = lambda: self.hash_tokens(self._reports.hashed.append)
         for runner in self.wired.all():
             if runner.role == "collector" or runner.key == self.first_learner:
                 runner.on_count = self._counted
 
     # what the coordinator says
 
-    def _hear(self) -> None:
-        """Take in what was said; called whenever mail has come."""
-        while len(self._down):
-            word, *values = self._down.take()[0]
-            if word == "grant":
-                self._granted, *settled = values
-                for recall in self._keeping:
-                    recall.settle(*settled)
-            elif word == "hash":
-                self.hash_tokens(self._hashed.append)
-            elif word == "stop":
-                self._stop = tuple(values)
-            elif word == "halt":
-                self._halted = self._free
-            elif word == "states":
-                self._asked_states = True
-            elif word == "leave":
-                self._leave = True
-        if self._leave:
-            raise Stopped
+    def _settle(self, rounds: int, fired: int) -> None:
+        """No cut falls before this round, nor in those that have fired but after versions that pace."""
+        for recall in self._keeping:
+            recall.settle(rounds, fired)
 
     def _check(self) -> None:
         """Past the cut, what a site would wait for may never come; unless it answers a call."""
@@ -106,16 +74,14 @@ class SiteWalk(Walk):
             return
         if self._halted:
             raise Stopped
-        if self._fires_freely or self._stop is None:
-            return
-        if not includes(self._stop, self.here()):
+        stop = self._orders.stop
+        if stop is not None and not self._fires_freely and not includes(stop, self.here()):
             raise Stopped
 
-    def say(self, *words: Any) -> None:
-        """Tell the coordinator something."""
-        self.exchange.wait(self._up, WAIT_S)
-        self._up.send(list(words))
-        self.exchange.flush()
+    @property
+    def _halted(self) -> bool:
+        """Whether a free site is to end."""
+        return self._free and self._orders.halted
 
     # hooks
 
@@ -127,9 +93,9 @@ class SiteWalk(Walk):
             return None
         rounds = self.site.rounds
         if not self._may_begin():
-            self.tell()
+            self._reports.tell_rounds(self)
             self._home.waiting.idle(self._may_begin)
-        stop = self._stop
+        stop = self._orders.stop
         if stop is None or rounds < stop[0]:
             return None
         if rounds > stop[0]:
@@ -149,7 +115,7 @@ class SiteWalk(Walk):
             return self._home.heard_of_firings or any(runner.ready() for runner in runners)
 
         if not can_fire():
-            self.tell()
+            self._reports.tell_rounds(self)
             self._home.wait_for_tokens(can_fire)
 
     def _until(self, stop: Position) -> Until | None:
@@ -161,20 +127,19 @@ class SiteWalk(Walk):
         return Until(slot, replica, firing + 1 - before)
 
     def _may_begin(self) -> bool:
-        rounds, stop = self.site.rounds, self._stop
-        return rounds < self._granted or (stop is not None and rounds > stop[0])
+        rounds, stop = self.site.rounds, self._orders.stop
+        return rounds < self._orders.granted or (stop is not None and rounds > stop[0])
 
     def after_round(self, warm_up: bool) -> None:
         for recall in self._keeping:
             recall.after_round()
-        if (
-            self._long_round
-        ):  # the states that it ended with should not wait for the next one's firings
+        if self._long_round:
+            # the states that it ended with should not wait for the next one's firings
             self._long_round = False
             self.exchange.flush()
-        if time.perf_counter() - self._told_s > TELL_EVERY_S:
-            self.tell()
-        if self._stop is not None and self.site.rounds > self._stop[0] and not self._fires_freely:
+        self._reports.tell_now_and_then(self)
+        stop = self._orders.stop
+        if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
             raise Stopped
 
     def after_firing(self) -> None:
@@ -202,32 +167,18 @@ class SiteWalk(Walk):
         first = self._starves and learner.key == self.first_learner
         if first and learner.fired == self.graph.limits.train_iters:
             at = (*self.site.at, learner.slot, 0, learner.fired - 1)
-            self.tell()
-            self.say("reached", list(at), learner.fired)
+            self._reports.tell(self)
+            self._reports.say("reached", list(at), learner.fired)
             raise Stopped
 
     def _counted(self, runner: Runner, count: Count) -> None:
-        self._did.append([list(self.position(runner)), list(count)])
+        self._reports.counted(self.position(runner), count)
 
     def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
         super().recorded(runner, teller, record)
-        self._told.append(Told(self.position(runner), teller, record))
+        self._reports.recorded(Told(self.position(runner), teller, record))
         if isinstance(record, Verdict):
-            self.tell()
-
-    # reports
-
-    def tell(self) -> None:
-        """How far it is, what was done, what nodes recorded, where time went."""
-        self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
-        told, self._told = self._told, []
-        did, self._did = self._did, []
-        if self._hashed:
-            hashed, self._hashed[:] = [[list(h.position), *h[1:]] for h in self._hashed], []
-            self.say("hashed", hashed)
-        seen = glance_at(self).as_data()
-        self.say("progress", self.site.rounds, did, [as_data(t) for t in told], seen)
-        self._told_s = time.perf_counter()
+            self._reports.tell(self)
 
     def states_at(self, cut: Position) -> dict[str, State]:
         """The learners' states at the cut."""
@@ -239,7 +190,7 @@ class SiteWalk(Walk):
 
     def live(self) -> None:
         """Walk until told to stop, and say what there is at the cut."""
-        self.say("ready")
+        self._reports.say("ready")
         self._walking = True
         self.exchange.serve(self._check)  # again, after a call that the end had to wait for
         try:
@@ -248,13 +199,13 @@ class SiteWalk(Walk):
             self._home.begin()
             self.walk()
         except Stopped:
-            if self._leave:
+            if self._orders.leave:
                 return
         self._walking = False
         if self._free:
             self._home.take_no_more()
-        self.tell()
-        self.say("stopped")
+        self._reports.tell(self)
+        self._reports.say("stopped")
         self._tell_states()
 
     def no_rounds(self) -> None:
@@ -263,15 +214,16 @@ class SiteWalk(Walk):
 
     def _tell_states(self) -> None:
         """Once the cut is known to all; then there is nothing more to do."""
+        idle, orders, say = self._home.waiting.idle, self._orders, self._reports.say
         try:
-            idle = self._home.waiting.idle
-            idle(lambda: self._asked_states, "stopped")
-            assert self._stop is not None
-            self.tell()  # where time went: services have answered calls since they had stopped
+            idle(lambda: orders.wants_states, "stopped")
+            assert orders.stop is not None
+            # where time went: services have answered calls since they had stopped
+            self._reports.tell(self)
             lines = self._home.happened_lines()
-            self.say("states", self.states_at(self._stop), self.wired.dropped(), lines)
-            self.say("closed", [str(error) for error in self.close()])
-            idle(lambda: self._leave, "stopped")
+            say("states", self.states_at(orders.stop), self.wired.dropped(), lines)
+            say("closed", [str(error) for error in self.close()])
+            idle(lambda: orders.leave, "stopped")
         except Stopped:
             return
 

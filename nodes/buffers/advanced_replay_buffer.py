@@ -11,7 +11,14 @@ from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    nondeterministic,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
@@ -23,7 +30,6 @@ from flowrl.nodes.buffers.feedback import (
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
-from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
@@ -71,6 +77,9 @@ class AdvancedReplayBuffer(Node):
         max_use: int | None = param(None, "a row leaves when it was drawn so often", ge=1)
         max_staleness_iters: int | None = param(None, "a row leaves when it is older", ge=0)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed", "always as many, or each row drawn to be one with this chance"
+        )
         replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
 
@@ -93,20 +102,20 @@ class AdvancedReplayBuffer(Node):
             rows={"batches": config.batch_size},
             needs={port: need for port, need in needs.items() if port in known.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
-            memory_bytes=size * (bytes_of_row + DRAWN_BYTES),
-            nondeterministic=sound_pace(config, known),
+            memory_bytes=memory_bytes(config, schema, size, NOTED_BYTES + DRAWN_BYTES),
+            nondeterministic=nondeterministic(config, sound_pace(config, known)),
         )
 
     def setup(self) -> None:
         """The rows with their priorities, and the batches whose priorities are still to come."""
         c = self.config
         self._rows = PrioritisedRows(
-            Ring(c.size, c.size_bytes, NOTES, once_for(c, self.ctx.inputs.get("data"))),
+            ring_for(c, self.ctx, NOTES),
             c.priority,
             c.alpha,
         )
         self._transforms = Transforms(c.transforms, self._rows.ring, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
@@ -159,6 +168,14 @@ class AdvancedReplayBuffer(Node):
         """All of the agent's rows that are held, the oldest first: a data set."""
         return Batch(self._rows.ring.in_order())
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._rows.close()
+
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
@@ -169,14 +186,15 @@ class AdvancedReplayBuffer(Node):
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
             self._rows.remove_older(oldest)
-        demo_rows = self._demos.rows(batch_size)
-        agent_rows = batch_size - demo_rows
-        together = self.config.replace  # without: what a batch uses up is not in the next one
-        draws = [(batches, agent_rows)] if together else [(1, agent_rows)] * batches
+        demo_rows = self._demos.rows(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        # Without replacement, what a batch uses up is not in the next one.
+        together = self.config.replace and len(set(agent_rows)) == 1
+        draws = [(batches, agent_rows[0])] if together else [(1, n) for n in agent_rows]
         columns = joined([self._drawn_columns(*draw) for draw in draws])
-        if demo_rows:
+        if self._demos.expected:
             fill = dict.fromkeys(BOOKKEEPING, 0) | {"weight": 1, "row_id": -1}
-            columns = self._demos.join(columns, batches, demo_rows, self._draw, **fill)
+            columns = self._demos.join(columns, batch_size, demo_rows, self._draw, **fill)
         self._outstanding.add(columns["row_id"].reshape(batches, -1))
         if not self.config.bookkeeping:
             del columns["row_id"]
@@ -187,14 +205,14 @@ class AdvancedReplayBuffer(Node):
         """The rows of some batches, their weights, and what is known of them."""
         held = self._rows
         if held.live < max(1, rows):
-            raise too_few(self.ctx.key, rows, held.live)
+            raise too_few(self.ctx.key, rows, held.live, expired=held.removed)
         if self.config.replace:
-            places = held.priorities.draw(self._draw.rng, batches, rows)
+            places, chance = held.priorities.draw(self._draw.rng, batches, rows)
         else:
-            places = held.priorities.draw_distinct(self._draw.rng, rows)
+            places, chance = held.priorities.draw_distinct(self._draw.rng, rows)
         now = self.ctx.clock.total.train_iters
         beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        weight = importance(chance, held.live, beta, rows)
         told = {"weight": weight, "row_id": held.ring.numbers_of(places)}
         columns = {**self._transforms.take(places), **told, **self._noted(places)}
         held.use(places, self.config.max_use)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def must_fit(wanted_bytes: int) -> None:
             f"the buffer would take {wanted_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
             "make `size` smaller, or say `size_bytes`"
         )
+
+
+def take_from_disk(file: int, path: Path, wanted_bytes: int) -> None:
+    """Make a file so long, all of it on the disk: a full one is an error now, and not a signal later."""
+    try:
+        os.posix_fallocate(file, 0, wanted_bytes)
+    except OSError as failed:
+        raise OSError(
+            failed.errno,
+            f"'{path}' cannot take {wanted_bytes / 1e9:.3f} GB: {failed.strerror}; "
+            "make `size` smaller, or give a `path` on another disk",
+        ) from failed
 
 
 def _lines(path: Path) -> list[str]:

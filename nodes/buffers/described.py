@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flowrl.batch import Schema, row_bytes
+from flowrl.context import Context
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers.capacity import rows_for
 from flowrl.nodes.buffers.once import Once, pairs
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.storage import storage_of
 
 
 def table_schema(known: Known) -> Schema:
@@ -44,6 +48,29 @@ def once_for(config: Any, schema: Schema | None) -> Once | None:
     if asked is None:
         asked = any(n > 1 for n in frames.values())
     return Once(frames) if asked else None
+
+
+def ring_for(config: Any, ctx: Context, notes: Mapping[str, str] | None = None) -> Ring:
+    """A ring as the parameters of a buffer say."""
+    once = once_for(config, ctx.inputs.get("data"))
+    storage = storage_of(config.storage)
+    storage.belongs_to(ctx)
+    ring = Ring(config.size, config.size_bytes, notes, once, storage)
+    if ring.report:
+        ctx.log(ring.report)
+        ctx.happened("rows of an earlier process were gone on with", ring.rows)
+    return ring
+
+
+def nondeterministic(config: Any, more: str = "") -> str:
+    """Why two runs may differ, if they may."""
+    return "; ".join(filter(None, (more, storage_of(config.storage).nondeterministic)))
+
+
+def memory_bytes(config: Any, schema: Schema, rows: int, beside: int = 0) -> int:
+    """What so many rows take in memory, with so many bytes beside each."""
+    full = rows * stored_bytes(config, schema)
+    return storage_of(config.storage).memory_bytes(full) + rows * beside
 
 
 def stored_bytes(config: Any, schema: Schema) -> int:

@@ -10,11 +10,17 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    nondeterministic,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, too_few
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.settings import Storing
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import segments
@@ -44,16 +50,15 @@ class EpisodeReplayBuffer(Node):
         return Facts(
             outs={"batches": {**schema, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
-            memory_bytes=size * stored_bytes(config, schema),
+            memory_bytes=memory_bytes(config, schema, size),
+            nondeterministic=nondeterministic(config),
         )
 
     def setup(self) -> None:
         """The rows, and where episodes begin and how long they are."""
         c = self.config
-        once = once_for(c, self.ctx.inputs.get("data"))
-        self._rows = Ring(c.size, c.size_bytes, once=once)
-        self._firsts = np.empty(0, np.int64)  # numbers of first rows, in order
-        self._lengths = np.empty(0, np.int64)
+        self._rows = ring_for(c, self.ctx)
+        self._firsts, self._lengths = self._found()  # numbers of first rows, in order
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
@@ -83,7 +88,7 @@ class EpisodeReplayBuffer(Node):
         count = batch_size or self.config.batch_size
         if self.count < self._draw.least(count):
             raise too_few(self.ctx.key, count, self.count, "episodes")
-        drawn = self._draw(self.count, 1, count)
+        drawn = self._draw(self.count, [count])
         firsts, lengths = self._parts(self._firsts[drawn], self._lengths[drawn])
         ends = lengths.cumsum()
         episode = np.repeat(np.arange(count), lengths)
@@ -97,10 +102,26 @@ class EpisodeReplayBuffer(Node):
         """So many batches."""
         return [self.sample(batch_size) for _ in range(batches)]
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._rows.close()
+
     def clear(self) -> None:
         """Forget all episodes."""
         self._rows.clear()
         self._firsts, self._lengths = self._firsts[:0], self._lengths[:0]
+
+    def _found(self) -> tuple[Array, Array]:
+        """Episodes of rows that an earlier process has left; the oldest may have lost its begin."""
+        ring = self._rows
+        oldest = ring.written - ring.rows
+        begins, ends = segments(ring.column("last"))
+        whole = slice(1 if oldest else 0, None)
+        return oldest + begins[whole], (ends - begins)[whole]
 
     def _parts(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
         """Where the rows of each drawn episode begin, and how many there are."""

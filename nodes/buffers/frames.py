@@ -8,28 +8,50 @@ shared where their bytes are equal, and what does not fit the pattern is stored 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowrl.batch import Array, Column
-from flowrl.nodes.buffers.capacity import must_fit
+from flowrl.nodes.buffers.storage import Rows
 
 SPARE = 32  # one frame more for so many rows: ends of episodes
 MOST_AHEAD = 16  # steps that n-step rows may look ahead and still share
 
 
-class Frames:
-    """Frames are numbered as they come; number f lies at place f modulo their count."""
+ADOPTED_ROWS = 64  # of rows that are found in a file, so many leave together
 
-    def __init__(self, rows: int, stacked: int, obs: Column) -> None:
-        """Frames of so many rows, whose observations are of this column, `stacked` frames each."""
-        self.rows, self.stacked = rows, stacked
+Grow = Callable[[Rows, int], Rows]  # a pool, and how many places it needs
+
+
+class Encoded(NamedTuple):
+    """Rows, and what is to be written of them."""
+
+    now: Array  # (n, stacked), places of obs
+    later: Array  # of next_obs
+    held: int  # newest rows that keep their frames
+    places: Array  # of frames that are new
+    frames: Array
+
+
+class Frames:
+    """Frames are numbered as they come; a row holds the places where its frames lie.
+
+    Where frames are limited and run out, the oldest rows leave; else there will be more places.
+    """
+
+    def __init__(self, stacked: int, obs: Column, pool: Rows, grow: Grow | None) -> None:
+        """Of observations of this column, `stacked` frames each. `pool`: (places, bytes of a frame).
+
+        `grow` gives the pool more places; None: it is limited.
+        """
+        self.stacked = stacked
         self._dtype, self._shape = np.dtype(obs.dtype), obs.shape
         self._frame_bytes = obs.row_bytes // stacked
         self.written = 0
-        self._pool = np.empty((0, self._frame_bytes), np.uint8)  # (places, bytes of a frame)
+        self._pool, self._grow = pool, grow
+        self._where = np.arange(len(pool))  # the place of frame f is at f modulo their count
         self._ahead = 0  # next_obs of a row is obs of the row so far behind it; 0: not known yet
         self._floors: deque[tuple[int, int]] = deque()  # from this row on, frames from this one
         self._tails = np.empty((0, stacked), np.int64)  # the next_obs that rows to come begin with
@@ -39,10 +61,14 @@ class Frames:
         """Bytes of all frames."""
         return self._pool.nbytes
 
-    def encode(self, obs: Array, next_obs: Array, first_row: int) -> tuple[Array, Array]:
-        """Numbers (n, stacked) of the frames of rows; the first of them has the number `first_row`."""
+    def encode(self, obs: Array, next_obs: Array, first_row: int, held: int) -> Encoded:
+        """Rows as places of frames; the first row has the number `first_row`.
+
+        Of the rows that there will be, the newest `held` are to be kept. Nothing is written yet.
+        """
         if not len(obs):
-            return np.empty((0, self.stacked), np.int64), np.empty((0, self.stacked), np.int64)
+            none = np.empty((0, self.stacked), np.int64)
+            return Encoded(none, none, held, none[:, 0], np.empty((0, self._frame_bytes), np.uint8))
         seen, then = self._bytes_of(obs), self._bytes_of(next_obs)
         ahead = self._look_ahead(seen, then)
         shared = np.zeros(len(then), bool)
@@ -66,18 +92,24 @@ class Frames:
             now[rows, :-1] = now[rows - 1, 1:]
         later[shared] = now[np.flatnonzero(shared) + ahead]
         later[shifted, :-1] = now[shifted, 1:]
-        self._make_room(first_row, numbers)
-        self._write(now[new[:, 0]], seen[new[:, 0]])
-        self._write(later[new[:, 1]], then[new[:, 1]])
-        self._tails = later[apart]
-        return now, later
+        stop = self.written + int(new.sum())
+        held = self._make_room(first_row, numbers, stop, held)
+        self.written, self._tails = stop, later[apart]
+        added = np.concatenate([now[new[:, 0]], later[new[:, 1]]])
+        frames = np.concatenate([seen[new[:, 0]], then[new[:, 1]]])
+        places = self._places
+        return Encoded(places(now), places(later), held, places(added), frames)
 
-    def decode(self, numbers: Array) -> Array:
-        """Observations (n, …) of frames with these numbers (n, stacked)."""
-        if not len(numbers):
+    def write(self, encoded: Encoded) -> None:
+        """Write the frames of rows that were encoded."""
+        self._pool[encoded.places] = encoded.frames
+
+    def decode(self, places: Array) -> Array:
+        """Observations (n, …) of the frames at these places (n, stacked)."""
+        if not len(places):
             return np.empty((0, *self._shape), self._dtype)
-        frames = self._pool.take(numbers % len(self._pool), 0, mode="clip")
-        return frames.reshape(-1).view(self._dtype).reshape(len(numbers), *self._shape)
+        frames = self._pool.take(places.reshape(-1), 0, mode="clip")
+        return frames.reshape(-1).view(self._dtype).reshape(len(places), *self._shape)
 
     def clear(self) -> None:
         """No row needs a frame any more."""
@@ -85,10 +117,12 @@ class Frames:
         self._tails = self._tails[:0]
 
     def state_dict(self) -> dict[str, Any]:
-        """All frames, and what the next rows may share."""
+        """The frames that rows need, where they lie, and what the next rows may share."""
+        places = self._places(np.arange(self._floor, self.written))
         return {
-            "pool": self._pool[: self.written].copy(),
-            "places": len(self._pool),
+            "frames": self._pool.take(places, 0, mode="clip"),
+            "places": places,
+            "room": len(self._where),
             "written": self.written,
             "ahead": self._ahead,
             "floors": list(self._floors),
@@ -96,13 +130,24 @@ class Frames:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold these frames."""
-        held = state["pool"]
-        self._pool = np.empty((state["places"], *held.shape[1:]), np.uint8)
-        self._pool[: len(held)] = held
+        """Hold these frames, in the same places."""
+        self._have_room(int(state["room"]))
         self.written, self._ahead = int(state["written"]), int(state["ahead"])
         self._floors = deque((int(row), int(frame)) for row, frame in state["floors"])
         self._tails = np.array(state["tails"], np.int64).reshape(-1, self.stacked)
+        self._seat(np.array(state["places"], np.int64))
+        self._pool[state["places"]] = state["frames"]
+
+    def adopt(self, places: Array, first_row: int) -> None:
+        """The pool holds the frames of rows already: their places (n, …), the oldest row first."""
+        distinct, first, which = np.unique(places, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        number = np.argsort(order)[which.reshape(places.shape)]
+        self.written = len(distinct)
+        self._seat(distinct[order])
+        least = np.minimum.accumulate(number.min(1)[::-1])[::-1]
+        some = range(0, len(places), ADOPTED_ROWS)
+        self._floors = deque((first_row + row, int(least[row])) for row in some)
 
     def _bytes_of(self, obs: Array) -> Array:
         """Observations as bytes, (n, stacked, bytes of a frame)."""
@@ -130,42 +175,64 @@ class Frames:
         tails = list(self._tails)
         for row in heads.tolist():
             for k, tail in enumerate(tails):
-                if np.array_equal(self._pool[tail % len(self._pool)], seen[row]):
+                if np.array_equal(self._frames(tail), seen[row]):
                     linked[row] = tails.pop(k)
                     break
         return linked
 
     def _number(self, new: Array) -> Array:
         """The next numbers for new frames, in order; for others that of the frame before it."""
-        numbers = self.written - 1 + new.reshape(-1).cumsum()
-        self.written += int(new.sum())
+        numbers: Array = self.written - 1 + new.reshape(-1).cumsum()
         return numbers.reshape(new.shape)
 
-    def _make_room(self, first_row: int, numbers: Array) -> None:
-        """Places for all frames that the rows need that will be held, these among them."""
-        oldest_row = first_row + len(numbers) - self.rows
-        floor = int(numbers.min())
+    @property
+    def _floor(self) -> int:
+        """No row needs a frame of a lower number."""
+        return self._floors[0][1] if self._floors else self.written
+
+    def _places(self, numbers: Array) -> Array:
+        return self._where[numbers % len(self._where)]
+
+    def _frames(self, numbers: Array) -> Array:
+        return self._pool.take(self._places(numbers), 0, mode="clip")
+
+    def _make_room(self, first_row: int, numbers: Array, stop: int, held: int) -> int:
+        """Places for all frames that the rows need that will be held; gives how many these are."""
+        rows_stop, floor = first_row + len(numbers), int(numbers.min())
+        self._have_room(stop - floor)
         while self._floors and self._floors[-1][1] >= floor:
             first_row = self._floors.pop()[0]
         self._floors.append((first_row, floor))
-        while len(self._floors) > 1 and self._floors[1][0] <= oldest_row:
+        while len(self._floors) > 1 and self._floors[1][0] <= rows_stop - held:
             self._floors.popleft()
-        needed = self.written - self._floors[0][1]
-        if needed > len(self._pool):
-            self._grow(needed)
+        if self._grow is None:
+            while stop - self._floor > len(self._where):
+                self._floors.popleft()
+        self._have_room(stop - self._floor)
+        return min(held, rows_stop - self._floors[0][0])
 
-    def _grow(self, needed: int) -> None:
+    def _have_room(self, needed: int) -> None:
         """More places than ever before: short episodes need more than was thought."""
-        places = max(self.rows + self.rows // SPARE + 1, needed + needed // SPARE)
-        must_fit(places * self._frame_bytes)
-        pool = np.empty((places, self._frame_bytes), np.uint8)
-        if len(self._pool):
-            old = np.arange(max(self.written - needed, 0), self.written)
-            pool[old % places] = self._pool[old % len(self._pool)]
-        self._pool = pool
+        if needed <= len(self._where):
+            return
+        if self._grow is None:
+            raise ValueError(
+                f"rows that came together need {needed} frames, `size_bytes` has room for "
+                f"{len(self._where)}; make it larger, or push fewer rows at once"
+            )
+        taken = self._places(np.arange(self._floor, self.written))
+        self._pool = self._grow(self._pool, needed + needed // SPARE)
+        self._seat(taken)
 
-    def _write(self, numbers: Array, frames: Array) -> None:
-        self._pool[numbers % len(self._pool)] = frames
+    def _seat(self, taken: Array) -> None:
+        """The newest frames lie there; what comes next goes to the other places of the pool."""
+        places = len(self._pool)
+        slots = np.arange(self.written - len(taken), self.written) % places
+        free = np.ones((2, places), bool)
+        free[0, slots] = free[1, taken] = False
+        self._where = np.empty(places, np.int64)
+        self._where[slots] = taken
+        self._where[free[0]] = np.flatnonzero(free[1])
 
 
 def _equal(a: Array, b: Array) -> Array:

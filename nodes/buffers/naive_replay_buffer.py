@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,12 +11,18 @@ from flowrl.batch import Batch, Column
 from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
-from flowrl.nodes.buffers.described import once_for, sound_size, stored_bytes, table_schema
+from flowrl.nodes.buffers.described import (
+    memory_bytes,
+    nondeterministic,
+    ring_for,
+    sound_size,
+    stored_bytes,
+    table_schema,
+)
 from flowrl.nodes.buffers.draws import Draw, cut, too_few
 from flowrl.nodes.buffers.feedback import Tokens, no_priorities, taken
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
@@ -44,6 +50,9 @@ class NaiveReplayBuffer(Node):
         transforms: Any = parts("transform", "what is done to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed", "always as many, or each row drawn to be one with this chance"
+        )
         replace: bool = param(True, "a batch may hold a row twice (faster)")
 
     @classmethod
@@ -61,17 +70,16 @@ class NaiveReplayBuffer(Node):
             rows={"batches": config.batch_size},
             needs={"demos": schema} if with_demos else {},
             needs_rows={"data": (config.batch_size, "batch_size")},
-            memory_bytes=size * bytes_of_row,
-            nondeterministic=free,
+            memory_bytes=memory_bytes(config, schema, size, beside=4),
+            nondeterministic=nondeterministic(config, free),
         )
 
     def setup(self) -> None:
         """The rows, and beside each the train iteration of its data."""
         c = self.config
-        once = once_for(c, self.ctx.inputs.get("data"))
-        self._rows = Ring(c.size, c.size_bytes, {"train_iters": "int32"}, once)
+        self._rows = ring_for(c, self.ctx, {"train_iters": "int32"})
         self._transforms = Transforms(c.transforms, self._rows, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
@@ -109,6 +117,14 @@ class NaiveReplayBuffer(Node):
         """All of the agent's rows that are held, the oldest first: a data set."""
         return Batch(self._rows.in_order())
 
+    def flush(self) -> None:
+        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
+        self._rows.flush()
+
+    def close(self) -> None:
+        """The same, and nothing can be pushed or drawn any more."""
+        self._rows.close()
+
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
@@ -116,14 +132,14 @@ class NaiveReplayBuffer(Node):
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
-        demo_rows = self._demos.rows(batch_size)
-        agent_rows = batch_size - demo_rows
-        if self.count < max(1, agent_rows):
-            raise too_few(self.ctx.key, agent_rows, self.count)
-        self._last = self._draw(self.count, batches, agent_rows)
+        demo_rows = self._demos.rows(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        if self.count < max(1, *agent_rows):
+            raise too_few(self.ctx.key, max(agent_rows), self.count)
+        self._last = self._rows.places_from_oldest(self._draw(self.count, agent_rows))
         columns = self._transforms.take(self._last)
-        if demo_rows:
-            columns = self._demos.join(columns, batches, demo_rows, self._draw)
+        if self._demos.expected:
+            columns = self._demos.join(columns, batch_size, demo_rows, self._draw)
         self.tally.sampled += batches * batch_size
         return cut(columns, batches, batch_size)
 

@@ -34,9 +34,20 @@ class PrioritisedRows:
         self._kind, self._alpha = kind, alpha
         self._highest = 1.0
         self._make()
+        if ring.rows:
+            self._adopt()
+
+    def flush(self) -> None:
+        """Where rows outlive the process: those that are held now will."""
+        self.ring.flush()
+
+    def close(self) -> None:
+        """Let go of what the rows are kept in."""
+        self.ring.close()
 
     def push(self, columns: Mapping[str, Array], train_iters: int, env_steps: int) -> None:
         """Write rows over the oldest."""
+        oldest = self.ring.written - self.ring.rows
         notes = {"train_iters": train_iters, "env_steps": env_steps, "use": 0}
         parts = self.ring.push(columns, **notes, priority=self._highest)
         if self.priorities.size != self.ring.size:
@@ -44,6 +55,7 @@ class PrioritisedRows:
         for part in parts:
             self.live += part.stop - part.start - self.priorities.count(part)
             self.priorities.fill(part, self._highest)
+        self._left(oldest)
 
     def update(self, numbers: Array, priorities: Array) -> int:
         """Other priorities for the rows of these numbers; gives how many of them have left."""
@@ -67,9 +79,15 @@ class PrioritisedRows:
     def remove_older(self, train_iters: int) -> None:
         """Rows that came before this iteration leave."""
         if self.ring.rows:
-            self.remove_below(self.ring.notes["train_iters"], train_iters)
+            self._remove_first_below(self.ring.notes["train_iters"], train_iters)
 
-    def remove_below(self, noted: Array, least: int) -> None:
+    def remove_all_below(self, column: str, least: int) -> None:
+        """Rows leave whose number in this column is less."""
+        if self.ring.rows:
+            places = np.flatnonzero(np.asarray(self.ring.columns[column])[: self.ring.rows] < least)
+            self._remove(places[self.priorities.live(places)])
+
+    def _remove_first_below(self, noted: Array, least: int) -> None:
         """Rows leave whose number here, which never falls from row to row, is less."""
         first, stop = self.ring.written - self.ring.rows, self.ring.written
         stay = bisect_left(
@@ -88,23 +106,39 @@ class PrioritisedRows:
         """The rows, what is noted of them, and how they are drawn."""
         return {
             "ring": self.ring.state_dict(),
-            "priorities": self.priorities.state_dict(self.ring.rows),
+            "priorities": self.priorities.state_dict(self.ring.used),
             "counts": (self.live, self.removed),
             "highest": self._highest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
+        self.ring.load_state_dict(state["ring"])  # now the size is known, if bytes limit it
         if state["ring"]["columns"] and state["ring"]["size"] != self.ring.size:
             raise ValueError(
                 f"the state is of a buffer of size {state['ring']['size']}; "
                 f"this one's is {self.ring.size}"
             )
-        self.ring.load_state_dict(state["ring"])
         self._make()
         self.priorities.load_state_dict(state["priorities"])
         self.live, self.removed = state["counts"]
         self._highest = float(state["highest"])
+
+    def _left(self, oldest: int) -> None:
+        """Rows that came after this one left before they were overwritten: frames ran out."""
+        stay = self.ring.written - self.ring.rows
+        first = max(oldest, self.ring.written - self.ring.size)
+        if stay > first:
+            places = self.ring.places_of(np.arange(first, stay))
+            self._remove(places[self.priorities.live(places)])
+
+    def _adopt(self) -> None:
+        """Rows that were there before: as though they had just come."""
+        held = np.arange(self.ring.written - self.ring.rows, self.ring.written)
+        places = self.ring.places_of(held)
+        self.ring.notes["priority"][places] = self._highest
+        self.priorities.set(places, np.full(len(places), self._highest))
+        self.live = len(places)
 
     def _make(self) -> None:
         self.priorities = KINDS[self._kind](self.ring.size, self._alpha)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.config import Config, param
+from flowrl.config import Config, param, part
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers.capacity import PATTERN
 
@@ -25,6 +25,9 @@ class Storing(Giving):
     size_bytes: str | None = param(None, "and no more than so much: 800MB", pattern=PATTERN)
     store_once: bool | None = param(None, "of equal frames one; default: of stacked frames")
     frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+    storage: Any = part(
+        "storage", "where the rows lie: memory, mapped, compressed", default="memory"
+    )
 
 
 class Pacing(Storing):

@@ -49,6 +49,6 @@ class NpzWriter(Node):
             self._rows -= len(self._tokens.popleft())
         table = Batch.concat(list(self._tokens))
         newest = table.take(slice(max(0, self._rows - self.config.rows), None))
-        path = Path(self.config.path)
+        path = Path(self.config.path).expanduser()
         format_of(path).write(path, newest, self._about)
         self.ctx.metrics({"rows": len(newest)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from flowrl.nodes.buffers.frames import Frames
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.once import Once
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.storage import Memory, Table
 
 SIDE = 4
 OBS = Column("uint8", (4, SIDE, SIDE))
@@ -52,6 +54,19 @@ def token(streams: list[Stream], counts: list[int], stacked: int) -> dict[str, n
     after = np.array([row[1] for row in rows], np.uint8).reshape(len(rows), *shape)
     done = np.array([row[2] for row in rows], bool)
     return {"obs": obs, "next_obs": after, "done": done, "row": np.zeros(len(rows), np.int64)}
+
+
+def made(places: int) -> Frames:
+    """A store of four stacked frames."""
+    frame = Column("uint8", (SIDE * SIDE,))
+    pool = Memory().allocate({"pool": (frame, places)}, Table({}, places, None))["pool"]
+    return Frames(4, OBS, pool, partial(Memory().grow, "pool"))
+
+
+def encode(frames: Frames, obs: np.ndarray, after: np.ndarray, first: int) -> Any:
+    encoded = frames.encode(obs, after, first, first + len(obs))
+    frames.write(encoded)
+    return encoded.now, encoded.later
 
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
@@ -99,24 +114,24 @@ def test_every_row_that_is_held_comes_back(
 
 def test_rows_that_go_on_take_one_frame_each_also_from_token_to_token() -> None:
     rng = np.random.default_rng(0)
-    frames = Frames(1000, 4, OBS)
+    frames = made(1000)
     streams = [
         Stream(rng, 4, 0.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8)) for _ in range(3)
     ]
     first = 0
     for _ in range(20):
         rows = token(streams, [5, 5, 5], 4)
-        frames.encode(rows["obs"], rows["next_obs"], first)
+        encode(frames, rows["obs"], rows["next_obs"], first)
         first += 15
     assert frames.written == 300 + 3 + 3 - 3  # a first frame and a newest one of each env
 
 
 def test_an_episodes_end_takes_its_last_frame_and_the_next_ones_first() -> None:
     rng = np.random.default_rng(0)
-    frames = Frames(100, 4, OBS)
+    frames = made(100)
     stream = Stream(rng, 4, 1.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8))
     rows = token([stream], [10], 4)  # each row is an episode
-    frames.encode(rows["obs"], rows["next_obs"], 0)
+    encode(frames, rows["obs"], rows["next_obs"], 0)
     assert frames.written == 20
 
 
@@ -125,8 +140,8 @@ def test_rows_of_n_steps_share_frames_too() -> None:
     stream = Stream(rng, 4, 0.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8))
     rows = token([stream], [40], 4)
     ahead = {"obs": rows["obs"][:30], "next_obs": rows["next_obs"][2:32]}
-    frames = Frames(100, 4, OBS)
-    now, later = frames.encode(ahead["obs"], ahead["next_obs"], 0)
+    frames = made(100)
+    now, later = encode(frames, ahead["obs"], ahead["next_obs"], 0)
     assert np.array_equal(frames.decode(now), ahead["obs"])
     assert np.array_equal(frames.decode(later), ahead["next_obs"])
     assert frames.written <= 30 + 3 * 4 + 1

@@ -70,8 +70,9 @@ def test_goals_and_rewards_are_those_of_a_plain_model(strategy: str, size: int) 
     drawn = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(node.count, size=64)
     order = Context("NaiveReplayBuffer", seed=3).rng("transforms")
     batch = node.sample()
-    oldest = node._rows.places_of(np.array([node._rows.written - node.count]))[0]
-    rows = [int((place - oldest) % node.count) for place in drawn]
+    ring = node._rows
+    numbers = ring.numbers_of(ring.places_from_oldest(drawn))
+    rows = (numbers - (ring.written - ring.rows)).tolist()
     relabelled = order.random(64) < 2 / 3
     of = episodes(held)
     chosen = [row for row, other in zip(rows, relabelled, strict=True) if other]

@@ -13,6 +13,7 @@ from flowrl.config import Part, PartSpec, part
 from flowrl.node import Unsound
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.runs import Runs
+from flowrl.nodes.origin import ORIGIN
 
 
 class Drawn:
@@ -98,6 +99,10 @@ class Transforms:
     def __init__(self, given: Sequence[Any], ring: Ring, rng: np.random.Generator) -> None:
         self.all = made(given)
         self._ring, self._rng, self._runs = ring, rng, Runs()
+        if ring.rows:  # an earlier process has left them
+            first = ring.written - ring.rows
+            names = {"last", "terminated", "truncated", *ORIGIN} & set(ring.columns)
+            self.pushed(ring.take(ring.places_of(np.arange(first, ring.written)), names), first)
 
     def pushed(self, columns: Mapping[str, Array], first: int) -> None:
         """These rows were pushed, the first with this number."""

@@ -1,0 +1,177 @@
+"""The kinds of storage: what is drawn is the same in each, bit by bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrl
+from flowrl.batch import Batch, Column
+from flowrl.nodes.buffers import capacity, compressed
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.compressed import Compressed, Packed
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.once import Once
+from flowrl.nodes.buffers.ring import Ring
+
+NOISE = np.random.default_rng(0)
+
+
+def frames(count: int, shades: int = 3) -> np.ndarray:
+    return NOISE.integers(0, shades, (count, 30, 30), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zlib"])
+@pytest.mark.parametrize("shades", [2, 256])
+def test_packed_rows_come_back_bit_by_bit(codec: str, shades: int) -> None:
+    rows = Packed(Column("uint8", (30, 30)), 8, *compressed.codec(codec))
+    given = frames(5, shades)
+    rows[2:5], rows[np.array([7, 0])] = given[:3], given[3:]
+    assert np.array_equal(rows.take(np.array([0, 2, 3, 4, 7, 2])), given[[4, 0, 1, 2, 3, 0]])
+    rows[3:4] = given[4:]
+    assert np.array_equal(rows.take(np.array([3])), given[4:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])
+def test_rows_of_any_dtype_are_packed(dtype: str) -> None:
+    rows = Packed(Column(dtype, (7, 50)), 3, *compressed.codec("zlib"))
+    given = NOISE.integers(0, 2, (3, 7, 50)).astype(dtype)
+    rows[0:3] = given[:, :, :]
+    found = rows.take(np.arange(3))
+    assert found.tobytes() == given.tobytes()
+    assert found.dtype == given.dtype
+
+
+def test_what_packs_well_takes_less_and_noise_takes_little_more() -> None:
+    def taken(rows: np.ndarray) -> int:
+        ring = Ring(50, storage=Compressed())
+        ring.push({"obs": rows})
+        return ring.nbytes
+
+    blocks = frames(80)[:, :3, :3].repeat(10, 1).repeat(10, 2)
+    assert taken(blocks) < 0.2 * 50 * 900
+    assert taken(frames(80, 256)) < 1.1 * 50 * 900
+
+
+def test_overwritten_rows_are_given_back() -> None:
+    ring = Ring(4, storage=Compressed())
+    ring.push({"obs": frames(4, 256)})
+    full = ring.nbytes
+    ring.push({"obs": np.zeros((4, 30, 30), np.uint8)})
+    assert ring.nbytes < full / 4
+
+
+def test_columns_with_small_rows_are_not_packed() -> None:
+    ring = Ring(4, storage=Compressed(least_row_bytes=900))
+    ring.push({"obs": frames(4), "action": np.arange(4)})
+    assert isinstance(ring.columns["obs"], Packed)
+    assert isinstance(ring.columns["action"], np.ndarray)
+    assert ring.take(np.array([2]))["action"].tolist() == [2]
+
+
+def test_memory_is_watched_while_packed_rows_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "meminfo"
+    info.write_text("MemAvailable:       300 kB\n")
+    monkeypatch.setattr(capacity, "MEMORY", (info, tmp_path / "none"))
+    monkeypatch.setattr(compressed, "CHECK_BYTES", 200_000)
+    ring = Ring(10**6, storage=Compressed())  # which could not be allocated in full
+    ring.push({"obs": frames(200, 256)})
+    with pytest.raises(MemoryError, match="make `size` smaller, or say `size_bytes`"):
+        ring.push({"obs": frames(200, 256)})
+
+
+def test_a_codec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
+    with pytest.raises(ImportError, match=r"pip install 'flowrl\[fast\]', or say `codec: zlib`"):
+        compressed.codec("lz4")
+    pack, unpack = compressed.codec("auto")
+    assert unpack(pack(b"abc"), 3) == b"abc"
+
+
+def test_lz4_is_not_loaded_before_it_is_used() -> None:
+    code = "import flowrl.nodes.buffers.compressed, sys; sys.exit('lz4' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def episodes(rng: np.random.Generator, lengths: list[int]) -> dict[str, np.ndarray]:
+    """Rows of episodes whose observations are two stacked frames."""
+    obs, after = [], []
+    for length in lengths:
+        shown = rng.integers(0, 255, (length + 2, 20, 20), dtype=np.uint8)
+        obs += [shown[k : k + 2] for k in range(length)]
+        after += [shown[k + 1 : k + 3] for k in range(length)]
+    return {"obs": np.array(obs), "next_obs": np.array(after), "row": np.arange(len(obs))}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kilobytes=st.integers(8, 60),
+    tokens=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=30),
+)
+def test_observations_stored_once_never_take_more_than_size_bytes(
+    kilobytes: int, tokens: list[list[int]]
+) -> None:
+    rng = np.random.default_rng(0)
+    ring = Ring(1000, f"{kilobytes}KB", once=Once({"obs": 2}))
+    pushed: list[dict[str, np.ndarray]] = []
+    for lengths in tokens:
+        rows = episodes(rng, lengths)
+        try:
+            ring.push(rows)
+        except ValueError as told:
+            assert "rows that came together need" in str(told)  # noqa: PT017
+            continue
+        pushed.append(rows)
+        assert ring.nbytes <= kilobytes * 1000
+        assert 0 < ring.rows <= ring.size
+        held = ring.in_order()
+        for name in ("obs", "next_obs", "row"):
+            whole = np.concatenate([rows[name] for rows in pushed])
+            assert np.array_equal(held[name], whole[len(whole) - ring.rows :])
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+def test_rows_whose_frames_ran_out_are_never_drawn(kind: Any) -> None:
+    rng = np.random.default_rng(0)
+    node = kind(size=1000, size_bytes="40KB", store_once=True, frames=2, batch_size=4)
+    newest = 0
+    for _ in range(60):
+        rows = episodes(rng, [1, 2, 1])
+        rows["row"] += newest
+        newest += len(rows["row"])
+        node.push(Batch(rows))
+        drawn = node.sample()["row"]
+        assert drawn.min() >= newest - node.count
+    ring = node._rows if kind is NaiveReplayBuffer else node._rows.ring
+    assert node.count == ring.rows < ring.size
+    copy = kind(size=1000, size_bytes="40KB", store_once=True, frames=2, batch_size=4, seed=9)
+    copy.load_state_dict(node.state_dict())
+    for _ in range(5):
+        assert np.array_equal(copy.sample()["row"], node.sample()["row"])
+        rows = episodes(rng, [2, 2])
+        node.push(Batch(dict(rows)))
+        copy.push(Batch(dict(rows)))
+
+
+KINDS: list[Any] = ["memory", "compressed", {"type": "compressed", "least_row_bytes": 1}]
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("storage", KINDS)
+def test_a_run_ends_with_the_same_bits_wherever_its_rows_lie(
+    storage: Any, once: bool, tmp_path: Path
+) -> None:
+    sets = {"buffer.storage": storage, "buffer.store_once": once, "buffer.size": 1200}
+    given = [sets, {"buffer.size": 1200}]
+    graphs = [flowrl.load("cartpole_dqn", set=each) for each in given]
+    runs = [g.run(train_iters=40, out=tmp_path / f"run{i}") for i, g in enumerate(graphs)]
+    assert runs[0].digest == runs[1].digest

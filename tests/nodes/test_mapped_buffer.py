@@ -1,0 +1,379 @@
+"""Rows in files: what a buffer finds again, what it refuses, and what it says of what was lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrl
+from flowrl.batch import Batch, Column
+from flowrl.context import Context
+from flowrl.nodes.buffers import mapped_rows
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.commits import SLOT_BYTES, Claim, Commits
+from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
+from flowrl.nodes.buffers.mapped import Mapped
+from flowrl.nodes.buffers.mapped_rows import MappedRows
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.once import Once
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
+
+
+def rows(first: int, count: int) -> dict[str, np.ndarray]:
+    """Rows whose columns say which they are; observations follow each other."""
+    numbers = np.arange(first, first + count)
+    image = (numbers[:, None] + np.arange(12)).astype(np.uint8).reshape(count, 3, 4)
+    return {"obs": image, "next_obs": image + np.uint8(1), "number": numbers}
+
+
+def same(ring: Ring, first: int, stop: int) -> None:
+    held, given = ring.in_order(), rows(first, stop - first)
+    assert held.keys() == given.keys()
+    for name, array in given.items():
+        assert np.array_equal(held[name], array), name
+
+
+def ring(path: Path, size: int = 20, once: bool = False, **more: Any) -> Ring:
+    return Ring(
+        size,
+        notes={"seen": "int32"},
+        once=Once({}) if once else None,
+        storage=Mapped(path=str(path), **more),
+    )
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("pushed", [7, 20, 33, 70])
+def test_what_was_closed_is_there_again(tmp_path: Path, once: bool, pushed: int) -> None:
+    one = ring(tmp_path / "rows", once=once)
+    for first in range(0, pushed, 7):
+        one.push(rows(first, min(7, pushed - first)), seen=1)
+    one.close()
+    again = ring(tmp_path / "rows", once=once, on_existing="reuse")
+    held = min(pushed, 20)
+    assert again.report == f"'{tmp_path / 'rows'}' holds {held} rows"
+    same(again, pushed - held, pushed)
+    again.push(rows(pushed, 30), seen=2)
+    same(again, pushed + 10, pushed + 30)
+    again.close()
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_rows_that_may_be_overwritten_are_not_claimed(tmp_path: Path, once: bool) -> None:
+    one = ring(tmp_path / "rows", size=128, once=once)
+    one.push(rows(0, 128), seen=0)
+    one.flush()
+    one.push(rows(128, 30), seen=0)
+    one.storage.close()  # as where it is killed: nothing is said
+    again = ring(tmp_path / "rows", size=128, once=once, on_existing="reuse")
+    assert again.report.endswith(
+        f"holds 96 rows; process {os.getpid()} did not close it: what came after the first 128 was "
+        "not flushed and is lost, so are 32 of the oldest, which it may have overwritten"
+    )
+    same(again, 32, 128)
+    again.push(rows(128, 100), seen=0)
+    same(again, 100, 228)
+    again.close()
+
+
+def test_rows_are_flushed_by_themselves(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows", size=1000, flush_every_rows=50)
+    for first in range(0, 180, 20):
+        one.push(rows(first, 20), seen=0)
+    one.storage.close()
+    again = ring(tmp_path / "rows", size=1000, on_existing="reuse")
+    same(again, 0, 180 - 180 % 60)
+    again.close()
+
+
+def test_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    one.flush()
+    one.clear()
+    one.storage.close()
+    again = ring(tmp_path / "rows", on_existing="reuse")
+    assert again.rows == 0
+    assert again.written == 10  # a number is never used twice
+    again.push(rows(10, 5), seen=0)
+    same(again, 10, 15)
+    again.close()
+
+
+def test_a_state_that_was_loaded_is_what_is_found(tmp_path: Path) -> None:
+    plain = Ring(20, notes={"seen": "int32"})
+    plain.push(rows(0, 33), seen=0)
+    one = ring(tmp_path / "rows")
+    one.push(rows(100, 20), seen=0)
+    one.load_state_dict(plain.state_dict())
+    one.storage.close()
+    again = ring(tmp_path / "rows", on_existing="reuse")
+    same(again, 13, 33)
+    again.close()
+
+
+def test_an_existing_folder_is_neither_mixed_nor_deleted_unless_it_is_said(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    one.close()
+    with pytest.raises(FileExistsError, match="`on_existing: reuse` to go on with its rows, `on_e"):
+        ring(tmp_path / "rows")
+    new = ring(tmp_path / "rows", on_existing="new")
+    assert new.rows == 0
+    new.push(rows(50, 10), seen=0)
+    same(new, 50, 60)
+    new.close()
+
+
+@pytest.mark.parametrize("existing", ["reuse", "new"])
+def test_what_is_no_buffer_is_refused_and_not_touched(tmp_path: Path, existing: str) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match=r"is no buffer of flowrl .* nothing in it was touched"):
+        ring(tmp_path / "rows", on_existing=existing)
+    assert (tmp_path / "rows" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_buffer_of_another_size_or_kind_is_refused(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows", size=20)
+    one.push(rows(0, 10), seen=0)
+    one.close()
+    with pytest.raises(ValueError, match="made for 20 rows; this buffer is for 30 rows"):
+        ring(tmp_path / "rows", size=30, on_existing="reuse")
+    told = "made for 20 rows; this buffer is for 20 rows, observations stored once .obs of 1 frame"
+    with pytest.raises(ValueError, match=told):
+        ring(tmp_path / "rows", once=True, on_existing="reuse")
+    right = ring(tmp_path / "rows", on_existing="reuse")
+    with pytest.raises(ValueError, match="the rows have the columns number; the buffer holds obs"):
+        right.push({"number": np.arange(3)}, seen=0)
+    wrong = {**rows(10, 3), "obs": np.zeros((3, 5, 5), np.uint8)}
+    with pytest.raises(ValueError, match=r"rows of uint8\[5,5\]; the buffer holds uint8\[3,4\]"):
+        right.push(wrong, seen=0)
+    same(right, 0, 10)
+    right.close()
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    one.close()
+    about = tmp_path / "rows" / "about.json"
+    about.write_text(about.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(ValueError, match="has format 9; this flowrl reads format 1"):
+        ring(tmp_path / "rows", on_existing="reuse")
+
+
+def test_two_writers_are_refused_by_the_first_ones_number(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    code = (
+        "from flowrl.nodes.buffers.ring import Ring\n"
+        "from flowrl.nodes.buffers.mapped import Mapped\n"
+        f"Ring(20, storage=Mapped(path={str(tmp_path / 'rows')!r}, on_existing='reuse'))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert other.returncode == 1
+    assert f"is in use by process {os.getpid()}; wait until that has ended" in other.stderr
+    with pytest.raises(BlockingIOError, match=f"by process {os.getpid()}"):
+        ring(tmp_path / "rows", on_existing="new")  # nor deleted
+    one.push(rows(10, 5), seen=0)
+    same(one, 0, 15)
+    one.close()
+
+
+def test_a_torn_record_leaves_the_one_before(tmp_path: Path) -> None:
+    commits = Commits(tmp_path / "c", Claim())
+    commits.write(Claim(0, 5, 5))
+    commits.write(Claim(0, 9, 9))
+    commits.close()
+    whole = (tmp_path / "c").read_bytes()
+    newer = commits.claim.generation % 2 * SLOT_BYTES
+    for torn in range(0, 76, 5):
+        (tmp_path / "c").write_bytes(
+            whole[: newer + torn] + b"\xff" * 8 + whole[newer + torn + 8 :]
+        )
+        found = Commits(tmp_path / "c")
+        assert found.claim.stop == (5 if torn < 68 else 9)
+        found.close()
+    (tmp_path / "c").write_bytes(bytes(2 * SLOT_BYTES))
+    with pytest.raises(ValueError, match="neither record is whole"):
+        Commits(tmp_path / "c")
+
+
+def test_a_full_disk_is_told_at_once_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 20), seen=0)
+
+    def full(file: int, at: int, length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(mapped_rows.os, "posix_fallocate", full)
+    other = ring(tmp_path / "more")
+    with pytest.raises(
+        OSError, match="No space left on device; make `size` smaller, or give a `pat"
+    ):
+        other.push(rows(0, 10), seen=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
+    same(one, 0, 20)
+    one.close()
+
+
+def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
+    remains = tmp_path / ".rows.99999999.new"
+    remains.mkdir()
+    (remains / "0.rows").write_bytes(bytes(100))
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    assert not remains.exists()
+    one.close()
+
+
+def test_frames_take_more_of_the_disk_when_episodes_are_short(tmp_path: Path) -> None:
+    one, plain = ring(tmp_path / "rows", once=True), Ring(20, once=Once({}))
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        shuffled = {k: rng.permutation(v) for k, v in rows(0, 9).items()}
+        one.push(shuffled, seen=0)
+        plain.push(shuffled)
+    before = {k: v.copy() for k, v in plain.in_order().items()}
+    one.close()
+    again = ring(tmp_path / "rows", once=True, on_existing="reuse")
+    for each in (again, plain):
+        assert all(np.array_equal(v, before[k]) for k, v in each.in_order().items())
+    for _ in range(6):
+        shuffled = {k: rng.permutation(v) for k, v in rows(0, 9).items()}
+        again.push(shuffled, seen=0)
+        plain.push(shuffled)
+    assert all(np.array_equal(v, again.in_order()[k]) for k, v in plain.in_order().items())
+    again.close()
+
+
+@pytest.mark.parametrize("column", [Column("bool"), Column("float32", (0,)), Column("int64", (2,))])
+def test_rows_of_any_column_are_written_anywhere(tmp_path: Path, column: Column) -> None:
+    found = MappedRows(tmp_path / "0.rows", column, 10)
+    given = np.arange(10 * 2).reshape(10, 2)[:, : max(column.shape, default=1)].astype(column.dtype)
+    given = given.reshape(10, *column.shape)
+    found[0:4] = given[:4]
+    found[np.array([7, 8, 5, 4])] = given[[7, 8, 5, 4]]
+    found[np.array([], np.int64)] = given[:0]
+    at = np.array([5, 3, 8, 7, 4])
+    assert np.array_equal(found.take(at), given[at])
+    found.close()
+
+
+# in the buffers
+
+
+def episodes(first: int, lengths: list[int]) -> Batch:
+    ends = np.cumsum(lengths) - 1
+    last = np.zeros(sum(lengths), bool)
+    last[ends] = True
+    flags = {"last": last, "terminated": last, "truncated": np.zeros_like(last)}
+    return Batch({**rows(first, len(last)), **flags})
+
+
+KINDS: list[tuple[Any, dict[str, Any]]] = [
+    (NaiveReplayBuffer, {}),
+    (AdvancedReplayBuffer, {"bookkeeping": True}),
+    (EpisodeReplayBuffer, {}),
+    (SequenceReplayBuffer, {"unroll_steps": 3}),
+]
+
+
+@pytest.mark.parametrize(("kind", "params"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
+def test_every_buffer_goes_on_with_its_rows(tmp_path: Path, kind: Any, params: Any) -> None:
+    def made(**more: Any) -> Any:
+        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        return kind(size=30, batch_size=4, **params, storage=storage)
+
+    node, first = made(), 0
+    for lengths in ([5, 4], [6, 3, 2], [7, 7]):
+        node.push(episodes(first, lengths))
+        first += sum(lengths)
+    node.close()
+    again = made(on_existing="reuse")
+    assert again.count > 0
+    assert again.ctx.records[0] == f"'{tmp_path / 'rows'}' holds 30 rows"
+    for _ in range(20):
+        numbers = again.sample()["number"]
+        assert numbers.min() >= first - 30
+        assert numbers.max() < first
+    again.push(episodes(first, [3, 3]))
+    assert again.sample()["number"].max() < first + 6
+    again.close()
+
+
+def test_a_sequence_never_joins_what_did_not_follow(tmp_path: Path) -> None:
+    def made(**more: Any) -> SequenceReplayBuffer:
+        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        return SequenceReplayBuffer(size=90, batch_size=16, unroll_steps=4, storage=storage)
+
+    node = made()
+    for first in (0, 100, 200):  # each token ends within an episode
+        batch = episodes(first, [6, 5])
+        open_end = batch["last"].copy()
+        open_end[-1] = False
+        node.push(batch.replace(last=open_end))
+    node.close()
+    again = made(on_existing="reuse")
+    for _ in range(20):
+        batch = again.sample()
+        steps = np.diff(batch["number"], axis=1)
+        assert (steps[batch["valid"][:, 1:]] == 1).all()
+    again.close()
+
+
+def test_each_replica_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    nodes = []
+    for replica in range(3):
+        storage = Mapped(path=str(tmp_path / "rows"))
+        config = NaiveReplayBuffer.Config(size=5, storage=storage)
+        nodes.append(NaiveReplayBuffer(config=config, context=Context("b", replica=replica)))
+        nodes[-1].push(Batch(rows(replica, 2)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["rows", "rows#1", "rows#2"]
+    for node in nodes:
+        node.close()
+
+
+def test_a_node_that_is_made_anew_in_its_run_goes_on_with_its_rows(tmp_path: Path) -> None:
+    for restarts in range(3):
+        config = NaiveReplayBuffer.Config(size=50, storage=Mapped(path=str(tmp_path / "rows")))
+        node = NaiveReplayBuffer(config=config, context=Context("b", restarts=restarts))
+        assert node.count == 10 * restarts
+        node.push(Batch(rows(10 * restarts, 10)))
+        node.close()
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
+def test_a_run_ends_with_the_same_bits_as_in_memory(tmp_path: Path, graph: str, once: bool) -> None:
+    size = {"buffer.size": 1200, "buffer.store_once": once}
+    mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "flush_every_rows": 100}
+    given = [size, {**size, "buffer.storage": mapped}]
+    runs = [
+        flowrl.load(graph, set=each).run(train_iters=30, out=tmp_path / f"run{i}")
+        for i, each in enumerate(given)
+    ]
+    assert runs[0].digest == runs[1].digest
+
+
+def test_a_run_that_goes_on_with_rows_says_so(tmp_path: Path) -> None:
+    mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "on_existing": "reuse"}
+    graph = flowrl.load("cartpole_dqn", set={"buffer.storage": mapped, "buffer.size": 2000})
+    checked = graph.check()
+    assert not checked.deterministic
+    assert f"begins with the rows in '{tmp_path / 'rows'}'" in str(checked.reasons)
+    first, second = (graph.run(train_iters=10, out=tmp_path / f"run{i}") for i in range(2))
+    assert first.digest != second.digest
+    told = (tmp_path / "run1" / "logs" / "buffer.log").read_text()
+    assert f"holds {first.env_steps} rows" in told
+    assert f"{first.env_steps} rows of an earlier process were gone on with" in told
