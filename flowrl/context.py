@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,7 +48,16 @@ class Irregular:
     times: int = 1
 
 
-Record = Metrics | Keep | Verdict | Irregular | str  # a str is a line of the node's log
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Something to be done outside of the run, once no cut can take the firing back."""
+
+    do: Callable[[], None]
+
+
+# a str is a line of the node's log
+Record = Metrics | Keep | Verdict | Irregular | Outside | str
+Acts = Literal["at once", "later", "never"]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +79,7 @@ class Context:
     clock: Clock = START  # the causal past of what this node holds, its own firings included
     records: list[Record] = field(default_factory=list)
     dirty: bool = False  # something was counted or recorded in this firing
+    acts: Acts = "at once"  # when `outside` does what it is given: at once, by hand
     restarts: int = 0  # how often the node was made anew (`on_failure: restart`)
     on_told: Callable[[], None] = lambda: (
         None
@@ -128,6 +138,21 @@ class Context:
     def happened(self, what: str, times: int = 1) -> None:
         """Report what made this run differ from another: it is in the run's summary."""
         self.tell(Irregular(what, times))
+
+    def outside(self, do: Callable[[], None]) -> None:
+        """Do something outside of the run for this firing (write a file, say), once it is sure that it counts.
+
+        On several sites a node may get past the cut before that is known; what it did there shall leave nothing.
+        """
+        if self.acts == "never":
+            raise RuntimeError(
+                "a service cannot do things outside of the run: its client's firings say "
+                "what counts; let the client do it"
+            )
+        if self.acts == "at once":
+            do()
+        else:
+            self.tell(Outside(do))
 
     def tell(self, record: Record) -> None:
         """Add a record of this firing."""

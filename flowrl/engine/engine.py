@@ -127,6 +127,8 @@ class Engine(Walk):
         raise _Cut("done", "no node fires in rounds")
 
     def after_firing(self) -> None:
+        if self.deeds:
+            self.deeds.do()  # nothing is ever taken back
         if self._verdict is not None and self.has_verdict:
             raise _Cut("verdict", self._verdict.reason)
 

@@ -12,10 +12,11 @@ from itertools import repeat
 from flowrl.checks.check import Checked
 from flowrl.checks.losses import eager, starving
 from flowrl.checks.program import Part, WarmUp
-from flowrl.context import Record, Verdict
+from flowrl.context import Outside, Record, Verdict
 from flowrl.engine.guard import Failed, Guard
 from flowrl.engine.hashing import Hasher, Note
 from flowrl.engine.home import Home
+from flowrl.engine.outside import Deeds
 from flowrl.engine.runner import RAISED, Position, Runner
 from flowrl.engine.steps import (
     Fire,
@@ -47,8 +48,9 @@ class Walk:
         self._step: Step | None = None  # whose turn it is
         self._verdict: Verdict | None = None  # that of the earliest cut
         self._verdict_depth = -1  # a verdict includes what its firing paces
+        self.deeds = Deeds()
         for runner in self.wired.all():
-            runner.on_record = self.recorded
+            runner.on_record = self._on_record
 
     def hash_tokens(self, note: Note) -> None:
         """Note every token that is given, and every version that is seen, from the first firing on."""
@@ -69,6 +71,12 @@ class Walk:
 
     def after_iteration(self, learner: Runner) -> None:
         """A learner has fired, and what its version paces (of several replicas: the first)."""
+
+    def _on_record(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        if isinstance(record, Outside):
+            self.deeds.add(self.position(runner), runner, record)
+        else:
+            self.recorded(runner, teller, record)
 
     def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
         """A node told something in a firing, or a service called in it; or it failed."""

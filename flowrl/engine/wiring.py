@@ -188,6 +188,7 @@ def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Con
         outs=dict(checked.facts.get(spec.name, Facts()).outs),
         rates=rates,
         wanted=part.active_outputs(spec.name),
+        acts="later" if spec.fires else "never",
     )
 
 

@@ -41,6 +41,7 @@ class SiteWalk(Walk):
         self.name, self.exchange = name, exchange
         self._reports = Reports(exchange, name, len(layout.kinds))
         self._orders = Orders(exchange, name)
+        self._settled = 0  # rounds that no cut goes back to
         self._free = name in free_sites(checked, layout)
         self._walking = False
         self._flushed_s = 0.0
@@ -65,6 +66,7 @@ class SiteWalk(Walk):
 
     def _settle(self, rounds: int, fired: int) -> None:
         """No cut falls before this round, nor in those that have fired but after versions that pace."""
+        self._settled = rounds
         for recall in self._keeping:
             recall.settle(rounds, fired)
 
@@ -78,6 +80,12 @@ class SiteWalk(Walk):
         if stop is not None and not self._fires_freely and not includes(stop, self.here()):
             raise Stopped
 
+    def _check_again(self) -> None:
+        """The end may come while a site waits. A firing that has given some of its tokens, and does not wait, gives
+        the others: what was given must be what was fired."""
+        if self.site.waiting is not None:
+            self._check()
+
     @property
     def _halted(self) -> bool:
         """Whether a free site is to end."""
@@ -88,6 +96,7 @@ class SiteWalk(Walk):
     def before_round(self) -> Until | None:
         """Wait for the grant; find out whether this round is the last."""
         self.exchange.drain()
+        self._do_what_counts()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
@@ -118,6 +127,11 @@ class SiteWalk(Walk):
             self._reports.tell_rounds(self)
             self._home.wait_for_tokens(can_fire)
 
+    def _do_what_counts(self) -> None:
+        """What nodes do outside of the run, as far as no cut can take it back."""
+        if self.deeds:
+            self.deeds.do(lambda position: self._free or position[0] < self._settled)
+
     def _until(self, stop: Position) -> Until | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
         rounds, slot, replica, firing = stop[:4]
@@ -131,6 +145,7 @@ class SiteWalk(Walk):
         return rounds < self._orders.granted or (stop is not None and rounds > stop[0])
 
     def after_round(self, warm_up: bool) -> None:
+        self._do_what_counts()
         for recall in self._keeping:
             recall.after_round()
         if self._long_round:
@@ -192,7 +207,7 @@ class SiteWalk(Walk):
         """Walk until told to stop, and say what there is at the cut."""
         self._reports.say("ready")
         self._walking = True
-        self.exchange.serve(self._check)  # again, after a call that the end had to wait for
+        self.exchange.serve(self._check_again)
         try:
             self.site.last_s = time.perf_counter()
             self._home.waiting.idle(self._may_begin)  # granted once all are ready
@@ -218,10 +233,12 @@ class SiteWalk(Walk):
         try:
             idle(lambda: orders.wants_states, "stopped")
             assert orders.stop is not None
+            cut = orders.stop
+            self.deeds.do(lambda position: self._free or includes(cut, position))
             # where time went: services have answered calls since they had stopped
             self._reports.tell(self)
             lines = self._home.happened_lines()
-            say("states", self.states_at(orders.stop), self.wired.dropped(), lines)
+            say("states", self.states_at(cut), self.wired.dropped(), lines)
             say("closed", [str(error) for error in self.close()])
             idle(lambda: orders.leave, "stopped")
         except Stopped:

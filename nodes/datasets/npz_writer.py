@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from flowrl.ports import In
 
 
 class NpzWriter(Node):
-    """The file is whole after each firing, so it may be read while the run goes on."""
+    """The file is whole, and each firing renews it: so it may be read while the run goes on."""
 
     data = In("samples")
 
@@ -42,13 +43,15 @@ class NpzWriter(Node):
         self._rows = 0
 
     def fire(self, data: Batch) -> None:
-        """Keep the token's rows, and write the newest."""
+        """Keep the token's rows; once the firing is sure to count, write the newest."""
         self._tokens.append(data)
         self._rows += len(data)
         while self._rows - len(self._tokens[0]) >= self.config.rows:
             self._rows -= len(self._tokens.popleft())
-        table = Batch.concat(list(self._tokens))
-        newest = table.take(slice(max(0, self._rows - self.config.rows), None))
-        path = Path(self.config.path).expanduser()
+        self.ctx.outside(partial(self._write, list(self._tokens)))
+        self.ctx.metrics({"rows": min(self._rows, self.config.rows)})
+
+    def _write(self, tokens: list[Batch]) -> None:
+        table, path = Batch.concat(tokens), Path(self.config.path).expanduser()
+        newest = table.take(slice(max(0, len(table) - self.config.rows), None))
         format_of(path).write(path, newest, self._about)
-        self.ctx.metrics({"rows": len(newest)})

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Column
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import Observed
 
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
 TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
@@ -114,8 +114,9 @@ def board_for(
     observed: Observed, action: Column, rows: int, workers: int, memory: int | None = None
 ) -> Board:
     """The board for such observations and actions."""
-    shape = () if isinstance(observed, Nested) else observed.shape
-    return Board((observed.dtype, shape), (action.dtype, action.shape), rows, workers, memory)
+    return Board(
+        (observed.dtype, observed.shape), (action.dtype, action.shape), rows, workers, memory
+    )
 
 
 def shared_memory() -> int:

@@ -94,7 +94,7 @@ class Rescue:
     def _may_revive(self, row: int, limit_s: float | None) -> bool:
         """Whoever was killed from outside does it again without harm; who ends by itself does not."""
         index = self._index(row)
-        where = (int(self.crew.board.seed[row]), int(self.accounts.lengths[index]))
+        where = (int(self.crew.board.seed[row]), self.accounts.length(index))
         again = self._revived.get(index) == where
         self._revived[index] = where
         return limit_s is None and not again

@@ -388,7 +388,7 @@ class WorkerEnvManager(EnvManager):
         """A step or a reset failed: begin anew, if there is another attempt."""
         self._odd.add(index)
         stepped = not self._begins[index]
-        lost = int(self._accounts.lengths[index]) + 1 if stepped else None
+        lost = self._accounts.length(index) + 1 if stepped else None
         if not self._failures.failed(index, lost):
             self._fail(index, row, lost or 0)
         self._begins[index] = True

@@ -67,15 +67,17 @@ class Network:
         for space in (self._switch, *map(self._name, MACHINES)):
             _ip("netns", "del", space, check=False)
 
-    def flowrl(self, machine: str, *words: str, cwd: Path) -> subprocess.Popen[str]:
-        """The command on one of the machines."""
+    def flowrl(
+        self, machine: str, *words: str, cwd: Path, silent: bool = False
+    ) -> subprocess.Popen[str]:
+        """The command on one of the machines; nobody reads what it says if `silent`."""
         command = ["ip", "netns", "exec", self._name(machine), sys.executable, "-m", "flowrl"]
         process = subprocess.Popen(
             [*command, *words],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": os.getcwd()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd())},
+            stdout=subprocess.DEVNULL if silent else subprocess.PIPE,
+            stderr=subprocess.DEVNULL if silent else subprocess.PIPE,
             text=True,
         )
         self._started.append(process)

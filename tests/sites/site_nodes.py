@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,26 @@ class Watcher(Judge):
             if not Racer.moved.wait_for(lambda: Racer.at[0] >= goal, timeout=20):
                 raise RuntimeError(f"the learner did not go on to {goal}")
         return super().fire(weights)
+
+
+class Scribe(Node):
+    """Writes a line into a file of its own for each firing that counts, and fails in one of them."""
+
+    data = In(ANY)
+
+    class Config(Config):
+        path: str = param(..., "the file")
+        fails_at: int = param(-1, "the firing that cannot write")
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, data: Any) -> None:
+        self.ctx.outside(partial(self._write, self.fired))
+        self.fired += 1
+
+    def _write(self, firing: int) -> None:
+        if firing == self.config.fails_at:
+            raise OSError("no space left")
+        with open(f"{self.config.path}-{self.ctx.replica}", "a") as file:
+            file.write(f"{firing}\n")
