@@ -31,11 +31,15 @@ TEXT_BYTES = 3000  # of an error: lines of a pipe stay whole up to 4096 bytes
 
 
 def main() -> None:
-    """Fork the sites and tell how each ends; or be one of them."""
-    report = Report(int(sys.argv[1]))
-    told = json.load(sys.stdin)
-    die_with(told["parent"])
+    """What there is to be comes from whoever started this."""
+    report, told = Report(int(sys.argv[1])), json.load(sys.stdin)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    serve(told, report)
+
+
+def serve(told: dict[str, Any], report: Report) -> None:
+    """Fork the sites and tell how each ends; or be one of them."""
+    die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
     sys.path[:] = told["path"]
     with report.failure():

@@ -80,6 +80,12 @@ class SiteWalk(Walk):
         if stop is not None and not self._fires_freely and not includes(stop, self.here()):
             raise Stopped
 
+    def _check_again(self) -> None:
+        """The end may come while a site waits. A firing that has given some of its tokens, and does not wait, gives
+        the others: what was given must be what was fired."""
+        if self.site.waiting is not None:
+            self._check()
+
     @property
     def _halted(self) -> bool:
         """Whether a free site is to end."""
@@ -201,7 +207,7 @@ class SiteWalk(Walk):
         """Walk until told to stop, and say what there is at the cut."""
         self._reports.say("ready")
         self._walking = True
-        self.exchange.serve(self._check)  # again, after a call that the end had to wait for
+        self.exchange.serve(self._check_again)
         try:
             self.site.last_s = time.perf_counter()
             self._home.waiting.idle(self._may_begin)  # granted once all are ready

@@ -11,7 +11,8 @@ from flowrl.batch import Array, Batch
 from flowrl.config import Config, param
 from flowrl.node import Facts, Known, Node
 from flowrl.ports import In, Link, Out, Service
-from tests.engine.toy_nodes import TABLE, table
+from flowrl.state import State
+from tests.engine.toy_nodes import TABLE, Judge, table
 
 
 class Draw(NamedTuple):
@@ -131,6 +132,29 @@ class Farmer(Node):
                 self.well.verdict(self.config.stops_at)
         self.ctx.count(env_steps=self.config.times)
         return table(number)
+
+
+class Village(Farmer):
+    """A collector that draws from several wells in turn."""
+
+    well: Any = Link("deep", many=True)
+
+    def fire(self) -> Batch:
+        drawn = [well.draw(Depth(2)) for well in self.well for _ in range(self.config.times)]
+        self.ctx.log(" ".join(f"{number} {water.sum():.6f}" for number, _, water in drawn))
+        self.ctx.count(env_steps=self.config.times)
+        return table(*(number for number, *_ in drawn))
+
+
+class Taster(Judge):
+    """An evaluation that draws from a well of its own."""
+
+    well: Any = Link("deep")
+
+    def fire(self, weights: State) -> Batch:
+        for _ in range(1 + weights.version % 2):
+            self.ctx.log(f"tastes {self.well.draw(Depth(3)).water.sum():.6f}")
+        return super().fire(weights)
 
 
 class Mill(Node):

@@ -63,9 +63,7 @@ def test_every_limit_ends_it_and_what_was_pushed_is_accounted_for(
     assert found["status"] == "finished"
     assert not found["deterministic"]
     left = 3 * fired["c"] - found["dropped"] - fired["l"]
-    assert (
-        -3 <= left <= 64
-    )  # what still lay on the edge; a firing beyond the cut may be left half done
+    assert 0 <= left <= 64  # what still lay on the edge
     assert fired["e"] >= fired["l"] // 2 - 256  # of whom it may not have heard
     if limit == "train iterations":
         assert (found["train_iters"], fired["l"]) == (25, 25)

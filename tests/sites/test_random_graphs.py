@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from flowrl.checks.check import check
 from flowrl.source.loading import load_tree
 from tests.sites.comparing import ran, same_everywhere
+from tests.sites.pool import Pool, pooled
 from tests.sites.random_graphs import (
     MOST_FIRINGS,
     all_places,
@@ -23,6 +25,13 @@ from tests.sites.random_graphs import (
 )
 
 checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool() -> Iterator[Pool]:
+    """All site processes are forked by one that is there already."""
+    with pooled() as pool:
+        yield pool
 
 
 def some(examples: int) -> settings:
@@ -49,7 +58,7 @@ def test_a_random_graph_does_the_same_in_threads(data: st.DataObject) -> None:
     compare(data, thread_places)
 
 
-@some(5)
+@some(15)
 @given(st.data())
 def test_a_random_graph_does_the_same_in_threads_and_processes(data: st.DataObject) -> None:
     compare(data, all_places)
@@ -62,7 +71,7 @@ def free_running(data: st.DataObject) -> None:
     assume(found.ok and not found.deterministic)
     parts = [found.program.round, *(w.part for w in found.program.warmup)]
     assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
-    limit, placement = data.draw(limits), data.draw(placements(graph))
+    limit, placement = data.draw(limits), data.draw(placements(graph, all_places))
     with tempfile.TemporaryDirectory() as folder:
         facts = ran(graph, placement, Path(folder) / "r", **{**limit, "time_s": 5.0})
     event(facts["why"])
@@ -83,14 +92,16 @@ def test_many_random_free_running_graphs_end(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@some(150)
+@some(100)
 @given(st.data())
 def test_many_random_graphs_do_the_same_in_threads(data: st.DataObject) -> None:
     compare(data, thread_places)
 
 
 @pytest.mark.slow
-@some(50)
+@some(200)
 @given(st.data())
-def test_many_random_graphs_do_the_same_in_threads_and_processes(data: st.DataObject) -> None:
+def test_two_hundred_random_graphs_do_the_same_in_threads_and_processes(
+    data: st.DataObject,
+) -> None:
     compare(data, all_places)

@@ -1,0 +1,141 @@
+"""Servers of sites that need not start Python: one process has loaded what they load, and forks them all.
+
+`python -m tests.sites.pool FD` is that process. Nothing else differs: a server forked here reads its graph, forks its
+sites, is watched and is ended like any other. So hundreds of runs in processes take a minute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
+
+import pytest
+
+from flowrl.runs.environment import THREADS
+from flowrl.sites import processes
+from flowrl.sites.server import BY_ALL, Report, leave, serve
+
+FORK, STATUS = b"fork", b"status "
+NODES = ("tests.engine.toy_nodes", "tests.sites.site_nodes", "tests.sites.link_nodes")
+
+
+class Pool:
+    """The process as a test sees it."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "tests.sites.pool", str(theirs.fileno())]
+        alone = dict.fromkeys(THREADS, "1")
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env={**os.environ, **alone}
+        )
+        theirs.close()
+
+    def forked(
+        self, told: Mapping[str, Any], output: int | IO[bytes], report: int, fds: Sequence[int]
+    ) -> Forked:
+        """In the place of `processes._process`."""
+        assert not fds, "sites that other machines reach are no business of this pool"
+        words = {**told, "parent": self._process.pid, "path": sys.path}
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(words).encode())
+            file.seek(0)
+            printed = output if isinstance(output, int) else output.fileno()
+            socket.send_fds(self._socket, [FORK], [file.fileno(), report, printed])
+            return Forked(self, int(self._socket.recv(64)))
+
+    def status(self, pid: int) -> int:
+        """How a server that has ended did."""
+        self._socket.send(STATUS + str(pid).encode())
+        return int(self._socket.recv(64))
+
+    def close(self) -> None:
+        """End it, which ends all that it has forked."""
+        self._socket.close()
+        self._process.wait(20)
+
+
+class Forked:
+    """A forked server, as far as `processes.Server` knows one."""
+
+    def __init__(self, pool: Pool, pid: int) -> None:
+        self._pool, self.pid = pool, pid
+        self._fd = os.pidfd_open(pid)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its status, if it has ended."""
+        return self._after(0.0)
+
+    def wait(self) -> int:
+        """Its status, when it has ended."""
+        status = self._after(30.0)
+        assert status is not None, f"process {self.pid} does not end"
+        return status
+
+    def _after(self, s: float) -> int | None:
+        if self.returncode is None and select.select([self._fd], [], [], s)[0]:
+            self.returncode = self._pool.status(self.pid)
+            os.close(self._fd)
+        return self.returncode
+
+
+@contextmanager
+def pooled() -> Iterator[Pool]:
+    """Meanwhile all site processes come from one pool."""
+    pool = Pool()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_process", pool.forked)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
+def main() -> None:
+    """Fork whatever is asked for, one after the other, until nobody asks any more."""
+    for module in (*BY_ALL, "flowrl.sites.child", *NODES):
+        importlib.import_module(module)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=int(sys.argv[1])) as asked:
+        while True:
+            word, fds, *_ = socket.recv_fds(asked, 64, 3)
+            if not word:
+                return
+            if word == FORK:
+                pid = os.fork()
+                if pid == 0:
+                    asked.close()
+                    break
+                for fd in fds:
+                    os.close(fd)
+                asked.send(str(pid).encode())
+            else:
+                _, status = os.waitpid(int(word.removeprefix(STATUS)), 0)
+                asked.send(str(os.waitstatus_to_exitcode(status)).encode())
+    _be_a_server(*fds)
+
+
+def _be_a_server(told: int, report: int, printed: int) -> None:
+    os.setsid()
+    os.dup2(printed, 1)
+    with os.fdopen(told) as file:
+        words = json.load(file)
+    try:
+        serve(words, Report(report))
+    finally:
+        leave()
+
+
+if __name__ == "__main__":
+    main()
