@@ -85,9 +85,15 @@ class PrioritisedRows:
     def remove_older(self, train_iters: int) -> None:
         """Rows that came before this iteration leave."""
         if self.ring.rows:
-            self.remove_below(self.ring.notes["train_iters"], train_iters)
+            self._remove_first_below(self.ring.notes["train_iters"], train_iters)
 
-    def remove_below(self, noted: Array, least: int) -> None:
+    def remove_all_below(self, column: str, least: int) -> None:
+        """Rows leave whose number in this column is less."""
+        if self.ring.rows:
+            places = np.flatnonzero(np.asarray(self.ring.columns[column])[: self.ring.rows] < least)
+            self._remove(places[self.priorities.live(places)])
+
+    def _remove_first_below(self, noted: Array, least: int) -> None:
         """Rows leave whose number here, which never falls from row to row, is less."""
         first, stop = self.ring.written - self.ring.rows, self.ring.written
         stay = bisect_left(

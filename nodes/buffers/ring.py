@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -109,11 +109,12 @@ class Ring:
             rows = self.columns[name]
             rows[parts[0]], rows[parts[1]] = array[:head], array[head:]
 
-    def take(self, places: Array) -> dict[str, Array]:
-        """The rows at these places: one gather a column."""
+    def take(self, places: Array, names: Iterable[str] | None = None) -> dict[str, Array]:
+        """The rows at these places, or these columns of them: one gather a column."""
         # "clip" does not look for wrong places, which would cost as much as the gather of a small
         # column; all places come from this ring.
-        found = {name: rows.take(places, 0, mode="clip") for name, rows in self.columns.items()}
+        kept = self.columns if names is None else {name: self.columns[name] for name in names}
+        found = {name: rows.take(places, 0, mode="clip") for name, rows in kept.items()}
         return found if self._once is None else self._once.decode(found)
 
     def column(self, name: str) -> Array:
