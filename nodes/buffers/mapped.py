@@ -79,8 +79,10 @@ class Mapped(Storage):
         table, columns = _about(self._path)
         commits = Commits(self._path / COMMITS)
         if self._existing == "new":
-            shutil.rmtree(self._path)
-            commits.close()
+            try:
+                _remove(self._path, len(columns))
+            finally:
+                commits.close()
             return None
         self._begin(table, columns, commits, self._path)
         claim = commits.claim
@@ -187,6 +189,17 @@ def _report(path: Path, claim: Claim) -> str:
     if claim.given_up:
         lost += f", so are {claim.given_up} of the oldest, which it may have overwritten"
     return f"{found}; process {claim.pid} did not close it: {lost}"
+
+
+def _remove(path: Path, columns: int) -> None:
+    """Delete what a buffer has made, and only if there is nothing else."""
+    ours = {ABOUT, COMMITS, *(f"{k}.rows" for k in range(columns))}
+    others = sorted({found.name for found in path.iterdir()} - ours)
+    if others:
+        raise ValueError(
+            f"'{path}' also holds '{others[0]}', which is not the buffer's; nothing was deleted"
+        )
+    shutil.rmtree(path)
 
 
 def _remains(path: Path) -> Iterator[Path]:
