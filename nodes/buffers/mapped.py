@@ -23,7 +23,8 @@ from flowrl.nodes.buffers.storage import Found, Places, Rows, Storage, Table
 
 FORMAT = 1
 ABOUT, COMMITS = "about.json", "commits"
-SPARED = 64  # one record for each 64th part of the rows that are overwritten
+RECORDS = 16  # of claims that are given up, from one flush to the next
+LARGEST_PART = 8  # but no more than this part of all rows at once
 
 
 class Mapped(Storage):
@@ -69,6 +70,8 @@ class Mapped(Storage):
 
     def open(self) -> Found | None:
         """The rows that are there, if they are to be gone on with."""
+        if not hasattr(os, "posix_fallocate"):
+            raise OSError("storage: mapped files need Linux; say `storage: compressed`")
         if not os.path.lexists(self._path):
             return None
         if self._existing == "error":
@@ -140,7 +143,8 @@ class Mapped(Storage):
         self._commits, self._rows = None, {}
 
     def _begin(self, table: Table, columns: Places, commits: Commits, path: Path) -> None:
-        self._commits, self._spared = commits, max(table.size // SPARED, 1)
+        spared = min(self.config.flush_every_rows // RECORDS, table.size // LARGEST_PART)
+        self._commits, self._spared = commits, max(spared, 1)
         for k, (name, (column, places)) in enumerate(columns.items()):
             self._rows[name] = MappedRows(path / f"{k}.rows", column, places)
 

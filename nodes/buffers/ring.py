@@ -39,6 +39,7 @@ class Ring:
         self._dtypes = dict(notes or {})
         self._once = once
         self._schema: Schema = {}
+        self._row_bytes = 0  # of a row that is not compressed
         self._seen: Looks = []  # how the newest push looked, which was found to be right
         self._next = 0  # where the next row goes
         self._size_bytes = size_bytes
@@ -188,7 +189,8 @@ class Ring:
         self.storage.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows that are held, the oldest first, and where the next one goes."""
+        """The rows that are held, the oldest first, and where the next one goes: a copy."""
+        must_fit(self.rows * self._row_bytes, "a copy of the buffer's rows")
         places = self.places_of(np.arange(self.written - self.rows, self.written))
         return {
             "columns": {k: rows.take(places, 0, mode="clip") for k, rows in self.columns.items()},
@@ -258,6 +260,8 @@ class Ring:
 
     def _use(self, table: Table, columns: dict[str, Rows]) -> None:
         self.size, self._schema, self.columns = table.size, table.schema, columns
+        full = row_bytes(table.schema)
+        self._row_bytes = full if self._once is None else self._once.row_bytes(table.schema)
         self.notes = {name: np.zeros(self.size, dtype) for name, dtype in self._dtypes.items()}
         if self._once is not None:
             limited = self._size_bytes is not None
