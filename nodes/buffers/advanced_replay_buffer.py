@@ -156,7 +156,7 @@ class AdvancedReplayBuffer(Node):
         """
         numbers = self._outstanding.oldest() if row_id is None else row_id
         priorities = sound_priorities(self.ctx.key, priorities, numbers.shape)
-        if len(numbers) and numbers.max() >= self._rows.ring.written:
+        if row_id is not None and len(numbers) and numbers.max() >= self._rows.ring.written:
             raise ValueError(f"{self.ctx.key}: there never was a row {numbers.max()}")
         priorities = priorities + self.config.priority_least
         if self._demos.expected:
