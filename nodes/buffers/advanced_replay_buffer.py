@@ -166,7 +166,7 @@ class AdvancedReplayBuffer(Node):
 
     def rows(self) -> Batch:
         """All of the agent's rows that are held, the oldest first: a data set."""
-        return Batch(self._rows.ring.in_order())
+        return Batch(self._rows.in_order())
 
     def flush(self) -> None:
         """Where rows outlive the process (`storage: mapped`): those that are held now will."""

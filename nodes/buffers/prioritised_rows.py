@@ -69,6 +69,12 @@ class PrioritisedRows:
             self._highest = max(self._highest, float(priorities.max()))
         return len(numbers) - len(places)
 
+    def in_order(self) -> dict[str, Array]:
+        """All rows that can be drawn, the oldest first."""
+        held = np.arange(self.ring.written - self.ring.rows, self.ring.written)
+        places = self.ring.places_of(held)
+        return self.ring.take(places[self.priorities.live(places)])
+
     def use(self, places: Array, most: int | None) -> None:
         """These were drawn; those that were drawn `most` times leave."""
         use = self.ring.notes["use"]
@@ -147,5 +153,6 @@ class PrioritisedRows:
         places = np.unique(places)
         if len(places):
             self.priorities.remove(places)
+            self.ring.forget(places)
             self.live -= len(places)
             self.removed += len(places)
