@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -292,7 +293,7 @@ def _sequences(schema: Schema, config: Any) -> dict[str, Column]:
     """The columns of a batch."""
     steps = config.unroll_steps
     found = {
-        name: c if name in config.memory_columns else Column(c.dtype, (steps, *c.shape))
+        name: c if name in config.memory_columns else replace(c, shape=(steps, *c.shape))
         for name, c in schema.items()
     }
     return {**found, "valid": Column("bool", (steps,)), "weight": Column("float32")}
