@@ -19,7 +19,7 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, cut, too_few
+from flowrl.nodes.buffers.draws import Draw, cut, too_few, wanted
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
     Tokens,
@@ -132,7 +132,7 @@ class SequenceReplayBuffer(Node):
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
-        return self.draw(1, batch_size or self.config.batch_size)[0]
+        return self.draw(1, wanted(self.ctx.key, batch_size, self.config.batch_size))[0]
 
     def update(self, priorities: Array) -> None:
         """Priorities of the oldest batch that has none yet: of sequences (W,), or of steps (W, T)."""
@@ -152,6 +152,10 @@ class SequenceReplayBuffer(Node):
     def close(self) -> None:
         """The same, and nothing can be pushed or drawn any more."""
         self._steps.close()
+
+    def rows(self) -> Batch:
+        """All steps that are held, the oldest first: a data set."""
+        return Batch(self._steps.in_order())
 
     def clear(self) -> None:
         """Forget all steps."""
