@@ -20,11 +20,11 @@ from flowrl.nodes.envs.board import (
     STEP,
     Board,
 )
+from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.envs.server import doing_of
 from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
-SPIN_S = 2e-4  # look for results so long before sleeping, where there is a core for it
 MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped
 LOOK_EVERY = 1000  # orders between two looks at workers that never made us wait
 
@@ -43,7 +43,7 @@ class Crew:
         hire: Callable[[int, Answers], Worker],
         lost: Lost,
         config: Any,
-        spins: bool,
+        look_s: float,
     ) -> None:
         self.board, self.rows, self._hire, self._lost, self._config = (
             board,
@@ -55,7 +55,7 @@ class Crew:
         self.dropped_output_bytes = 0
         self.answers = Answers()
         self._fence = Lock()
-        self._spin_s = SPIN_S if spins and len(rows) < cores() else 0.0
+        self._patience = Patience(look_s)
         limits = [config.step_timeout_s, config.reset_timeout_s]
         self._nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
         self._looked_s, self._orders = 0.0, 0
@@ -106,21 +106,26 @@ class Crew:
         """Whether every row has its result."""
         return self.board.memory[self._every] == self._idle
 
+    def idle_rows(self) -> int:
+        """How many rows have their results."""
+        return self.board.memory[self._every].count(IDLE)
+
     def wait(
         self, ready: Callable[[], bool], last: bool = False, until_s: float | None = None
     ) -> None:
         """Until it is ready (`last`: as soon as all rows are idle), or a moment has come."""
-        clock = time.monotonic
-        spin_until = clock() + self._spin_s
-        while not ready():
-            now = clock()
-            if until_s is not None and now >= until_s:
-                return
-            if now < spin_until:
-                continue
-            self._sleep(ready, last, self._nap_s if until_s is None else until_s - now)
-            if clock() - self._looked_s > self._nap_s:
-                self.look()
+        if ready():
+            return
+        clock, since_s = time.monotonic, time.perf_counter()
+        if not self._patience.look(ready):
+            while not ready():
+                now = clock()
+                if until_s is not None and now >= until_s:
+                    return
+                self._sleep(ready, last, self._nap_s if until_s is None else until_s - now)
+                if clock() - self._looked_s > self._nap_s:
+                    self.look()
+        self._patience.waited(since_s)
 
     def _sleep(self, ready: Callable[[], bool], last: bool, longest_s: float) -> None:
         waiting = self.board.waiting

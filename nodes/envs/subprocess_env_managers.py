@@ -14,12 +14,11 @@ from flowrl.config import param
 from flowrl.node import Unsound
 from flowrl.nodes.envs.board import Board, board_for, shared_memory
 from flowrl.nodes.envs.crew import cores
+from flowrl.nodes.envs.patience import MOST_S
 from flowrl.nodes.envs.portable import portable
 from flowrl.nodes.envs.steps import Steps
 from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.envs.workers import Answers, ProcessWorker, Worker
-
-SPIN_S = 1e-4  # a worker looks for orders so long before it sleeps
 
 
 class SyncSubprocessEnvManager(WorkerEnvManager):
@@ -51,7 +50,7 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
             "count": self.config.count,
             "first": self._make_index(0),
             "auto": not self.config.pre_reset,
-            "spin_s": SPIN_S if self._board.workers <= cores() else 0.0,
+            "look_s": MOST_S if self._board.workers <= cores() else 0.0,
         }
         return ProcessWorker(told, answers)
 
@@ -86,15 +85,28 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
         if not self._sent:
             raise ValueError("no env was sent; send some before they are received")
         wanted = min(max(least, self.config.wait_num), len(self._sent))
+        if self._all_in_time(wanted):
+            return self._everyone, self._recv_all()
         crew, until_s = self._team, None
         while True:
             ready, others = self._parted()
-            now = time.monotonic()
-            if len(ready) >= wanted and until_s is None:
+            now, needed = time.monotonic(), wanted - len(ready)
+            if needed <= 0 and until_s is None:
                 until_s = now + self.config.step_wait_timeout_s
             if not len(others) or (until_s is not None and now >= until_s):
                 return ready, self._gather(ready)
-            crew.wait(partial(self._any_idle, others), until_s=until_s)
+            needed = needed if needed > 0 else len(others)
+            crew.wait(partial(self._are_idle, others, needed), until_s=until_s)
+
+    def _all_in_time(self, wanted: int) -> bool:
+        """Whether all envs are under way and come to their results, all good, in time."""
+        crew, count = self._team, self.config.count
+        if len(self._sent) < count or self.config.pre_reset or self._odd:
+            return False
+        crew.wait(lambda: crew.idle_rows() >= wanted)
+        until_s = time.monotonic() + self.config.step_wait_timeout_s
+        crew.wait(crew.all_idle, last=True, until_s=until_s)
+        return crew.all_idle() and self._all_sound()
 
     def _parted(self) -> tuple[Array, Array]:
         """The envs that are ready, and the others that were sent; of these, some may begin anew."""
@@ -105,8 +117,10 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
             (ready if idle and self._settle(index) else others).append(index)
         return np.array(ready, np.int64), np.array(others, np.int64)
 
-    def _any_idle(self, indexes: Array) -> bool:
-        return not self._board.todo[self._from[indexes]].all()
+    def _are_idle(self, indexes: Array, least: int) -> bool:
+        """Whether so many of these envs are."""
+        busy = np.count_nonzero(self._board.todo[self._from[indexes]])
+        return len(indexes) - busy >= least
 
     def _asked(self, ids: list[int]) -> Array | None:
         return None
