@@ -7,36 +7,44 @@ cached beside this file (or where NUMBA_CACHE_DIR says), so a machine compiles i
 from __future__ import annotations
 
 import numba
+import numpy as np
 
 from flowrl.batch import Array
 
-FAN = 8
+FAN, BITS = 8, 3  # children, and the bits that say which
 BELOW = 1 - 2.0**-53
+UNSIGNED = np.uint64
 SET = "void(float64[::1], int64[::1], int64[::1], float64[::1])"
 FILL = "void(float64[::1], int64[::1], int64, int64, float64)"
+DRAW = (
+    "void(float64[::1], int64[::1], float64[::1], Array(float64, 1, 'C', readonly=True), float64, "
+    "int64[::1], float64[::1])"
+)
 FIND = "void(float64[::1], int64[::1], float64[::1], int64[::1])"
 
 
 @numba.njit([SET], cache=True)
 def set_weights(nodes: Array, starts: Array, places: Array, weights: Array) -> None:
-    """Weights to places, and the sums above them."""
+    """Weights to places, and the sums above them.
+
+    Unsigned places: of signed ones numba asks each time whether they count from the end.
+    """
     for i in range(len(places)):
-        nodes[places[i]] = weights[i]
-    shift = 1
+        nodes[UNSIGNED(places[i])] = weights[i]
     for level in range(len(starts) - 1):
         start, above = starts[level], starts[level + 1]
-        shift *= FAN
+        shift = BITS * (level + 1)  # a division by a number that is not known costs far more
         last = -1
         for i in range(len(places)):
-            parent = places[i] // shift
+            parent = places[i] >> shift
             if parent == last:
                 continue
             last = parent
-            first = start + parent * FAN
+            first = UNSIGNED(start + parent * FAN)
             total = nodes[first]
             for k in range(1, FAN):
-                total += nodes[first + k]
-            nodes[above + parent] = total
+                total += nodes[first + UNSIGNED(k)]
+            nodes[UNSIGNED(above + parent)] = total
 
 
 @numba.njit([FILL], cache=True)
@@ -65,16 +73,17 @@ def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> No
     places[:] = 0
     for level in range(len(starts) - 1, -1, -1):
         for i in range(len(masses)):
-            first = starts[level] + places[i] * FAN
+            first = UNSIGNED(starts[level] + places[i] * FAN)
             s0 = nodes[first]
-            s1 = s0 + nodes[first + 1]
-            s2 = s1 + nodes[first + 2]
-            s3 = s2 + nodes[first + 3]
-            s4 = s3 + nodes[first + 4]
-            s5 = s4 + nodes[first + 5]
-            s6 = s5 + nodes[first + 6]
-            s7 = s6 + nodes[first + 7]
-            mass = min(masses[i], s7 * BELOW)
+            s1 = s0 + nodes[first + UNSIGNED(1)]
+            s2 = s1 + nodes[first + UNSIGNED(2)]
+            s3 = s2 + nodes[first + UNSIGNED(3)]
+            s4 = s3 + nodes[first + UNSIGNED(4)]
+            s5 = s4 + nodes[first + UNSIGNED(5)]
+            s6 = s5 + nodes[first + UNSIGNED(6)]
+            s7 = s6 + nodes[first + UNSIGNED(7)]
+            most = s7 * BELOW
+            mass = masses[i] if masses[i] < most else most
             child = (s0 <= mass) + (s1 <= mass) + (s2 <= mass) + (s3 <= mass)
             child += (s4 <= mass) + (s5 <= mass) + (s6 <= mass)
             before = s0 if s0 <= mass else 0.0
@@ -86,3 +95,24 @@ def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> No
             before = s6 if s6 <= mass else before
             masses[i] = mass - before
             places[i] = places[i] * FAN + child
+
+
+@numba.njit([DRAW], cache=True)
+def draw_places(
+    nodes: Array,
+    starts: Array,
+    points: Array,
+    order: Array,
+    part: float,
+    places: Array,
+    weights: Array,
+) -> None:
+    """Stratified places and their weights; `points`, in [0, 1), is used up."""
+    rows = len(order)
+    for first in range(0, len(points), max(rows, 1)):
+        for row in range(rows):
+            at = UNSIGNED(first + row)
+            points[at] = (order[UNSIGNED(row)] + points[at]) * part
+    find_places(nodes, starts, points, places)
+    for i in range(len(places)):
+        weights[i] = nodes[UNSIGNED(places[i])]

@@ -29,16 +29,12 @@ def _play_again(
     """
     board = crew.board
     found = {name: getattr(board, name)[row].copy() for name in RESULT}
-
-    def done() -> bool:
-        return failed() or not board.todo[row]
-
     board.seed[row], board.pause[row] = seed, 0.0
     for order, action in [(BEGIN, None), *((STEP, action) for action in actions)]:
         if action is not None:
             board.action[row] = action
         crew.order(row, order)
-        crew.wait(done)
+        crew.wait(np.array([row]))
         if failed() or board.flags[row]:
             return False
     same = np.array_equal(board.obs[row], found["obs"])

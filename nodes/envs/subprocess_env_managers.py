@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,22 +89,21 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
         crew, until_s = self._team, None
         while True:
             ready, others = self._parted()
-            now, needed = time.monotonic(), wanted - len(ready)
-            if needed <= 0 and until_s is None:
+            now = time.monotonic()
+            if len(ready) >= wanted and until_s is None:
                 until_s = now + self.config.step_wait_timeout_s
             if not len(others) or (until_s is not None and now >= until_s):
                 return ready, self._gather(ready)
-            needed = needed if needed > 0 else len(others)
-            crew.wait(partial(self._are_idle, others, needed), until_s=until_s)
+            missing = wanted - len(ready) if until_s is None else len(others)
+            crew.wait(self._from[others], len(others) - missing, until_s)
 
     def _all_in_time(self, wanted: int) -> bool:
         """Whether all envs are under way and come to their results, all good, in time."""
         crew, count = self._team, self.config.count
         if len(self._sent) < count or self.config.pre_reset or self._odd:
             return False
-        crew.wait(lambda: crew.idle_rows() >= wanted)
-        until_s = time.monotonic() + self.config.step_wait_timeout_s
-        crew.wait(crew.all_idle, last=True, until_s=until_s)
+        crew.wait(busy=count - wanted)
+        crew.wait(until_s=time.monotonic() + self.config.step_wait_timeout_s)
         return crew.all_idle() and self._all_sound()
 
     def _parted(self) -> tuple[Array, Array]:
@@ -116,11 +114,6 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
             idle = not self._board.todo[self._from[index]]
             (ready if idle and self._settle(index) else others).append(index)
         return np.array(ready, np.int64), np.array(others, np.int64)
-
-    def _are_idle(self, indexes: Array, least: int) -> bool:
-        """Whether so many of these envs are."""
-        busy = np.count_nonzero(self._board.todo[self._from[indexes]])
-        return len(indexes) - busy >= least
 
     def _asked(self, ids: list[int]) -> Array | None:
         return None
