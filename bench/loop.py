@@ -20,7 +20,7 @@ from flowrl.checks.check import Checked
 from flowrl.engine.engine import digest_of
 from flowrl.engine.wiring import Wired, make
 from flowrl.graph import Limits
-from flowrl.runs.environment import limit_threads
+from flowrl.runs.numerics import settle_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.state import Clock, Count, State
@@ -55,7 +55,7 @@ class Stopwatch(Watcher):
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
     wired = make(graph(), seed)
-    limit_threads(1)
+    settle_numerics(1)
     start = time.perf_counter()
     state = _train(wired)
     taken = time.perf_counter() - start

@@ -31,7 +31,7 @@ from flowrl.graph import Limits
 from flowrl.node import Node
 from flowrl.placement import placement_named
 from flowrl.ports import In, Out, StateIn, StateOut
-from flowrl.runs.environment import limit_threads
+from flowrl.runs.numerics import settle_numerics
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
 from flowrl.source.loading import load, load_tree
@@ -120,7 +120,7 @@ def cartpole(updates: int) -> Checked:
 def firing_s(checked: Checked, placement: str, rounds: int) -> tuple[float, str]:
     """Seconds from the first firing to the last, and the digest."""
     limits = Limits(rounds=rounds)
-    limit_threads(checked.graph.torch_threads)
+    settle_numerics(checked.graph.torch_threads)
     if placement == "serial":
         engine = Engine(checked, Nobody(), 0, limits)
         began_s = time.perf_counter()

@@ -19,6 +19,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
         "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",
+        "rows": "flowrl.nodes.buffers.rows:Rows",
         "queue_buffer": "flowrl.nodes.buffers.queue_buffer:QueueBuffer",
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
@@ -54,6 +55,10 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "fire_on_reset": "flowrl.nodes.envs.wrappers.episodes:FireOnReset",
         "episodic_life": "flowrl.nodes.envs.wrappers.episodes:EpisodicLife",
         "time_limit": "flowrl.nodes.envs.wrappers.episodes:TimeLimit",
+    },
+    "transform": {
+        "n_step": "flowrl.nodes.buffers.transforms.n_step:NStep",
+        "her": "flowrl.nodes.buffers.transforms.her:Her",
     },
     "model": {
         "cnn": "flowrl.nodes.models.cnn:Cnn",

@@ -29,6 +29,11 @@ class Nested:
         """That of the structured array: packed, so that it can be sent."""
         return np.dtype([(name, c.dtype, c.shape) for name, c in self.columns.items()])
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of one row of the structured array: it is a single element."""
+        return ()
+
     def empty(self, *rows: int) -> Array:
         """An uninitialised array with the given leading dimensions."""
         return np.empty(rows, self.dtype)

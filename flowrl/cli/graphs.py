@@ -79,18 +79,17 @@ def expand(arguments: Namespace) -> int:
 
 def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
-    from flowrl.runs.tokens import NAME
-    from flowrl.tools.diff import diff_graphs
+    from flowrl.tools.diff import NOTHING, compute_alike, diff_graphs
+    from flowrl.tools.rundiff import diff_runs, is_run
 
     a, b = (
         check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b)
     )
-    print(diff_graphs(a, b))
     runs = Path(arguments.a), Path(arguments.b)
-    if any((run / NAME).is_file() for run in runs):
-        from flowrl.tools.tokendiff import diff_tokens
-
-        print(diff_tokens(*runs))
+    both = all(map(is_run, runs))
+    print(f"graphs: {told}" if (told := diff_graphs(a, b)) == NOTHING and both else told)
+    if both:
+        print(diff_runs(*runs, alike=compute_alike(a, b)))
     return 0
 
 

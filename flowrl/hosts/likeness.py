@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.runs.environment import cpu_name, version_of
+from flowrl.runs.numerics import choices
 from flowrl.version import VERSION
 
 SAME = ("flowrl", "python", "torch", "numpy")  # whose versions must be the same
-ALIKE = {"cpu": "CPU", "torch_build": "build of torch", "numpy_build": "build of numpy"}
+ALIKE = {
+    "cpu": "CPU",
+    "torch_build": "build of torch",
+    "numpy_build": "build of numpy",
+    "choices": "choice of instructions in its environment",
+}
 Facts = Mapping[str, Any]
 
 
@@ -28,6 +34,7 @@ def machine_facts() -> dict[str, Any]:
         "torch_build": _torch_build(),
         "numpy_build": _numpy_build(),
         "cpu": cpu_name(),
+        "choices": " ".join(f"{name}={value}" for name, value in choices().items()),
         "cores": os.cpu_count() or 0,
         "platform": platform.platform(),
     }
@@ -73,6 +80,6 @@ def unlike(name: str, here: Facts, there: Facts) -> Iterator[str]:
     for key, what in ALIKE.items():
         if here[key] != there.get(key):
             yield (
-                f"host '{name}' has another {what} ({there.get(key)}; here {here[key]}): "
+                f"host '{name}' has another {what} ({there.get(key) or 'none'}; here {here[key] or 'none'}): "
                 "the same bits are promised for like machines only"
             )

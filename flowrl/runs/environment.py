@@ -1,4 +1,4 @@
-"""What a run ran on: versions, git, CPU. And how many threads its libraries use."""
+"""What a run ran on: versions, git, CPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flowrl.runs.numerics import choices
 from flowrl.version import VERSION
 
 PACKAGES = (
@@ -35,6 +36,7 @@ def environment(folder: Path) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
+        "choices": choices(),
         "git": git_state(folder),
         "command": sys.argv,
     }
@@ -73,20 +75,3 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return None
     changed = git("status", "--porcelain", "--untracked-files=no")
     return {"commit": commit, "changed": bool(changed)}
-
-
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-def limit_threads(count: int) -> None:
-    """Let every numerical library use so many threads: another number changes bits.
-
-    Those that are loaded are told; those that a node may load yet read it from the environment.
-    """
-    from threadpoolctl import threadpool_limits
-
-    os.environ.update(dict.fromkeys(THREADS, str(count)))
-    threadpool_limits(count)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(count)

@@ -13,7 +13,7 @@ from flowrl.engine.wiring import context_of
 from flowrl.errors import NodeError, RunError, UsageError
 from flowrl.graph import NodeSpec
 from flowrl.runs.checkpoint import read_checkpoint
-from flowrl.runs.environment import limit_threads
+from flowrl.runs.numerics import settle_numerics
 from flowrl.source.loading import load
 
 
@@ -57,7 +57,7 @@ def judge(
     path = run / "checkpoints" / "best.safetensors"
     state, info = read_checkpoint(path)
     spec = _alone(checked.graph.nodes[names[0]], episodes)
-    limit_threads(checked.graph.torch_threads)
+    settle_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
     context.wanted = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
@@ -65,7 +65,7 @@ def judge(
     videos = _evaluate(spec, context, state, video)
     found = [r.values for r in context.records if isinstance(r, Metrics)]
     metrics = dict(found[-1]) if found else {}
-    limit_threads(checked.graph.torch_threads)
+    settle_numerics(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
     return Judgement(
         str(run),

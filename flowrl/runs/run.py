@@ -26,9 +26,10 @@ from flowrl.hosts.meeting import Meeting, check_meeting
 from flowrl.hosts.sending import to_send
 from flowrl.placement import MAIN, host_places, placement_named
 from flowrl.runs.control import controlled
-from flowrl.runs.environment import environment, limit_threads
+from flowrl.runs.environment import environment
 from flowrl.runs.folder import RunFolder, new_folder
 from flowrl.runs.look import look_at
+from flowrl.runs.numerics import settle_numerics
 from flowrl.runs.result import RunResult, Status, finite
 from flowrl.runs.returns import Returns
 from flowrl.runs.signals import signals_to
@@ -221,12 +222,12 @@ class Run:
         folder.open_board()
 
     def _execute(self) -> Cut:
-        limit_threads(self.graph.torch_threads)
+        settle_numerics(self.graph.torch_threads)
         if self.meeting is not None:
             self._meet(self.meeting)
         if list(self.layout.kinds) == [MAIN]:
             self.engine = Engine(self.checked, self, self.seed, self.limits)
-            limit_threads(self.graph.torch_threads)  # and of what its nodes have loaded
+            settle_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
             self.engine = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts

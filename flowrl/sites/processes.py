@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from flowrl.checks.check import Checked
-from flowrl.runs.environment import THREADS
+from flowrl.runs.numerics import THREADS
 from flowrl.sites.layout import Layout
 
 STDERR = 2  # not standard output: `run --json` prints one line there, and nothing else

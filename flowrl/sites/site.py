@@ -17,7 +17,7 @@ from flowrl.engine.steps import Until
 from flowrl.engine.teller import Teller
 from flowrl.engine.walk import Walk
 from flowrl.errors import NodeError
-from flowrl.runs.environment import limit_threads
+from flowrl.runs.numerics import settle_numerics
 from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
 from flowrl.sites.free import free_sites
 from flowrl.sites.home import SiteHome
@@ -259,10 +259,10 @@ def run_site(
     """
     walk: SiteWalk | None = None
     try:
-        limit_threads(checked.graph.torch_threads)
+        settle_numerics(checked.graph.torch_threads)
         walk = SiteWalk(checked, layout, name, exchange, seed)
         made(walk)
-        limit_threads(checked.graph.torch_threads)
+        settle_numerics(checked.graph.torch_threads)
         walk.live()
     except Stopped:
         pass

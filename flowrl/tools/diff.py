@@ -11,6 +11,7 @@ from flowrl.source.params import written_params, written_value
 from flowrl.source.yamltext import flow_text
 
 How = Literal["added", "removed", "changed"]
+NOTHING = "no difference"
 _SIGNS: Mapping[How, str] = {"added": "+", "removed": "-", "changed": "~"}
 
 
@@ -36,13 +37,22 @@ def diff_graphs(a: Graph, b: Graph) -> str:
     """The difference as text: `+`, `-` and `~` lines, or "no difference"."""
     found = changes(a, b)
     if not found:
-        return "no difference"
+        return NOTHING
     return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, _together(found))])
 
 
 def changes(a: Graph, b: Graph) -> list[Change]:
     """What makes graph `b` of graph `a`."""
     return [*_graph(a, b), *_nodes(a, b), *_edges(a, b), *_phases(a, b), *_placements(a, b)]
+
+
+def compute_alike(a: Graph, b: Graph) -> bool:
+    """Whether they differ at most in where they run, and where they end."""
+    return all(
+        change.section == "placement"
+        or (change.section == "graph" and change.values[0][0].startswith("limits."))
+        for change in changes(a, b)
+    )
 
 
 def _together(found: list[Change]) -> list[Change]:

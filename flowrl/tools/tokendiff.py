@@ -12,19 +12,20 @@ from flowrl.engine.hashing import Hashed
 from flowrl.runs.tokens import NAME, Tokens, Way
 
 
-def diff_tokens(a: Path, b: Path) -> str:
-    """The difference of two runs that were recorded with `--hash-tokens`, in words."""
+def diff_tokens(a: Path, b: Path, alike: bool = False) -> str:
+    """The difference of two runs that were recorded with `--hash-tokens`, in words; where their graphs are alike,
+    what it may come from, too."""
     missing = [str(run) for run in (a, b) if not (run / NAME).is_file()]
     if missing:
-        return f"tokens: not recorded in {' and '.join(missing)}; run with --hash-tokens"
+        return f"tokens: not recorded in {' and '.join(missing)}; run both again with --hash-tokens"
     with closing(Tokens(a)) as first, closing(Tokens(b)) as second:
         said = "" if first.seed == second.seed else f"the seeds: {first.seed} -> {second.seed}\n"
         if first.ways == second.ways:
-            return said + _same_ways(first, second, a, b)
+            return said + _same_ways(first, second, a, b, alike and not said)
         return said + _other_ways(first, second)
 
 
-def _same_ways(first: Tokens, second: Tokens, a: Path, b: Path) -> str:
+def _same_ways(first: Tokens, second: Tokens, a: Path, b: Path, alike: bool) -> str:
     """One program: the first place where the files differ is the first token that does."""
     counts = [0] * len(first.ways)  # by way: tokens that were equal
     for x, y in zip_longest(first, second):
@@ -41,11 +42,23 @@ def _same_ways(first: Tokens, second: Tokens, a: Path, b: Path) -> str:
         return f"tokens: all {sum(counts):,} are equal as far as {shorter} goes; it ended earlier: {goes_on}"
     if (x.position, x.way, x.version) == (y.position, y.way, y.version):
         told = _told(x, first.ways[x.way], counts[x.way])
-        return f"tokens: the first that differs is {told}\n  {equal}"
+        where = f"tokens: the first that differs is {told}\n  {equal}"
+        return f"{where}\n{_why(x, first.ways[x.way])}" if alike else where
     lines = ["tokens: here the runs do different things"]
     for run, one in ((a, x), (b, y)):
         lines.append(f"  {run}: {_told(one, first.ways[one.way], counts[one.way])}")
     return "\n".join([*lines, f"  {equal}"])
+
+
+def _why(hashed: Hashed, way: Way) -> str:
+    """What can be the cause: all that was given before is the same, and so is what this was made from."""
+    if way.kind == "state" and not hashed.version:
+        return f"  {way.gives} was made otherwise from the start: by a global generator, or from other files"
+    return (
+        f"  what {way.gives} had taken until then is equal too: so its own code, or that of a service which it calls,\n"
+        "  computes with something else: a global generator, the clock, the order of a set, a file "
+        "(docs/nodes.md says what to use)"
+    )
 
 
 def _told(hashed: Hashed, way: Way, number: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import param
+from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import (
@@ -33,6 +33,7 @@ from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, Prioritise
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
+from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import AUTO, In, Out
 
@@ -66,6 +67,7 @@ class AdvancedReplayBuffer(Node):
     batches = Out("samples", rate="updates_per_push")
 
     class Config(Pacing):
+        transforms: Any = parts("transform", "what is done to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
         alpha: float = param(0.6, "how much priorities count; 0: draws are uniform", ge=0, le=10)
@@ -75,6 +77,9 @@ class AdvancedReplayBuffer(Node):
         max_use: int | None = param(None, "a row leaves when it was drawn so often", ge=1)
         max_staleness_iters: int | None = param(None, "a row leaves when it is older", ge=0)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed", "always as many, or each row drawn to be one with this chance"
+        )
         replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
 
@@ -86,6 +91,7 @@ class AdvancedReplayBuffer(Node):
                 "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
             )
         schema, with_demos = table_schema(known), "demos" in known.inputs
+        sound_transforms(config.transforms, schema)
         bytes_of_row = stored_bytes(config, schema) + NOTED_BYTES
         size = sound_size(config, bytes_of_row)
         more = dict(BOOKKEEPING) if config.bookkeeping else {}
@@ -108,7 +114,8 @@ class AdvancedReplayBuffer(Node):
             c.priority,
             c.alpha,
         )
-        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._transforms = Transforms(c.transforms, self._rows.ring, self.ctx.rng("transforms"))
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
@@ -128,8 +135,9 @@ class AdvancedReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these rows, with the highest priority so far: each is seen soon."""
-        now = self.ctx.clock.total
+        now, first = self.ctx.clock.total, self._rows.ring.written
         self._rows.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
+        self._transforms.pushed(data.columns, first)
         self.tally.pushes += 1
         self.tally.pushed += len(data)
 
@@ -158,7 +166,7 @@ class AdvancedReplayBuffer(Node):
 
     def rows(self) -> Batch:
         """All of the agent's rows that are held, the oldest first: a data set."""
-        return Batch(self._rows.ring.in_order())
+        return Batch(self._rows.in_order())
 
     def flush(self) -> None:
         """Where rows outlive the process (`storage: mapped`): those that are held now will."""
@@ -171,20 +179,22 @@ class AdvancedReplayBuffer(Node):
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
+        self._transforms.clear()
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
             self._rows.remove_older(oldest)
-        demo_rows = self._demos.rows(batch_size)
-        agent_rows = batch_size - demo_rows
-        together = self.config.replace  # without: what a batch uses up is not in the next one
-        draws = [(batches, agent_rows)] if together else [(1, agent_rows)] * batches
+        demo_rows = self._demos.rows(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        # Without replacement, what a batch uses up is not in the next one.
+        together = self.config.replace and len(set(agent_rows)) == 1
+        draws = [(batches, agent_rows[0])] if together else [(1, n) for n in agent_rows]
         columns = joined([self._drawn_columns(*draw) for draw in draws])
-        if demo_rows:
+        if self._demos.expected:
             fill = dict.fromkeys(BOOKKEEPING, 0) | {"weight": 1, "row_id": -1}
-            columns = self._demos.join(columns, batches, demo_rows, self._draw, **fill)
+            columns = self._demos.join(columns, batch_size, demo_rows, self._draw, **fill)
         self._outstanding.add(columns["row_id"].reshape(batches, -1))
         if not self.config.bookkeeping:
             del columns["row_id"]
@@ -195,16 +205,16 @@ class AdvancedReplayBuffer(Node):
         """The rows of some batches, their weights, and what is known of them."""
         held = self._rows
         if held.live < max(1, rows):
-            raise too_few(self.ctx.key, rows, held.live)
+            raise too_few(self.ctx.key, rows, held.live, expired=held.removed)
         if self.config.replace:
-            places = held.priorities.draw(self._draw.rng, batches, rows)
+            places, chance = held.priorities.draw(self._draw.rng, batches, rows)
         else:
-            places = held.priorities.draw_distinct(self._draw.rng, rows)
+            places, chance = held.priorities.draw_distinct(self._draw.rng, rows)
         now = self.ctx.clock.total.train_iters
         beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        weight = importance(chance, held.live, beta, rows)
         told = {"weight": weight, "row_id": held.ring.numbers_of(places)}
-        columns = {**held.ring.take(places), **told, **self._noted(places)}
+        columns = {**self._transforms.take(places), **told, **self._noted(places)}
         held.use(places, self.config.max_use)
         self._last = places
         return columns
@@ -241,6 +251,7 @@ class AdvancedReplayBuffer(Node):
         """Everything that the next batch depends on."""
         return {
             "rows": self._rows.state_dict(),
+            "transforms": self._transforms.state_dict(),
             "demos": self._demos.state_dict(),
             "drawn": self._outstanding.state(),
             "last": self._last,
@@ -252,6 +263,7 @@ class AdvancedReplayBuffer(Node):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._rows.load_state_dict(state["rows"])
+        self._transforms.load_state_dict(state["transforms"])
         self._demos.load_state_dict(state["demos"])
         self._outstanding.load(state["drawn"])
         self._last = state["last"]

@@ -8,7 +8,11 @@ from pathlib import Path
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 PATTERN = r"^\d+(\.\d+)? ?([KMGT]i?)?B$"  # 800MB, 1.5 GB, 2GiB
-MEMORY = (Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max"))
+MEMORY = (
+    Path("/proc/meminfo"),
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 def size_in_bytes(text: str) -> int:
@@ -36,7 +40,8 @@ def available_bytes() -> int | None:
     for line in _lines(MEMORY[0]):
         if line.startswith("MemAvailable:"):
             found.append(int(line.split()[1]) * 1024)
-    found += [int(line) for line in _lines(MEMORY[1]) if line.isdigit()]
+    for limit in MEMORY[1:]:
+        found += [int(line) for line in _lines(limit) if line.isdigit()]
     return min(found, default=None)
 
 

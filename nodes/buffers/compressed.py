@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -54,6 +54,12 @@ class Compressed(Storage):
             return rows
         return grown(rows, places)
 
+    def forget(self, columns: Mapping[str, Rows], places: Array) -> None:
+        """What is removed is freed."""
+        for rows in columns.values():
+            if isinstance(rows, Packed):
+                rows.forget(places)
+
     def _is_large(self, column: Column) -> bool:
         return column.row_bytes >= self.config.least_row_bytes
 
@@ -83,17 +89,22 @@ class Packed:
 
     def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
         at = range(*places.indices(len(self._rows))) if isinstance(places, slice) else places
-        pack, raw = self._pack, np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
-        for place, row in zip(at, raw, strict=True):
+        raw, pack = np.ascontiguousarray(rows).reshape(-1).view(np.uint8), self._pack
+        for place, row in zip(at, raw.reshape(len(rows), self._row_bytes), strict=True):
             packed, old = pack(row.tobytes()), self._rows[place]
             if len(packed) >= self._row_bytes:
                 packed = row.tobytes()  # noise does not get smaller
             self._rows[place] = packed
-            self._packed_bytes += len(packed) + OBJECT_BYTES
-            self._packed_bytes -= 0 if old is None else len(old) + OBJECT_BYTES
+            self._packed_bytes += _taken(packed) - _taken(old)
         if self._packed_bytes > self._watched_bytes + CHECK_BYTES:
             must_fit(2 * CHECK_BYTES)
             self._watched_bytes = self._packed_bytes
+
+    def forget(self, places: Array) -> None:
+        """Free what lies there."""
+        for place in places.tolist():
+            self._packed_bytes -= _taken(self._rows[place])
+            self._rows[place] = None
 
     def take(self, places: Array, axis: int = 0, /, *, mode: str = "clip") -> Array:
         """These rows, unpacked."""
@@ -101,10 +112,16 @@ class Packed:
         rows, size, unpack = self._rows, self._row_bytes, self._unpack
         for row, place in zip(out, places.tolist(), strict=True):
             packed = rows[place]
-            if packed is not None:
-                whole = packed if len(packed) == size else unpack(packed, size)
-                row[:] = np.frombuffer(whole, np.uint8)
+            if packed is None:
+                row[:] = 0
+                continue
+            whole = packed if len(packed) == size else unpack(packed, size)
+            row[:] = np.frombuffer(whole, np.uint8)
         return out.reshape(-1).view(self._dtype).reshape(len(places), *self._shape)
+
+
+def _taken(packed: bytes | None) -> int:
+    return 0 if packed is None else len(packed) + OBJECT_BYTES
 
 
 def codec(name: str) -> tuple[Pack, Unpack]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrl.batch import Array, Batch
+from flowrl.context import Context
 from flowrl.nodes.buffers.draws import Draw
 
 
 class Demonstrations:
-    """Holds what it is given; `share` of a batch's rows are demonstrations, one at least."""
+    """Holds what it is given; `share` of a batch's rows are demonstrations, one at least.
 
-    def __init__(self, whose: str, share: float, expected: bool) -> None:
-        self.whose, self.share = whose, share
-        self.expected = expected  # whether batches hold some
+    With `binomial` each row is one with this chance, so batches have more of them or fewer.
+    """
+
+    def __init__(self, context: Context, share: float, how: str) -> None:
+        self.whose, self.share = context.key, share
+        self.expected = "demos" in context.inputs  # whether batches hold some
         self.table: Batch | None = None
+        self._rng = context.rng("demo_share") if how == "binomial" else None
 
     def push(self, demos: Batch) -> None:
         """Keep these for ever."""
@@ -25,40 +30,57 @@ class Demonstrations:
         if len(demos):
             self.table = demos if self.table is None else Batch.concat([self.table, demos])
 
-    def rows(self, batch_size: int) -> int:
-        """How many rows of a batch are demonstrations."""
-        return max(1, round(batch_size * self.share)) if self.expected else 0
+    def rows(self, batches: int, batch_size: int) -> list[int]:
+        """How many rows of each batch are demonstrations."""
+        if not self.expected:
+            return [0] * batches
+        if self._rng is not None:
+            return [int(n) for n in self._rng.binomial(batch_size, self.share, batches)]
+        return [max(1, round(batch_size * self.share))] * batches
 
     def join(
-        self, agent: Mapping[str, Array], batches: int, rows: int, draw: Draw, **fill: Any
+        self,
+        agent: Mapping[str, Array],
+        batch_size: int,
+        rows: Sequence[int],
+        draw: Draw,
+        **fill: Any,
     ) -> dict[str, Array]:
-        """`agent` holds the batches' other rows; what demonstrations lack of their columns is filled in."""
-        demos, least = self.table, draw.least(rows)
+        """`agent` holds the batches' other rows; what demonstrations lack of their columns is filled in.
+
+        In each batch the agent's rows come first.
+        """
+        demos, most = self.table, max(rows)
+        least = draw.least(most)
         if demos is None or len(demos) < least:
             raise ValueError(
-                f"{self.whose}: a batch takes {rows} demonstrations, {len(demos or ())} are held; "
+                f"{self.whose}: a batch takes {most} demonstrations, {len(demos or ())} are held; "
                 f"give it {least} at least"
             )
-        index = draw(len(demos), batches, rows)
+        index = draw(len(demos), rows)
         more = {k: np.full(len(demos), v, agent[k].dtype) for k, v in fill.items() if k in agent}
         held = {**demos.columns, **more}
-        found = {name: _behind(array, held[name][index], batches) for name, array in agent.items()}
-        agent_rows = len(next(iter(found.values()))) // batches - rows
-        is_demo = np.repeat([False, True], [agent_rows, rows])
-        return {**found, "is_demo": np.tile(is_demo, batches)}
+        is_demo = (np.arange(batch_size) >= batch_size - np.array(rows)[:, None]).reshape(-1)
+        found = {name: _woven(array, held[name][index], is_demo) for name, array in agent.items()}
+        return {**found, "is_demo": is_demo}
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """All of them."""
-        return None if self.table is None else dict(self.table.columns)
+    def state_dict(self) -> dict[str, Any]:
+        """All of them, and how the next shares are drawn."""
+        return {
+            "table": None if self.table is None else dict(self.table.columns),
+            "rng": None if self._rng is None else self._rng.bit_generator.state,
+        }
 
-    def load_state_dict(self, state: Mapping[str, Array] | None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hold these instead."""
-        self.table = None if state is None else Batch(state)
+        self.table = None if state["table"] is None else Batch(state["table"])
         self.expected = self.expected or self.table is not None
+        if self._rng is not None and state["rng"] is not None:
+            self._rng.bit_generator.state = state["rng"]
 
 
-def _behind(agent: Array, demos: Array, batches: int) -> Array:
-    """In each batch the agent's rows, then the demonstrations: (batches * rows, …)."""
-    parts = [array.reshape(batches, -1, *array.shape[1:]) for array in (agent, demos)]
-    joined = np.concatenate(parts, axis=1)
-    return joined.reshape(-1, *joined.shape[2:])
+def _woven(agent: Array, demos: Array, is_demo: Array) -> Array:
+    """Rows of both, where they belong."""
+    found = np.empty((len(is_demo), *agent.shape[1:]), agent.dtype)
+    found[~is_demo], found[is_demo] = agent, demos
+    return found

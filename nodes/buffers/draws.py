@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,12 +15,11 @@ class Draw:
     def __init__(self, rng: np.random.Generator, replace: bool) -> None:
         self.rng, self.replace = rng, replace
 
-    def __call__(self, held: int, batches: int, rows: int) -> Array:
-        """Numbers below `held`, (batches * rows,); without replacement no batch holds one twice."""
+    def __call__(self, held: int, rows: Sequence[int]) -> Array:
+        """Numbers below `held`, so many for each batch; without replacement no batch holds one twice."""
         if self.replace:
-            return self.rng.integers(held, size=batches * rows)
-        drawn = [self.rng.choice(held, rows, replace=False) for _ in range(batches)]
-        return np.concatenate(drawn)
+            return self.rng.integers(held, size=sum(rows))
+        return np.concatenate([self.rng.choice(held, n, replace=False) for n in rows])
 
     def least(self, rows: int) -> int:
         """How many there must be, to draw so many for a batch."""
@@ -35,12 +34,15 @@ def cut(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
     return [Batch({name: array[cut] for name, array in columns.items()}) for cut in cuts]
 
 
-def too_few(node: str, wanted: int, held: int, what: str = "rows") -> ValueError:
+def too_few(node: str, wanted: int, held: int, what: str = "rows", expired: int = 0) -> ValueError:
     """What is said where a batch takes more than there is."""
-    return ValueError(
-        f"{node}: a batch takes {wanted} {what}, {held} are held; "
-        "push more first (in a graph: a longer warm-up)"
-    )
+    mend = "push more first (in a graph: a longer warm-up)"
+    if expired:
+        mend = (
+            f"{expired} have left as stale or used up: let them stay longer (`max_use`, "
+            "`max_staleness_iters`), or draw less for each push"
+        )
+    return ValueError(f"{node}: a batch takes {wanted} {what}, {held} are held; {mend}")
 
 
 def joined(parts: list[dict[str, Array]]) -> dict[str, Array]:

@@ -88,7 +88,7 @@ class EpisodeReplayBuffer(Node):
         count = batch_size or self.config.batch_size
         if self.count < self._draw.least(count):
             raise too_few(self.ctx.key, count, self.count, "episodes")
-        drawn = self._draw(self.count, 1, count)
+        drawn = self._draw(self.count, [count])
         firsts, lengths = self._parts(self._firsts[drawn], self._lengths[drawn])
         ends = lengths.cumsum()
         episode = np.repeat(np.arange(count), lengths)

@@ -35,6 +35,15 @@ class Encoded(NamedTuple):
     frames: Array
 
 
+class Undo(NamedTuple):
+    """What `Frames` were before, and the floors that were taken away."""
+
+    written: int
+    tails: Array
+    first: list[tuple[int, int]]
+    last: list[tuple[int, int]]
+
+
 class Frames:
     """Frames are numbered as they come; a row holds the places where its frames lie.
 
@@ -99,6 +108,13 @@ class Frames:
         frames = np.concatenate([seen[new[:, 0]], then[new[:, 1]]])
         places = self._places
         return Encoded(places(now), places(later), held, places(added), frames)
+
+    def undo(self) -> None:
+        """What was encoded last will not be written."""
+        self.written, self._tails, first, last = self._undo
+        self._floors.pop()
+        self._floors.extendleft(reversed(first))
+        self._floors.extend(reversed(last))
 
     def write(self, encoded: Encoded) -> None:
         """Write the frames of rows that were encoded."""
@@ -200,16 +216,22 @@ class Frames:
         """Places for all frames that the rows need that will be held; gives how many these are."""
         rows_stop, floor = first_row + len(numbers), int(numbers.min())
         self._have_room(stop - floor)
-        while self._floors and self._floors[-1][1] >= floor:
-            first_row = self._floors.pop()[0]
-        self._floors.append((first_row, floor))
-        while len(self._floors) > 1 and self._floors[1][0] <= rows_stop - held:
-            self._floors.popleft()
-        if self._grow is None:
-            while stop - self._floor > len(self._where):
-                self._floors.popleft()
-        self._have_room(stop - self._floor)
-        return min(held, rows_stop - self._floors[0][0])
+        old, new = Undo(self.written, self._tails, [], []), self._floors
+        self._undo = old
+        while new and new[-1][1] >= floor:
+            old.last.append(new.pop())
+            first_row = old.last[-1][0]
+        new.append((first_row, floor))
+        while len(new) > 1 and new[1][0] <= rows_stop - held:
+            old.first.append(new.popleft())
+        while self._grow is None and stop - self._floor > len(self._where):
+            old.first.append(new.popleft())
+        try:
+            self._have_room(stop - self._floor)
+        except BaseException:
+            self.undo()
+            raise
+        return min(held, rows_stop - new[0][0])
 
     def _have_room(self, needed: int) -> None:
         """More places than ever before: short episodes need more than was thought."""

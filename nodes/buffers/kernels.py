@@ -7,13 +7,19 @@ cached beside this file (or where NUMBA_CACHE_DIR says), so a machine compiles i
 from __future__ import annotations
 
 import numba
+import numpy as np
 
 from flowrl.batch import Array
 
 FAN = 8
 BELOW = 1 - 2.0**-53
+UNSIGNED = np.uint64
 SET = "void(float64[::1], int64[::1], int64[::1], float64[::1])"
 FILL = "void(float64[::1], int64[::1], int64, int64, float64)"
+DRAW = (
+    "void(float64[::1], int64[::1], float64[::1], Array(float64, 1, 'C', readonly=True), float64, "
+    "int64[::1], float64[::1])"
+)
 FIND = "void(float64[::1], int64[::1], float64[::1], int64[::1])"
 
 
@@ -61,20 +67,22 @@ def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> No
     """From the root down: the child in which a mass falls; `masses` is used up.
 
     All draws go down a level together and without branches, so a processor works at many at once.
+    Unsigned places: of signed ones numba asks each time whether they count from the end.
     """
     places[:] = 0
     for level in range(len(starts) - 1, -1, -1):
         for i in range(len(masses)):
-            first = starts[level] + places[i] * FAN
+            first = UNSIGNED(starts[level] + places[i] * FAN)
             s0 = nodes[first]
-            s1 = s0 + nodes[first + 1]
-            s2 = s1 + nodes[first + 2]
-            s3 = s2 + nodes[first + 3]
-            s4 = s3 + nodes[first + 4]
-            s5 = s4 + nodes[first + 5]
-            s6 = s5 + nodes[first + 6]
-            s7 = s6 + nodes[first + 7]
-            mass = min(masses[i], s7 * BELOW)
+            s1 = s0 + nodes[first + UNSIGNED(1)]
+            s2 = s1 + nodes[first + UNSIGNED(2)]
+            s3 = s2 + nodes[first + UNSIGNED(3)]
+            s4 = s3 + nodes[first + UNSIGNED(4)]
+            s5 = s4 + nodes[first + UNSIGNED(5)]
+            s6 = s5 + nodes[first + UNSIGNED(6)]
+            s7 = s6 + nodes[first + UNSIGNED(7)]
+            most = s7 * BELOW
+            mass = masses[i] if masses[i] < most else most
             child = (s0 <= mass) + (s1 <= mass) + (s2 <= mass) + (s3 <= mass)
             child += (s4 <= mass) + (s5 <= mass) + (s6 <= mass)
             before = s0 if s0 <= mass else 0.0
@@ -86,3 +94,22 @@ def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> No
             before = s6 if s6 <= mass else before
             masses[i] = mass - before
             places[i] = places[i] * FAN + child
+
+
+@numba.njit([DRAW], cache=True)
+def draw_places(
+    nodes: Array,
+    starts: Array,
+    points: Array,
+    order: Array,
+    part: float,
+    places: Array,
+    weights: Array,
+) -> None:
+    """Stratified places and their weights; `points`, in [0, 1), is used up."""
+    rows = UNSIGNED(len(order))
+    for i in range(len(points)):
+        points[i] = (order[UNSIGNED(i) % rows] + points[i]) * part
+    find_places(nodes, starts, points, places)
+    for i in range(len(places)):
+        weights[i] = nodes[UNSIGNED(places[i])]

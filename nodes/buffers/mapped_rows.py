@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from flowrl.batch import Array, Column
-from flowrl.nodes.buffers.capacity import take_from_disk
+from flowrl.nodes.buffers.capacity import available_bytes, take_from_disk
 
 MOST_BYTES = 1 << 30  # of one write: the system takes no more than 2 GiB
 
@@ -43,8 +43,10 @@ class MappedRows:
         if os.fstat(self._file).st_size < wanted:
             take_from_disk(self._file, self._path, wanted)
         length = os.fstat(self._file).st_size
-        mapped = mmap.mmap(self._file, length, prot=mmap.PROT_READ)
+        mapped = self._map = mmap.mmap(self._file, length, prot=mmap.PROT_READ)
         mapped.madvise(mmap.MADV_RANDOM)  # rows are drawn from anywhere
+        free = available_bytes()
+        self._cold = free is not None and length > free // 2
         count = length // row_bytes if self._column.row_bytes else places
         flat = np.frombuffer(mapped, np.uint8, count * self._column.row_bytes)
         self._rows: Array = flat.view(self._column.dtype).reshape(count, *self._column.shape)
@@ -60,7 +62,12 @@ class MappedRows:
                 self._write(int(at[0]), part)
 
     def take(self, places: Array, axis: int = 0, /, *, mode: Literal["clip"] = "clip") -> Array:
-        """One gather."""
+        """One gather. The disk is told of all rows first: it reads them together, not one by one."""
+        if self._cold:
+            size = self._column.row_bytes
+            for begin in (places * size).tolist():
+                page = begin - begin % mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_WILLNEED, page, begin + size - page)
         return self._rows.take(places, 0, mode=mode)
 
     def flush(self) -> None:

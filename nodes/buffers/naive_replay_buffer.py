@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from flowrl.batch import Batch, Column
-from flowrl.config import param
+from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.described import (
@@ -25,6 +25,7 @@ from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.tally import Tally, spread
+from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
 from flowrl.ports import AUTO, In, Out
 
 HINT = "connect them to an advanced_buffer, or say `samples_per_insert`: they then pace it"
@@ -46,8 +47,12 @@ class NaiveReplayBuffer(Node):
     batches = Out("samples", rate="updates_per_push")
 
     class Config(Pacing):
+        transforms: Any = parts("transform", "what is done to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed", "always as many, or each row drawn to be one with this chance"
+        )
         replace: bool = param(True, "a batch may hold a row twice (faster)")
 
     @classmethod
@@ -57,6 +62,7 @@ class NaiveReplayBuffer(Node):
         free = sound_pace(config, known)
         if "priorities" in known.inputs and not free:
             raise Unsound("it draws uniformly, and does nothing with priorities", HINT)
+        sound_transforms(config.transforms, schema)
         bytes_of_row = stored_bytes(config, schema) + 4
         size = sound_size(config, bytes_of_row)
         return Facts(
@@ -72,7 +78,8 @@ class NaiveReplayBuffer(Node):
         """The rows, and beside each the train iteration of its data."""
         c = self.config
         self._rows = ring_for(c, self.ctx, {"train_iters": "int32"})
-        self._demos = Demonstrations(self.ctx.key, c.demo_share, "demos" in self.ctx.inputs)
+        self._transforms = Transforms(c.transforms, self._rows, self.ctx.rng("transforms"))
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
@@ -92,7 +99,9 @@ class NaiveReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these rows; they replace the oldest."""
+        first = self._rows.written
         self._rows.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
+        self._transforms.pushed(data.columns, first)
         self.tally.pushes += 1
         self.tally.pushed += len(data)
 
@@ -119,18 +128,18 @@ class NaiveReplayBuffer(Node):
     def clear(self) -> None:
         """Forget the agent's rows; demonstrations stay."""
         self._rows.clear()
+        self._transforms.clear()
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
-        demo_rows = self._demos.rows(batch_size)
-        agent_rows = batch_size - demo_rows
-        if self.count < max(1, agent_rows):
-            raise too_few(self.ctx.key, agent_rows, self.count)
-        drawn = self._draw(self.count, batches, agent_rows)
-        self._last = self._rows.places_from_oldest(drawn)
-        columns = self._rows.take(self._last)
-        if demo_rows:
-            columns = self._demos.join(columns, batches, demo_rows, self._draw)
+        demo_rows = self._demos.rows(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        if self.count < max(1, *agent_rows):
+            raise too_few(self.ctx.key, max(agent_rows), self.count)
+        self._last = self._rows.places_from_oldest(self._draw(self.count, agent_rows))
+        columns = self._transforms.take(self._last)
+        if self._demos.expected:
+            columns = self._demos.join(columns, batch_size, demo_rows, self._draw)
         self.tally.sampled += batches * batch_size
         return cut(columns, batches, batch_size)
 
@@ -143,6 +152,7 @@ class NaiveReplayBuffer(Node):
         """Everything that the next batch depends on."""
         return {
             "rows": self._rows.state_dict(),
+            "transforms": self._transforms.state_dict(),
             "demos": self._demos.state_dict(),
             "last": self._last,
             "tally": self.tally.state(),
@@ -153,6 +163,7 @@ class NaiveReplayBuffer(Node):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._rows.load_state_dict(state["rows"])
+        self._transforms.load_state_dict(state["transforms"])
         self._demos.load_state_dict(state["demos"])
         self._last = np.array(state["last"])
         self.tally = Tally(*state["tally"])

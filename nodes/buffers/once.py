@@ -101,11 +101,18 @@ class Once:
 
     def encode(self, columns: Mapping[str, Array], first_row: int, held: int) -> OnceRows:
         """Rows as they are kept; of all rows the newest `held` are to be kept."""
-        found, frames = dict(columns), []
+        found = dict(columns)
+        frames: list[tuple[Frames, Encoded]] = []
         for name, after in self._after.items():
-            encoded = self._frames[name].encode(columns[name], columns[after], first_row, held)
+            one = self._frames[name]
+            try:
+                encoded = one.encode(columns[name], columns[after], first_row, held)
+            except BaseException:
+                for done, _ in frames:
+                    done.undo()
+                raise
             found[name], found[after], held = encoded[:3]
-            frames.append((self._frames[name], encoded))
+            frames.append((one, encoded))
         return OnceRows(found, held, frames)
 
     def decode(self, columns: Mapping[str, Array]) -> dict[str, Array]:

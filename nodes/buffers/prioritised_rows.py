@@ -69,6 +69,12 @@ class PrioritisedRows:
             self._highest = max(self._highest, float(priorities.max()))
         return len(numbers) - len(places)
 
+    def in_order(self) -> dict[str, Array]:
+        """All rows that can be drawn, the oldest first."""
+        held = np.arange(self.ring.written - self.ring.rows, self.ring.written)
+        places = self.ring.places_of(held)
+        return self.ring.take(places[self.priorities.live(places)])
+
     def use(self, places: Array, most: int | None) -> None:
         """These were drawn; those that were drawn `most` times leave."""
         use = self.ring.notes["use"]
@@ -79,9 +85,15 @@ class PrioritisedRows:
     def remove_older(self, train_iters: int) -> None:
         """Rows that came before this iteration leave."""
         if self.ring.rows:
-            self.remove_below(self.ring.notes["train_iters"], train_iters)
+            self._remove_first_below(self.ring.notes["train_iters"], train_iters)
 
-    def remove_below(self, noted: Array, least: int) -> None:
+    def remove_all_below(self, column: str, least: int) -> None:
+        """Rows leave whose number in this column is less."""
+        if self.ring.rows:
+            places = np.flatnonzero(np.asarray(self.ring.columns[column])[: self.ring.rows] < least)
+            self._remove(places[self.priorities.live(places)])
+
+    def _remove_first_below(self, noted: Array, least: int) -> None:
         """Rows leave whose number here, which never falls from row to row, is less."""
         first, stop = self.ring.written - self.ring.rows, self.ring.written
         stay = bisect_left(
@@ -141,5 +153,6 @@ class PrioritisedRows:
         places = np.unique(places)
         if len(places):
             self.priorities.remove(places)
+            self.ring.forget(places)
             self.live -= len(places)
             self.removed += len(places)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.nodes.buffers.strata import masses
 from flowrl.nodes.buffers.sum_tree import SumTree
 
 
@@ -39,12 +38,12 @@ class Proportional:
         """How many of these places have a row to draw."""
         return int(np.count_nonzero(self.tree.weights[places]))
 
-    def draw(self, rng: np.random.Generator, batches: int, rows: int) -> Array:
-        """Places (batches * rows,), each batch stratified: a row of each of `rows` equal parts."""
-        return self.tree.find(masses(rng, batches, rows, self.tree.total))
+    def draw(self, rng: np.random.Generator, batches: int, rows: int) -> tuple[Array, Array]:
+        """Places (batches * rows,) and P(i) of each; a batch has a row of each of `rows` equal parts."""
+        return self.tree.draw(rng, batches, rows)
 
-    def draw_distinct(self, rng: np.random.Generator, rows: int) -> Array:
-        """Places (rows,), drawn one after another without replacement.
+    def draw_distinct(self, rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
+        """Places (rows,) and P(i) of each, drawn one after another without replacement.
 
         A draw of a place that was drawn before is left out; what is missing is then drawn from the
         others alone, which is the same distribution, and ends.
@@ -57,11 +56,7 @@ class Proportional:
             taken, weights = np.append(taken, new), np.append(weights, self.tree.weights[new])
             self.tree.set(new, 0.0)
         self.tree.set(taken, weights)
-        return taken
-
-    def chance(self, places: Array) -> Array:
-        """P(i) of each."""
-        return self.tree.weights[places] / self.tree.total
+        return taken, weights / self.tree.total
 
     def clear(self) -> None:
         """No row is there."""

@@ -49,15 +49,16 @@ class Ranked:
         """How many of these places have a row to draw."""
         return int(np.count_nonzero(self.live(np.arange(places.start, places.stop))))
 
-    def draw(self, rng: np.random.Generator, batches: int, rows: int) -> Array:
-        """Places (batches * rows,), each batch stratified: a row of each of `rows` equal parts."""
+    def draw(self, rng: np.random.Generator, batches: int, rows: int) -> tuple[Array, Array]:
+        """Places (batches * rows,) and P(i) of each; a batch has a row of each of `rows` equal parts."""
         order = self._sorted()
         summed = self._summed[: len(order)]
-        ranks = summed.searchsorted(masses(rng, batches, rows, summed[-1]), side="right")
-        return order[np.minimum(ranks, len(order) - 1)]
+        points = rng.random(batches * rows)
+        ranks = summed.searchsorted(masses(points, rows, summed[-1]), side="right")
+        return self._with_chances(order[np.minimum(ranks, len(order) - 1)])
 
-    def draw_distinct(self, rng: np.random.Generator, rows: int) -> Array:
-        """Places (rows,), drawn one after another without replacement.
+    def draw_distinct(self, rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
+        """Places (rows,) and P(i) of each, drawn one after another without replacement.
 
         The first of exponential arrivals, each at its place's rate (Efraimidis & Spirakis 2006).
         """
@@ -65,14 +66,13 @@ class Ranked:
         rates = np.diff(self._summed[: len(order)], prepend=0.0)
         arrivals = rng.standard_exponential(len(order)) / rates
         first = np.argpartition(arrivals, rows - 1)[:rows]
-        return order[first[np.argsort(arrivals[first])]]
+        return self._with_chances(order[first[np.argsort(arrivals[first])]])
 
-    def chance(self, places: Array) -> Array:
-        """P(i) of each."""
-        order = self._sorted()
+    def _with_chances(self, places: Array) -> tuple[Array, Array]:
+        """P(i) beside each."""
         ranks = self._rank[places]
         before = np.where(ranks > 0, self._summed[ranks - 1], 0.0)
-        return (self._summed[ranks] - before) / self._summed[len(order) - 1]
+        return places, (self._summed[ranks] - before) / self._summed[len(self._order) - 1]
 
     def clear(self) -> None:
         """No row is there."""

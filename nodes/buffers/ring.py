@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from flowrl.nodes.buffers.capacity import must_fit, rows_for
 from flowrl.nodes.buffers.once import Once
 from flowrl.nodes.buffers.storage import Found, Memory, Rows, Storage, Table
 
-Looks = list[tuple[Any, tuple[int, ...]]]  # dtype and shape of each column
+Looks = list[tuple[str, Any, tuple[int, ...]]]  # dtype and shape of each column
 
 
 class Ring:
@@ -40,7 +40,6 @@ class Ring:
         self._once = once
         self._schema: Schema = {}
         self._seen: Looks = []  # how the newest push looked, which was found to be right
-        self._order: list[str] = []
         self._next = 0  # where the next row goes
         self._size_bytes = size_bytes
         self._keeps = self.storage.keeps
@@ -70,6 +69,7 @@ class Ring:
             encoded = self._once.encode(columns, self.written, held)
             columns, held = encoded.columns, encoded.held
         parts = self._parts(rows)
+        self.rows = held - rows  # should writing fail
         if self._keeps:
             self.storage.leave(self.written + rows - held)
         if self._once is not None:
@@ -109,11 +109,12 @@ class Ring:
             rows = self.columns[name]
             rows[parts[0]], rows[parts[1]] = array[:head], array[head:]
 
-    def take(self, places: Array) -> dict[str, Array]:
-        """The rows at these places: one gather a column."""
+    def take(self, places: Array, names: Iterable[str] | None = None) -> dict[str, Array]:
+        """The rows at these places, or these columns of them: one gather a column."""
         # "clip" does not look for wrong places, which would cost as much as the gather of a small
         # column; all places come from this ring.
-        found = {name: rows.take(places, 0, mode="clip") for name, rows in self.columns.items()}
+        kept = self.columns if names is None else {name: self.columns[name] for name in names}
+        found = {name: rows.take(places, 0, mode="clip") for name, rows in kept.items()}
         return found if self._once is None else self._once.decode(found)
 
     def column(self, name: str) -> Array:
@@ -161,10 +162,15 @@ class Ring:
         """Whether the rows of these numbers are still held."""
         return (numbers >= self.written - self.rows) & (numbers < self.written)
 
+    def forget(self, places: Array) -> None:
+        """These rows are never taken again: storage may free what it can."""
+        self.storage.forget(self.columns, places)
+
     def clear(self) -> None:
         """Forget all rows; the memory stays."""
         if self._schema:
             self.storage.leave(self.written)
+            self.forget(np.arange(self.size))
         self.rows = self._next = 0
         if self._once is not None:
             self._once.clear()
@@ -259,11 +265,11 @@ class Ring:
 
     def _check(self, columns: Mapping[str, Array]) -> int:
         """Nothing is written where something does not fit; gives how many rows these are."""
-        looks = [(array.dtype, array.shape) for array in columns.values()]
-        if looks != self._seen or list(columns) != self._order:
+        looks = [(name, array.dtype, array.shape) for name, array in columns.items()]
+        if looks != self._seen:
             self._must_have({k: Column(str(v.dtype), v.shape[1:]) for k, v in columns.items()})
-            self._seen, self._order = looks, list(columns)
-        return looks[0][1][0] if looks else 0
+            self._seen = looks
+        return looks[0][2][0] if looks else 0
 
     def _must_have(self, schema: Schema) -> None:
         if schema.keys() != self._schema.keys():

@@ -10,6 +10,7 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.buffers.chains import Chains
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -30,10 +31,12 @@ from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.runs import Runs
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import of_sequences, windows, within
+from flowrl.nodes.origin import ENV, ORIGIN
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import AUTO, In, Out
 
@@ -43,7 +46,8 @@ SEQUENCE_BYTES = 16 + 10 + NOTED_BYTES  # of a sequence: where it is, its weight
 class SequenceReplayBuffer(Node):
     """Sequences are cut out of each token's episodes (R2D2: Kapturowski et al. 2019).
 
-    None crosses an episode's end, nor the end of what was given together.
+    None crosses an episode's end. Steps of known origin are followed from token to token; of others
+    none crosses the end of what was given together.
     """
 
     fires_on = "samples_per_insert"
@@ -103,8 +107,9 @@ class SequenceReplayBuffer(Node):
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        self._runs, self._chains = Runs(), Chains(c.unroll_steps, self._period)
         if self._steps.rows:
-            self._add(self._steps.column("last"), self._steps.written - self._steps.rows)
+            self._add(self._found(), self._steps.written - self._steps.rows)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
@@ -119,10 +124,11 @@ class SequenceReplayBuffer(Node):
     def push(self, data: Batch) -> None:
         """Keep these steps, and the sequences that lie in them."""
         first, last = self._steps.written, data["last"].copy()
-        last[-1:] = True  # what goes on in the next token begins anew there, also when found again
-        self._steps.push({**data.columns, "last": last})
+        last[-1:] = True  # what goes on in the next token is found by its origin, or begins anew
+        columns = {**data.columns, "last": last}
+        self._steps.push(columns)
         self.tally.pushes += 1
-        self.tally.pushed += self._add(last, first)
+        self.tally.pushed += self._add(columns, first)
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
@@ -150,20 +156,39 @@ class SequenceReplayBuffer(Node):
     def clear(self) -> None:
         """Forget all steps."""
         self._steps.clear()
+        self._runs.clear()
+        self._chains.clear()
         if self._sequences is not None:
             self._sequences.clear()
 
-    def _add(self, last: Array, first: int) -> int:
-        """The sequences of steps, the first of which has this number; gives how many there are."""
-        firsts, lengths = windows(last, self.config.unroll_steps, self._period)
-        held = self._held()
+    def _found(self) -> dict[str, Array]:
+        """What is asked of steps that an earlier process has left."""
+        names = {"last", "terminated", "truncated", *ORIGIN} & set(self._steps.columns)
+        held = np.arange(self._steps.written - self._steps.rows, self._steps.written)
+        return self._steps.take(self._steps.places_of(held), names)
+
+    def _add(self, columns: Mapping[str, Array], first: int) -> int:
+        """The sequences that end in new steps, from this number on; gives how many there are."""
+        firsts, lengths = self._cut(columns, first)
+        held, now = self._held(), self.ctx.clock.total
         oldest = self._steps.written - self._steps.rows
-        new = firsts + first >= oldest
-        now = self.ctx.clock.total
-        places = {"first": firsts[new] + first, "length": lengths[new]}
+        new = firsts >= oldest
+        places = {"first": firsts[new], "length": lengths[new]}
         held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
-        held.remove_below(np.asarray(held.ring.columns["first"]), oldest)
+        held.remove_all_below("first", oldest)
+        self._runs.forget(oldest)
+        self._chains.forget(oldest)
         return len(firsts)
+
+    def _cut(self, columns: Mapping[str, Array], first: int) -> tuple[Array, Array]:
+        """First steps and lengths of sequences."""
+        if not len(columns["last"]):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        self._runs.push(columns, first)
+        if ENV in columns:
+            return self._chains.cut(columns, first, self._runs)
+        firsts, lengths = windows(columns["last"], self.config.unroll_steps, self._period)
+        return firsts + first, lengths
 
     def _held(self) -> PrioritisedRows:
         if self._sequences is None:
@@ -178,13 +203,13 @@ class SequenceReplayBuffer(Node):
             raise too_few(self.ctx.key, rows, self.count, "sequences")
         held, rng = self._held(), self._draw.rng
         if self.config.replace:
-            places = held.priorities.draw(rng, batches, rows)
+            places, chance = held.priorities.draw(rng, batches, rows)
         else:
             drawn = [held.priorities.draw_distinct(rng, rows) for _ in range(batches)]
-            places = np.concatenate(drawn)
+            places, chance = (np.concatenate(part) for part in zip(*drawn, strict=True))
         now = self.ctx.clock.total.train_iters
         beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance(held.priorities.chance(places), held.live, beta, rows)
+        weight = importance(chance, held.live, beta, rows)
         found = held.ring.take(places)
         columns, valid = self._unrolled(found["first"], found["length"])
         held.use(places, None)
@@ -199,14 +224,24 @@ class SequenceReplayBuffer(Node):
     def _unrolled(self, firsts: Array, lengths: Array) -> tuple[dict[str, Array], Array]:
         """The steps of sequences, (W, T, …); of a memory the first step's, (W, …)."""
         steps = self.config.unroll_steps
-        numbers, valid = within(firsts, lengths, steps)
+        numbers, valid = self._numbers(firsts, lengths)
         flat = self._steps.take(self._steps.places_of(numbers.reshape(-1)))
         columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
         for name in self.config.memory_columns:
             columns[name] = np.ascontiguousarray(columns[name][:, 0])
-        columns["last"][:, -1] = True
-        columns["last"] |= ~valid
+        # Within it nothing ends, though a token may have.
+        columns["last"] = np.arange(steps) >= lengths[:, None] - 1
         return columns, valid
+
+    def _numbers(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
+        """The steps of sequences (W, T) by their numbers, and which are real."""
+        steps, runs = self.config.unroll_steps, self._runs
+        if (runs.ends(runs.of(firsts)) >= firsts + lengths - 1).all():
+            return within(firsts, lengths, steps)
+        numbers, _ = runs.follow(firsts, steps)
+        offset = np.arange(steps)
+        real = np.minimum(offset, lengths[:, None] - 1)
+        return np.take_along_axis(numbers, real, 1), offset < lengths[:, None]
 
     def metrics(self) -> dict[str, float]:
         """What went through, and what is known of the sequences that were drawn last."""
@@ -224,6 +259,8 @@ class SequenceReplayBuffer(Node):
         held = self._sequences
         return {
             "steps": self._steps.state_dict(),
+            "runs": self._runs.state_dict(),
+            "chains": self._chains.state_dict(),
             "sequences": None if held is None else held.state_dict(),
             "drawn": [list(pair) for pair in self._outstanding.state()],
             "last": self._last,
@@ -235,6 +272,8 @@ class SequenceReplayBuffer(Node):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._steps.load_state_dict(state["steps"])
+        self._runs.load_state_dict(state["runs"])
+        self._chains.load_state_dict(state["chains"])
         self._sequences = None
         if state["sequences"] is not None:
             self._held().load_state_dict(state["sequences"])

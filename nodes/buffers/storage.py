@@ -85,6 +85,9 @@ class Storage(Part):
         """More places for a column; each row stays at its place."""
         raise NotImplementedError
 
+    def forget(self, columns: Mapping[str, Rows], places: Array) -> None:
+        """The rows at these places will not be asked for until others are written there."""
+
     def leave(self, first: int) -> None:
         """Rows with lower numbers than this will be overwritten (where `keeps`)."""
 

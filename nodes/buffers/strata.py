@@ -11,11 +11,10 @@ from flowrl.batch import Array
 GOLDEN = (5**0.5 - 1) / 2
 
 
-def masses(rng: np.random.Generator, batches: int, rows: int, total: float) -> Array:
-    """Points of [0, total), (batches * rows,): in each batch one in each of `rows` equal parts."""
-    points: Array = order(rows) + rng.random((batches, rows))
-    points *= total / max(rows, 1)
-    return points.reshape(-1)
+def masses(points: Array, rows: int, total: float) -> Array:
+    """Points of [0, 1) to those of [0, total): in each batch of `rows` one in each equal part."""
+    found: Array = order(rows) + points.reshape(-1, rows) if rows else points
+    return (found * (total / max(rows, 1))).reshape(-1)
 
 
 @functools.lru_cache(maxsize=16)

@@ -14,6 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from flowrl.batch import Array
+from flowrl.nodes.buffers.strata import masses, order
 
 FAN = 8
 BELOW = 1 - 2.0**-53  # times a number: the next one below it, or one further
@@ -92,6 +93,19 @@ class SumTree:
             masses -= np.where(child > 0, sums[rows, child - 1], 0.0)
             places = first + child
         return places
+
+    def draw(self, rng: np.random.Generator, batches: int, rows: int) -> tuple[Array, Array]:
+        """Places and chances (batches * rows,): in each batch one of each of `rows` equal parts."""
+        total, points = self.total, rng.random(batches * rows)
+        if self._fast is None:
+            places = self.find(masses(points, rows, total))
+            return places, self.weights[places] / total
+        places, weights = np.empty(len(points), np.int64), np.empty(len(points))
+        part = total / max(rows, 1)
+        self._fast.draw_places(
+            self._nodes, self._starts, points, order(rows), part, places, weights
+        )
+        return places, weights / total
 
     def load(self, weights: Array) -> None:
         """These weights for the first places, and none for the others."""

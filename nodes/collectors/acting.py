@@ -9,6 +9,7 @@ import numpy as np
 
 from flowrl.batch import Array, Schema
 from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.origin import Origin
 from flowrl.nodes.policies.policy import AnyActMode
 
 
@@ -24,8 +25,12 @@ class Taken(NamedTuple):
 class Acting:
     """Either all envs take a step together, or some are sent on and received when they are there."""
 
-    def __init__(self, envs: Any, memory: Schema) -> None:
-        """`memory`: the columns of what the policy of the rows remembers, whoever acts."""
+    def __init__(self, envs: Any, memory: Schema, origin: Origin | None = None) -> None:
+        """`memory`: the columns of what the policy of the rows remembers, whoever acts.
+
+        With `origin` rows say where they are from.
+        """
+        self._origin = origin
         self.envs, self.count = envs, envs.spec().count
         self._row_memory = memory
         self._mode: Any = None
@@ -55,8 +60,8 @@ class Acting:
         memory = self.memory if ids is None else _at(self.memory, ids)
         acted = self._act(seen, memory)
         stepped: Steps = self.envs.advance(acted["action"], ids)
-        blank = self._blank if ids is None else _at(self._blank, ids)
-        taken = _taken(ids, {**acted, "obs": seen, **blank, **memory}, stepped)
+        beside = self._beside(ids)
+        taken = _taken(ids, {**acted, "obs": seen, **beside, **memory}, stepped)
         if ids is None:
             self.obs, self._owned = stepped.obs, False
         else:
@@ -72,7 +77,7 @@ class Acting:
         acted = self._act(seen, memory)
         self.envs.send(ids, acted["action"])
         self._remember(ids, acted)
-        for name, value in {**acted, "obs": seen, **_at(self._blank, ids), **memory}.items():
+        for name, value in {**acted, "obs": seen, **self._beside(ids), **memory}.items():
             if name not in self._sent:
                 self._sent[name] = np.zeros((self.count, *value.shape[1:]), value.dtype)
             self._sent[name][ids] = value
@@ -86,6 +91,11 @@ class Acting:
         self.under_way[at] = False
         self._forget(at, taken)
         return taken
+
+    def _beside(self, ids: Array | None) -> dict[str, Array]:
+        """The columns that neither the env nor whoever acts gives."""
+        blank = self._blank if ids is None else _at(self._blank, ids)
+        return blank if self._origin is None else {**blank, **self._origin.step(ids)}
 
     def _seen(self, ids: Array | None) -> Array:
         if self.obs is None:

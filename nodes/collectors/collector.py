@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flowrl.batch import Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import PartSpec, param, part
 from flowrl.node import Known, Node
@@ -12,6 +13,7 @@ from flowrl.nodes.collectors.acting import Acting
 from flowrl.nodes.collectors.fleet import fleet, joined
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
+from flowrl.nodes.origin import ORIGIN, Origin
 from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
 from flowrl.ports import Link, Out, StateIn
 from flowrl.state import State
@@ -29,6 +31,7 @@ class Collector(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what acts", shared="policy", phase=True)
+        origin: bool = param(False, f"rows also say {', '.join(ORIGIN)}")
         log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
 
     @classmethod
@@ -36,6 +39,12 @@ class Collector(Node):
         """The envs that are linked, and the policy for them."""
         spec = joined(known.links["envs"])
         return spec, policy_for(config.policy, spec.obs, spec.action)
+
+    @classmethod
+    def extra_columns(cls, config: Any, policy: Policy) -> Schema:
+        """What rows have beside what the env and the learner ask of every row."""
+        origin = ORIGIN if config.origin else {}
+        return {**policy.collect_columns(), **policy.memory_columns(), **origin}
 
     def setup(self) -> None:
         """The policy of the graph says what rows are, also while another one acts."""
@@ -50,7 +59,11 @@ class Collector(Node):
 
     def _start(self) -> None:
         """Begin anew in the envs."""
-        self._acting = Acting(self.envs, self._policy.memory_columns())
+        self._origin: Origin | None = None
+        if self.config.origin:
+            version = -1 if self._weights is None else self._weights.version
+            self._origin = Origin(self.ctx.replica, self.envs.spec().count, version)
+        self._acting = Acting(self.envs, self._policy.memory_columns(), self._origin)
         if self._mode is not None:
             self._acting.let(self._mode)
         self._finished: list[Episode] = []  # since the last report
@@ -61,6 +74,8 @@ class Collector(Node):
         if weights is not None and weights is not self._weights:
             self._mode.load(weights)
             self._weights = weights
+            if self._origin is not None:
+                self._origin.weights = weights.version
 
     def reset_policy(self, policy: Actor) -> None:
         """From now on let another policy act; what rows mean (n-step, discount, columns) stays.
@@ -117,6 +132,7 @@ class Collector(Node):
         """Everything that the next token depends on, beside the weights and the envs."""
         return {
             "envstep": self.envstep,
+            "origin": None if self._origin is None else self._origin.state_dict(),
             "acting": self._acting.state_dict(),
             "mode": self._mode.state_dict() if hasattr(self._mode, "state_dict") else {},
             "finished": [tuple(episode) for episode in self._finished],
@@ -127,6 +143,8 @@ class Collector(Node):
         """Go on from there, with the policy that acts now."""
         self.envstep = int(state["envstep"])
         self._acting.load_state_dict(state["acting"])
+        if self._origin is not None:
+            self._origin.load_state_dict(state["origin"])
         if hasattr(self._mode, "load_state_dict"):
             self._mode.load_state_dict(state["mode"])
         self._finished = [Episode(*episode) for episode in state["finished"]]

@@ -52,7 +52,7 @@ class EpisodeCollector(Collector):
         """The columns; how many rows there will be depends on the episodes."""
         spec, policy = cls.described(config, known)
         _demand(config, policy)
-        extra = {**policy.collect_columns(), **policy.memory_columns()}
+        extra = cls.extra_columns(config, policy)
         rows = row_schema(spec.obs, spec.action, extra)
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(

@@ -43,7 +43,7 @@ class SampleCollector(Collector):
         """Rows and env steps of one firing."""
         spec, policy = cls.described(config, known)
         _demand(config, spec.count, Cut.of(policy))
-        extra = {**policy.collect_columns(), **policy.memory_columns()}
+        extra = cls.extra_columns(config, policy)
         why = "envs are stepped as they are ready"
         return Facts(
             outs={"data": cut_schema(row_schema(spec.obs, spec.action, extra), policy)},
@@ -61,7 +61,7 @@ class SampleCollector(Collector):
     def _start(self) -> None:
         super()._start()
         spec, policy = self.envs.spec(), self._policy
-        extra = {**policy.collect_columns(), **policy.memory_columns()}
+        extra = self.extra_columns(self.config, policy)
         self._cut = Cut.of(policy)
         self._waiting = Waiting(step_schema(spec.obs, spec.action, extra), spec.count)
         self._halves = np.array_split(np.arange(spec.count), 2)

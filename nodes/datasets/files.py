@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from flowrl.batch import Batch, Schema
-from flowrl.nodes.datasets import hdf5, npz
+from flowrl.nodes.datasets import hdf5, minari, npz
 from flowrl.nodes.datasets.about import NOTHING, About
 
 
@@ -27,5 +27,7 @@ class Format(Protocol):
 
 
 def format_of(path: Path) -> Format:
-    """HDF5 by its endings, else NPZ."""
+    """HDF5 by its endings, a Minari folder by its version (`expert-v0`), else NPZ."""
+    if minari.NAME.match(path.name):
+        return cast(Format, minari)
     return cast(Format, hdf5 if path.suffix in hdf5.ENDINGS else npz)

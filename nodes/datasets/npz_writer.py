@@ -52,6 +52,6 @@ class NpzWriter(Node):
         self.ctx.metrics({"rows": min(self._rows, self.config.rows)})
 
     def _write(self, tokens: list[Batch]) -> None:
-        table, path = Batch.concat(tokens), Path(self.config.path)
+        table, path = Batch.concat(tokens), Path(self.config.path).expanduser()
         newest = table.take(slice(max(0, len(table) - self.config.rows), None))
         format_of(path).write(path, newest, self._about)

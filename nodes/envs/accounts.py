@@ -19,21 +19,34 @@ class Accounts:
     def __init__(self, count: int, seed: int, dynamic: bool) -> None:
         self.count = count
         self.seed, self._dynamic = seed, dynamic
-        self._begun = np.zeros(count, np.int64)
+        self._begun = [0] * count
         self.restart()
 
     def restart(self) -> None:
         """All begin anew; with fixed seeds, at the first episode."""
-        if not self._dynamic:
-            self._begun[:] = 0
         count = self.count
-        self.totals, self.lengths = np.zeros(count), np.zeros(count, np.int64)
-        self.ended = np.zeros(count, np.int64)
+        if not self._dynamic:
+            self._begun = [0] * count
+        self.totals = np.zeros(count)
+        self._turns = 0  # steps that all envs took together: to count these costs next to nothing
+        self._since = np.zeros(
+            count, np.int64
+        )  # the turn before each episode, less its other steps
+        self.ended = [0] * count
         self.seeds = [0] * count  # of the episodes that are under way
+
+    @property
+    def lengths(self) -> Array:
+        """The steps of each episode so far; a new array."""
+        return self._turns - self._since
+
+    def length(self, index: int) -> int:
+        """The steps of an env's episode so far."""
+        return self._turns - int(self._since[index])
 
     def seed_of(self, index: int, ahead: int = 0) -> int:
         """The seed of the env's next episode, or of one after that."""
-        episode = f"{self.seed}/{index}/{self._begun[index] + ahead}".encode()
+        episode = b"%d/%d/%d" % (self.seed, index, self._begun[index] + ahead)
         digest = hashlib.blake2b(episode, digest_size=4).digest()
         return int.from_bytes(digest, "little") >> 1  # 31 bits: some envs take no more
 
@@ -42,8 +55,12 @@ class Accounts:
         seed = self.seed_of(index)
         self._begun[index] += 1
         self.seeds[index] = seed
-        self.totals[index], self.lengths[index] = 0.0, 0
+        self.totals[index], self._since[index] = 0.0, self._turns
         return seed
+
+    def forget(self, at: Array) -> None:
+        """What these envs did since their episodes began does not count."""
+        self.totals[at], self._since[at] = 0.0, self._turns
 
     def skip(self, index: int) -> None:
         """The env's next episode cannot be begun: the one after it is the next."""
@@ -53,32 +70,33 @@ class Accounts:
         """Each of these envs (None: all) took a step that was worth so much."""
         if at is None:  # without the index it is twice as fast
             self.totals += reward
-            self.lengths += 1
+            self._turns += 1
         else:
             self.totals[at] += reward
-            self.lengths[at] += 1
+            self._since[at] -= 1
 
     def end(self, index: int, total: float | None = None) -> Episode:
         """The env's episode has ended; an env that rewrites rewards knows the `total` itself."""
         self.ended[index] += 1
         known = float(self.totals[index]) if total is None else total
-        return Episode(int(index), known, int(self.lengths[index]))
+        return Episode(int(index), known, self.length(index))
 
     def state_dict(self) -> dict[str, Any]:
         """Where every env is."""
         return {
             "seed": self.seed,
-            "begun": self._begun.copy(),
+            "begun": np.array(self._begun),
             "totals": self.totals.copy(),
-            "lengths": self.lengths.copy(),
-            "ended": self.ended.copy(),
+            "lengths": self.lengths,
+            "ended": np.array(self.ended),
             "seeds": list(self.seeds),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.seed = int(state["seed"])
-        for name in ("totals", "lengths", "ended"):
-            setattr(self, name, np.array(state[name]))
-        self._begun = np.array(state["begun"], np.int64)
-        self.seeds = [int(seed) for seed in state["seeds"]]
+        self.totals = np.array(state["totals"])
+        self._turns, self._since = 0, -np.array(state["lengths"], np.int64)
+        self._begun, self.ended, self.seeds = (
+            [int(number) for number in state[name]] for name in ("begun", "ended", "seeds")
+        )

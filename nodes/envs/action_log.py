@@ -21,7 +21,7 @@ class ActionLog:
     def __init__(self, count: int) -> None:
         self._sent: deque[tuple[Array | None, Array]] = deque()
         self._first = 0  # the number of the oldest entry
-        self._since = np.zeros(count, np.int64)  # the entry at which each env's episode began
+        self._since = [0] * count  # the entry at which each env's episode began
         self._most = MOST_STEPS
 
     def add(self, ids: Array | None, actions: Array) -> None:
@@ -35,15 +35,17 @@ class ActionLog:
 
     def begin(self, index: int) -> None:
         """An env begins an episode: what it did before is of no use, and goes when nobody needs it."""
-        self._since[index] = self._first + len(self._sent)
-        oldest = int(self._since.min())
+        old, self._since[index] = self._since[index], self._first + len(self._sent)
+        if old > self._first:
+            return  # another needs the oldest
+        oldest = min(self._since)
         while self._first < oldest:
             self._sent.popleft()
             self._first += 1
 
     def of(self, index: int) -> tuple[list[Array], bool]:
         """The actions of this env's episode, and whether that is all of them."""
-        since = int(self._since[index])
+        since = self._since[index]
         found = []
         for number, (ids, actions) in enumerate(self._sent, self._first):
             if number < since:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Column
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import Observed
 
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
 TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
@@ -25,7 +25,6 @@ TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
 ENDED = TERMINATED | TRUNCATED
 STARTING, UP, LEAVING = range(3)  # states of a worker
 AWAKE, ASLEEP = range(2)
-FOR_ANY, FOR_ALL = 1, 2  # what the sleeping manager wants to be woken for: a result, or the last
 NOTHING = 0  # in `doing`
 TEXT_BYTES = 4096
 LINE = 64  # bytes of a cache line: what different sides write lies apart
@@ -58,7 +57,8 @@ class Board:
             "state": (np.uint8, workers, ()),
             "rest": (np.uint8, workers, ()),  # whether the worker sleeps
             "doing": (np.int64, workers, ()),  # counts what it does: see `worker.Server`
-            "waiting": (np.uint8, 1, ()),  # whether the manager sleeps, and until what
+            "awaited": (np.bool_, rows, ()),  # whether the manager sleeps for the row's result
+            "waiting": (np.int64, 1, ()),  # 0: it is awake; n: until fewer than n such are busy
         }
         places, size = _places(fields)
         self.memory = mmap.mmap(-1, size) if memory is None else _mapped(memory, size)
@@ -84,6 +84,7 @@ class Board:
     state: Array
     rest: Array
     doing: Array
+    awaited: Array
     waiting: Array
 
     @property
@@ -114,8 +115,9 @@ def board_for(
     observed: Observed, action: Column, rows: int, workers: int, memory: int | None = None
 ) -> Board:
     """The board for such observations and actions."""
-    shape = () if isinstance(observed, Nested) else observed.shape
-    return Board((observed.dtype, shape), (action.dtype, action.shape), rows, workers, memory)
+    return Board(
+        (observed.dtype, observed.shape), (action.dtype, action.shape), rows, workers, memory
+    )
 
 
 def shared_memory() -> int:

@@ -26,6 +26,20 @@ def observations(seen: Sequence[Any], observed: Observed, dtype: np.dtype[Any]) 
     return _plain(seen, observed, dtype)
 
 
+def observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
+    """One observation as the column has it; perhaps the same array."""
+    if (
+        type(one) is np.ndarray
+        and one.dtype == dtype
+        and not isinstance(observed, Nested)
+        and one.shape == observed.shape
+        and (dtype.kind != "f" or _finite(one))
+    ):
+        return one
+    found: Array = observations([one], observed, dtype)[0]
+    return found
+
+
 def _nested(seen: Sequence[Any], nested: Nested, dtype: np.dtype[Any]) -> Array:
     found = np.empty(len(seen), dtype)
     for leaf, column in nested.columns.items():
@@ -57,6 +71,27 @@ def _plain(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
     return obs
 
 
+def good_rows(
+    seen: Sequence[Any],
+    given: Sequence[Any],
+    failed: dict[int, BaseException],
+    observed: Observed,
+    dtype: np.dtype[Any],
+) -> tuple[Array, Array, list[int]]:
+    """Observations and rewards, and the rows of them that are good; of others, why not goes to
+    `failed`."""
+    obs, reward = np.zeros((len(seen), *observed.shape), dtype), np.zeros(len(seen))
+    while True:
+        good = [k for k in range(len(seen)) if k not in failed]
+        try:
+            if good:
+                obs[good] = observations([seen[k] for k in good], observed, dtype)
+                reward[good] = rewards([given[k] for k in good])
+            return obs, reward, good
+        except Bad as bad:
+            failed[good[bad.k]] = bad
+
+
 def rewards(given: Sequence[Any]) -> Array:
     """Rewards as one new array (B,) float64."""
     try:
@@ -70,7 +105,7 @@ def rewards(given: Sequence[Any]) -> Array:
 
 
 def _finite(values: Array) -> bool:
-    return bool(np.count_nonzero(np.isfinite(values)) == values.size)  # `all` takes twice as long
+    return np.count_nonzero(np.isfinite(values)) == values.size  # `all` takes twice as long
 
 
 def _is_number(reward: Any) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from flowrl.batch import Array
 from flowrl.nodes.envs.board import (
     ASLEEP,
     BEGIN,
-    FOR_ALL,
-    FOR_ANY,
     IDLE,
     LEAVING,
     STARTING,
@@ -21,6 +21,7 @@ from flowrl.nodes.envs.board import (
     Board,
 )
 from flowrl.nodes.envs.server import doing_of
+from flowrl.nodes.envs.slices import ask_for_short_slices
 from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
@@ -52,6 +53,7 @@ class Crew:
             lost,
             config,
         )
+        ask_for_short_slices()  # who is hired inherits it
         self.dropped_output_bytes = 0
         self.answers = Answers()
         self._fence = Lock()
@@ -106,10 +108,9 @@ class Crew:
         """Whether every row has its result."""
         return self.board.memory[self._every] == self._idle
 
-    def wait(
-        self, ready: Callable[[], bool], last: bool = False, until_s: float | None = None
-    ) -> None:
-        """Until it is ready (`last`: as soon as all rows are idle), or a moment has come."""
+    def wait(self, rows: Array | None = None, busy: int = 0, until_s: float | None = None) -> None:
+        """Until at most `busy` of these rows (by default of all) are, or a moment has come."""
+        ready = self.all_idle if rows is None else lambda: self._busy(rows) <= busy
         clock = time.monotonic
         spin_until = clock() + self._spin_s
         while not ready():
@@ -118,13 +119,20 @@ class Crew:
                 return
             if now < spin_until:
                 continue
-            self._sleep(ready, last, self._nap_s if until_s is None else until_s - now)
+            self.board.awaited[:] = rows is None
+            if rows is not None:
+                self.board.awaited[rows] = True
+            self._sleep(ready, busy, self._nap_s if until_s is None else until_s - now)
             if clock() - self._looked_s > self._nap_s:
                 self.look()
 
-    def _sleep(self, ready: Callable[[], bool], last: bool, longest_s: float) -> None:
+    def _busy(self, rows: Array) -> int:
+        return int(np.count_nonzero(self.board.todo[rows]))
+
+    def _sleep(self, ready: Callable[[], bool], busy: int, longest_s: float) -> None:
+        """Nobody wakes us for less than we wait for."""
         waiting = self.board.waiting
-        waiting[0] = FOR_ALL if last else FOR_ANY
+        waiting[0] = busy + 1
         with self._fence:
             now = ready()
         if not now:

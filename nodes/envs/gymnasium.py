@@ -87,13 +87,26 @@ class Gymnasium(Part):
         options = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
         registering(c.id)
         try:
-            return gymnasium.make(c.id, **options, **self.arguments(index))
+            return _unordered(gymnasium.make(c.id, **options, **self.arguments(index)), gymnasium)
         except gymnasium.error.DependencyNotInstalled as missing:
             needed = package_of(c.id)
             said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
             raise Unsound(f"the env '{c.id}' {said}", install_hint(needed), "env.id") from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
             raise unknown_id(c.id, gymnasium.registry, unknown) from unknown
+
+
+def _unordered(env: Any, gymnasium: Any) -> Any:
+    """Without the wrapper that asks at each step whether there was a reset: managers see to that."""
+    ordered, inner = gymnasium.wrappers.OrderEnforcing, env
+    if isinstance(env, ordered):
+        return env.env
+    while isinstance(inner, gymnasium.Wrapper):
+        if isinstance(inner.env, ordered):
+            inner.env = inner.env.env
+            break
+        inner = inner.env
+    return env
 
 
 def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsound:

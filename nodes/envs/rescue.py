@@ -29,16 +29,12 @@ def _play_again(
     """
     board = crew.board
     found = {name: getattr(board, name)[row].copy() for name in RESULT}
-
-    def done() -> bool:
-        return failed() or not board.todo[row]
-
     board.seed[row], board.pause[row] = seed, 0.0
     for order, action in [(BEGIN, None), *((STEP, action) for action in actions)]:
         if action is not None:
             board.action[row] = action
         crew.order(row, order)
-        crew.wait(done)
+        crew.wait(np.array([row]))
         if failed() or board.flags[row]:
             return False
     same = np.array_equal(board.obs[row], found["obs"])
@@ -94,7 +90,7 @@ class Rescue:
     def _may_revive(self, row: int, limit_s: float | None) -> bool:
         """Whoever was killed from outside does it again without harm; who ends by itself does not."""
         index = self._index(row)
-        where = (int(self.crew.board.seed[row]), int(self.accounts.lengths[index]))
+        where = (int(self.crew.board.seed[row]), self.accounts.length(index))
         again = self._revived.get(index) == where
         self._revived[index] = where
         return limit_s is None and not again

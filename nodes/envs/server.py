@@ -16,7 +16,6 @@ from flowrl.nodes.envs.board import (
     BEGIN,
     FAILED,
     FAILED_AFTER,
-    FOR_ALL,
     IDLE,
     RENEW,
     STEP,
@@ -55,7 +54,6 @@ class Server:
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
         self._flags = board.places["flags"]
-        self._all_idle = bytes(board.rows)
 
     def serve(self, sleep: Callable[[], bool], wake: Callable[[], None], spin_s: float) -> None:
         """Work until `sleep` says that it is over; `wake` is called when the manager sleeps."""
@@ -78,12 +76,11 @@ class Server:
                 wake()
 
     def _waited_for(self) -> bool:
-        """Whether the manager sleeps until something like this happens."""
-        waiting = self.board.waiting[0]
-        if waiting != FOR_ALL:
-            return bool(waiting)
-        begin = self._todo
-        return self._memory[begin : begin + self.board.rows] == self._all_idle
+        """Whether the manager sleeps, and fewer are busy than it waits for."""
+        board = self.board
+        if not (fewer_than := board.waiting[0]):
+            return False
+        return bool(np.count_nonzero(board.todo[board.awaited]) < fewer_than)
 
     def _work(self, todo: bytes) -> None:
         """Steps come first: whoever ordered them waits, while resets may be for later."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,8 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
                 until_s = now + self.config.step_wait_timeout_s
             if not len(others) or (until_s is not None and now >= until_s):
                 return ready, self._gather(ready)
-            crew.wait(partial(self._any_idle, others), until_s=until_s)
+            missing = wanted - len(ready) if until_s is None else len(others)
+            crew.wait(self._from[others], len(others) - missing, until_s)
 
     def _parted(self) -> tuple[Array, Array]:
         """The envs that are ready, and the others that were sent; of these, some may begin anew."""
@@ -104,9 +104,6 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
             idle = not self._board.todo[self._from[index]]
             (ready if idle and self._settle(index) else others).append(index)
         return np.array(ready, np.int64), np.array(others, np.int64)
-
-    def _any_idle(self, indexes: Array) -> bool:
-        return not self._board.todo[self._from[indexes]].all()
 
     def _asked(self, ids: list[int]) -> Array | None:
         return None

@@ -144,7 +144,7 @@ class VectorEnvManager(EnvManager):
             return Steps(obs, reward.astype(np.float32), terminated, truncated, obs, [])
         accounts.count_steps(None, np.where(void, 0.0, reward))
         broken = np.flatnonzero(void).tolist()
-        accounts.totals[void], accounts.lengths[void] = 0.0, 0
+        accounts.forget(void)
         episodes = [accounts.end(int(index)) for index in np.flatnonzero(over)]
         return Steps(obs, reward.astype(np.float32), terminated, truncated, obs, episodes, broken)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 HINT = "it shares this process, so nobody can end it: sync_subprocess_env_manager could"
@@ -25,35 +24,26 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def watched(self, doing: str, index: int, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def watched(self, doing: str, index: int, call: Callable[..., Any]) -> Callable[..., Any]:
         """The call itself, where there is no limit; else one that is watched."""
-        if self._limits[doing] is None:
+        limit_s, clock, thread = self._limits[doing], time.monotonic, threading.get_ident
+        if limit_s is None:
             return call
 
-        def watched(argument: Any) -> Any:
-            with self.over(doing, index):
-                return call(argument)
+        def watched(*given: Any, **named: Any) -> Any:
+            if self._thread is None:
+                self._begin()
+            begun_s = clock()
+            self._under_way = (index, doing, begun_s, limit_s, thread())
+            try:
+                return call(*given, **named)
+            finally:
+                self._under_way = None
+                took_s = clock() - begun_s
+                if took_s > limit_s:
+                    self._late(index, doing, took_s)
 
         return watched
-
-    @contextlib.contextmanager
-    def over(self, doing: str, index: int) -> Iterator[None]:
-        """Watch what is done here with an env."""
-        limit_s = self._limits[doing]
-        if limit_s is None:
-            yield
-            return
-        if self._thread is None:
-            self._begin()
-        begun_s = time.monotonic()
-        self._under_way = (index, doing, begun_s, limit_s, threading.get_ident())
-        try:
-            yield
-        finally:
-            self._under_way = None
-            took_s = time.monotonic() - begun_s
-            if took_s > limit_s:
-                self._late(index, doing, took_s)
 
     def _begin(self) -> None:
         self._closed.clear()

@@ -128,7 +128,7 @@ class WorkerEnvManager(EnvManager):
         if self._crew is None:
             self._crew = self._open()
         else:
-            self._crew.wait(self._crew.all_idle, last=True)  # what was sent, and is of no use now
+            self._crew.wait()  # what was sent, and is of no use now
         count = self.config.count
         self._accounts.restart()
         self._log = ActionLog(count)
@@ -247,16 +247,18 @@ class WorkerEnvManager(EnvManager):
 
     def _wait(self, at: Array) -> None:
         """Until all of these have what they were sent for, whatever it takes."""
-        crew, board = self._team, self._board
+        crew = self._team
         while True:
-            crew.wait(lambda: not board.todo[self._from[at]].any())
+            crew.wait(self._from[at])
+            if self._all_plain():
+                return
             if not [index for index in at.tolist() if not self._settle(index)]:
                 return
 
     def _recv_all(self) -> Steps:
         """The steps of all envs, each in its own row: the shortest way."""
         crew, board = self._team, self._board
-        crew.wait(crew.all_idle, last=True)
+        crew.wait()
         if self._odd or not self._all_sound():
             self._wait(self._everyone)
         if self._odd or board.any_flags():
@@ -266,13 +268,18 @@ class WorkerEnvManager(EnvManager):
         obs, none = board.obs.copy(), self._no_ends
         return Steps(obs, board.reward.astype(np.float32), none, none, obs, [])
 
+    def _all_plain(self) -> bool:
+        """Whether nothing failed, ended, or began: so it is nearly always."""
+        return not (self._board.any_flags() or any(self._begins)) and self._all_sound()
+
     def _all_sound(self) -> bool:
         """Whether nothing failed; looked at all at once, because that costs least."""
         board, zeros = self._board, self._zeros
-        if board.reward.dot(zeros[0]) != 0:  # infinity times 0, too, is not a number
-            return False
-        if self._checked and board.flat_obs.dot(zeros[1]) != 0:
-            return False
+        with np.errstate(invalid="ignore"):  # infinity times 0, too, is not a number
+            if board.reward.dot(zeros[0]) != 0:
+                return False
+            if self._checked and board.flat_obs.dot(zeros[1]) != 0:
+                return False
         if not board.any_flags():
             return True
         flags = board.flags
@@ -388,7 +395,7 @@ class WorkerEnvManager(EnvManager):
         """A step or a reset failed: begin anew, if there is another attempt."""
         self._odd.add(index)
         stepped = not self._begins[index]
-        lost = int(self._accounts.lengths[index]) + 1 if stepped else None
+        lost = self._accounts.length(index) + 1 if stepped else None
         if not self._failures.failed(index, lost):
             self._fail(index, row, lost or 0)
         self._begins[index] = True

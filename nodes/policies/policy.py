@@ -145,8 +145,8 @@ class Policy(Part):
 
 
 def unrolled(column: Column, steps: int) -> Column:
-    """The column of unrolls of such steps."""
-    return replace(column, shape=(steps, *column.shape))
+    """The column of unrolls of such steps: their first axis is time, whatever that of a step is."""
+    return replace(column, shape=(steps, *column.shape), frames=None)
 
 
 def policy_of_rows(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:

@@ -20,8 +20,9 @@ def test_diff_of_two_runs_names_the_first_token_that_differs(flowrl: Flowrl, fol
     status, out, _ = flowrl("diff", "r", "s")
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "no difference"
-    assert lines[1] == (
+    assert lines[0] == "graphs: no difference"
+    assert lines[1].endswith(", the same")  # the learner sees nothing of it
+    assert lines[2] == (
         "tokens: the first that differs is token 7 of x.out -> d.data, from firing 7 of x (round 7)"
     )
 
@@ -30,6 +31,8 @@ def test_diff_says_where_hashes_are_missing(flowrl: Flowrl, folder: Path) -> Non
     flowrl("run", "g.yaml", "--quiet", "--train-iters", "3", "--out", "r", "--hash-tokens")
     flowrl("run", "g.yaml", "--quiet", "--train-iters", "3", "--out", "s")
     out = flowrl("diff", "r", "s")[1]
-    assert out.splitlines()[-1] == "tokens: not recorded in s; run with --hash-tokens"
+    assert out.splitlines()[-1] == "tokens: not recorded in s; run both again with --hash-tokens"
     flowrl("run", "g.yaml", "--quiet", "--train-iters", "3", "--out", "t")
-    assert flowrl("diff", "s", "t")[1] == "no difference\n"
+    first, second = flowrl("diff", "s", "t")[1].splitlines()
+    assert first == "graphs: no difference"
+    assert second.endswith(", the same")

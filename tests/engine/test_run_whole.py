@@ -13,8 +13,8 @@ import torch
 import flowrl
 from flowrl.checks.check import Checked, check
 from flowrl.graph import Limits
-from flowrl.runs.environment import limit_threads
 from flowrl.runs.folder import read_lines
+from flowrl.runs.numerics import settle_numerics
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.source.loading import load
@@ -214,11 +214,11 @@ class SeesThreads(flowrl.Node):
 def test_the_graphs_torch_threads_reach_torch(threads: int, tmp_path: Path) -> None:
     graph = tree({"c": "Source"}, ["c -> s"], torch_threads=threads)
     graph["nodes"]["s"] = {"type": f"{__name__}:SeesThreads"}
-    limit_threads(3 - threads)
+    settle_numerics(3 - threads)
     try:
         flowrl.load(graph, {"limits.rounds": 1}).run(out=tmp_path / "r")
     finally:
-        limit_threads(1)
+        settle_numerics(1)
     [row] = read_lines(tmp_path / "r" / "metrics.jsonl")
     assert (row["made"], row["fired"]) == (threads, threads)
 

@@ -40,6 +40,7 @@ def test_kinds_are_titles_and_nodes_come_first() -> None:
         "Models",
         "Policies",
         "Storages",
+        "Transforms",
         "Wrappers",
         "Ports and parameters of one of them: flowrl nodes NAME",
     ]

@@ -286,6 +286,8 @@ def test_unlike_machines_are_told_and_like_ones_are_not() -> None:
     assert list(unlike("a", here, here)) == []
     [line] = unlike("a", here, {**here, "torch_build": "2.13.0+cu131"})
     assert line.startswith("host 'a' has another build of torch (2.13.0+cu131; here ")
+    [line] = unlike("a", {**here, "choices": ""}, {**here, "choices": "MKL_CBWR=AVX2"})
+    assert "another choice of instructions in its environment (MKL_CBWR=AVX2; here none)" in line
 
 
 def test_facts_do_not_load_torch() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import flowrl
 from flowrl.batch import Batch, Column
 from flowrl.context import Context, Metrics
 from flowrl.node import Known, Unsound
@@ -362,3 +365,25 @@ def test_it_says_what_it_takes_and_gives() -> None:
 def test_a_limited_use_needs_batches_without_repeats() -> None:
     with pytest.raises(Unsound, match="no batch may hold a row twice; write `replace: false`"):
         describe({"data": SCHEMA}, max_use=2)
+
+
+def test_where_rows_are_used_up_too_soon_it_is_said() -> None:
+    node = buffer(size=8, batch_size=4, replace=False, max_use=1)
+    node.push(rows(*range(6)))
+    node.sample()
+    told = r"takes 4 rows, 2 are held; 4 have left as stale or used up: let them stay longer \(`max_use`"
+    with pytest.raises(ValueError, match=told):
+        node.sample()
+
+
+def test_a_user_sees_the_metrics_of_the_documents(tmp_path: Path) -> None:
+    graph = flowrl.load("cartpole_dqn_per", {"buffer.log_every_pushes": 1})
+    graph.run(train_iters=40, out=tmp_path / "run")
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["node"] == "buffer"][-1]
+    for name in ("held", "pushed", "sampled", "removed", "expired", "late"):
+        assert told[f"{name}_rows"] >= 0
+    assert told["held_rows"] == told["pushed_rows"] - told["removed_rows"]
+    for of in ("use", "priority", "age_iters"):
+        assert told[f"{of}_min"] <= told[f"{of}_mean"] <= told[f"{of}_max"]
+    assert told["age_iters_max"] > 0

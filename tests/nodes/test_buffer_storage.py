@@ -68,6 +68,25 @@ def test_overwritten_rows_are_given_back() -> None:
     assert ring.nbytes < full / 4
 
 
+def test_what_is_removed_is_freed() -> None:
+    node = AdvancedReplayBuffer(
+        size=64, batch_size=16, max_use=1, replace=False, storage=Compressed(), seed=1
+    )
+    node.push(Batch({"obs": frames(64, 256), "number": np.arange(64)}))
+    full = node._rows.ring.nbytes
+    drawn = np.concatenate([node.sample()["number"] for _ in range(3)])
+    assert node._rows.ring.nbytes < 0.35 * full
+    left = np.setdiff1d(np.arange(64), drawn)
+    assert node.rows()["number"].tolist() == left.tolist()
+    copy = AdvancedReplayBuffer(
+        size=64, batch_size=16, max_use=1, replace=False, storage=Compressed(), seed=2
+    )
+    copy.load_state_dict(node.state_dict())
+    assert np.array_equal(copy.rows()["obs"], node.rows()["obs"])
+    node.clear()
+    assert node._rows.ring.nbytes < 0.1 * full
+
+
 def test_columns_with_small_rows_are_not_packed() -> None:
     ring = Ring(4, storage=Compressed(least_row_bytes=900))
     ring.push({"obs": frames(4), "action": np.arange(4)})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +230,61 @@ def test_a_full_disk_is_told_at_once_and_nothing_stays(
     one.close()
 
 
+@contextmanager
+def files_no_larger_than(size: int) -> Iterator[None]:
+    """The system refuses more, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_that_cannot_be_made_costs_nothing_that_is_stored(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows", size=2000)
+    with files_no_larger_than(12 * 2000 - 1):
+        with pytest.raises(OSError, match="File too large; make `size` smaller, or give a `path`"):
+            one.push(rows(0, 10), seen=0)
+        assert list(tmp_path.iterdir()) == []
+    one.push(rows(0, 10), seen=0)
+    same(one, 0, 10)
+    one.close()
+
+
+def test_frames_that_find_no_room_on_the_disk_cost_nothing_that_is_stored(tmp_path: Path) -> None:
+    """Two observations, the second of which needs more frames than there is room for."""
+    rng = np.random.default_rng(0)
+
+    def token(count: int, follows: bool) -> dict[str, np.ndarray]:
+        obs = {f"obs/{name}": rng.integers(0, 255, (count + 1, 600), np.uint8) for name in "ab"}
+        found = {name: array[:-1] for name, array in obs.items()}
+        found |= {f"next_{name}": array[1:] for name, array in obs.items()}
+        if not follows:
+            found["next_obs/b"] = rng.integers(0, 255, (count, 600), np.uint8)
+        return found
+
+    one = Ring(64, once=Once({}), storage=Mapped(path=str(tmp_path / "rows")))
+    for _ in range(12):
+        one.push(token(8, True))
+    before = one.in_order()
+    failed = ""
+    while not failed:
+        try:
+            before = one.in_order()
+            with files_no_larger_than(66 * 600):
+                one.push(token(8, False))
+        except OSError as full:
+            failed = str(full)
+    assert "cannot take" in failed
+    for count in (1, 3, 2):  # fewer than what failed: the others' frames must still be there
+        assert all(np.array_equal(v, one.in_order()[k]) for k, v in before.items())
+        last = token(count, True)
+        one.push(last)
+        before = {k: np.concatenate([v, last[k]])[-64:] for k, v in before.items()}
+    one.close()
+
+
 def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
     remains = tmp_path / ".rows.99999999.new"
     remains.mkdir()
@@ -266,6 +324,18 @@ def test_rows_of_any_column_are_written_anywhere(tmp_path: Path, column: Column)
     found[np.array([7, 8, 5, 4])] = given[[7, 8, 5, 4]]
     found[np.array([], np.int64)] = given[:0]
     at = np.array([5, 3, 8, 7, 4])
+    assert np.array_equal(found.take(at), given[at])
+    found.close()
+
+
+def test_rows_of_a_file_larger_than_memory_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapped_rows, "available_bytes", lambda: 1000)
+    found = MappedRows(tmp_path / "0.rows", Column("uint8", (3000,)), 20)
+    given = np.random.default_rng(0).integers(0, 255, (20, 3000), np.uint8)
+    found[0:20] = given
+    at = np.array([19, 0, 7, 7, 12])
     assert np.array_equal(found.take(at), given[at])
     found.close()
 

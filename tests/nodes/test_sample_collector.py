@@ -17,6 +17,7 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
+from flowrl.state import State
 from tests.nodes.toy_policies import Toy, weights
 
 
@@ -271,3 +272,23 @@ def test_replicas_play_different_episodes() -> None:
         BaseEnvManager(config=config, context=Context("envs", replica, 7)) for replica in (0, 1)
     )
     assert not np.array_equal(first.reset(), second.reset())
+
+
+def test_rows_say_where_they_come_from() -> None:
+    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 4})
+    envs = BaseEnvManager(env=part, count=2)
+    spec = envs.spec()
+    policy = Toy(obs=spec.obs, action=spec.action)
+    config = SampleCollector.Config(policy=policy, n_sample=6, origin=True)
+    context = Context("collector", replica=3)
+    node = SampleCollector(config=config, context=context, envs=envs)
+    node.fire(weights(0))
+    batch = node.fire(State({"w": np.zeros(1, np.float32)}, version=5))
+    assert batch["origin/collector"].tolist() == [3] * 6
+    assert batch["origin/env"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert batch["origin/step"].tolist() == [3, 4, 5] * 2
+    assert batch["origin/weights"].tolist() == [5] * 6
+    copy = SampleCollector(config=config, context=context, envs=envs)
+    copy.load_state_dict(node.state_dict())
+    again = copy.fire(State({"w": np.zeros(1, np.float32)}, version=5))
+    assert again["origin/step"].tolist() == [6, 7, 8] * 2

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowrl.batch import Column
 from flowrl.config import PartSpec
 from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.described import once_for
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.policies.policy import policy_of_rows
+from flowrl.nodes.policies.policy import policy_of_rows, unrolled
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -179,3 +181,11 @@ def test_a_token_holds_whole_unrolls() -> None:
     node = collector(envs, n_sample=8)
     with pytest.raises(ValueError, match="6 env steps are not whole unrolls"):
         node.collect(6)
+
+
+def test_stacked_frames_are_not_the_first_axis_of_an_unroll() -> None:
+    stacked = Column("uint8", (4, 8, 8), frames=4)
+    assert unrolled(stacked, 4).frames is None
+    rows = {"obs": unrolled(stacked, 4), "next_obs": unrolled(stacked, 4)}
+    assert once_for(NaiveReplayBuffer.Config(), rows) is None  # nothing to store once, as in steps
+    assert once_for(NaiveReplayBuffer.Config(), dict.fromkeys(rows, stacked)) is not None

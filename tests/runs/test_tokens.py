@@ -164,7 +164,7 @@ def test_graphs_that_differ_are_compared_where_they_are_alike(tmp_path: Path) ->
 
 def test_a_run_without_hashes_is_told_as_such(tmp_path: Path) -> None:
     a = hashed(chance(-1), tmp_path / "a", rounds=2)
-    said = f"tokens: not recorded in {tmp_path}; run with --hash-tokens"
+    said = f"tokens: not recorded in {tmp_path}; run both again with --hash-tokens"
     assert diff_tokens(a, tmp_path) == said
 
 

@@ -1,0 +1,30 @@
+"""Short slices of processor time: who only wakes for a moment is served soon, also where cores are busy.
+
+A step wakes a worker, and the last result wakes its manager. By default Linux may let each of them
+wait until what else runs on its core has used up a slice of some milliseconds. Since 6.12 a thread may
+ask for shorter slices: its share stays what it is, but comes sooner. Older kernels take no notice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+
+SLICE_NS = 100_000  # the shortest that Linux gives
+NUMBERS = {"x86_64": 314, "aarch64": 274, "riscv64": 274}  # of the system call `sched_setattr`
+ATTRIBUTES = struct.Struct(
+    "=IIQiIQQQ"
+)  # size, policy, flags, nice, priority, slice, two more times
+
+
+def ask_for_short_slices() -> bool:
+    """For this thread and what it starts from now on; whether the system understood."""
+    number = NUMBERS.get(platform.machine())
+    if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return False  # it was given another policy, which has reasons of its own
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    words = ATTRIBUTES.pack(ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
+    return bool(ctypes.CDLL(None).syscall(number, 0, words, 0) == 0)

@@ -1,0 +1,52 @@
+"""Bit flipping (Andrychowicz et al. 2017, section 3.1): reach a pattern of bits, one flip a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class BitFlip(gymnasium.Env):
+    """A reward of -1 until the bits are as they should be, then 0, and the episode ends."""
+
+    def __init__(self, bits: int = 5, steps: int = 5) -> None:
+        self.bits, self.steps = bits, steps
+        part = Box(0, 1, (bits,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = Dict(dict.fromkeys(names, part))
+        self.action_space = Discrete(bits)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self.now, self.goal = self.np_random.integers(2, size=(2, self.bits)).astype(np.float32)
+        self.t = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        self.now = self.now.copy()
+        self.now[int(action)] = 1 - self.now[int(action)]
+        self.t += 1
+        reached = bool((self.now == self.goal).all())
+        cut = self.t == self.steps and not reached
+        return self._seen(), 0.0 if reached else -1.0, reached, cut, {}
+
+    def _seen(self) -> dict[str, Any]:
+        return {"observation": self.now, "achieved_goal": self.now, "desired_goal": self.goal}
+
+
+def reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    """0 where the goal is reached, else -1."""
+    return (achieved == desired).all(1) - 1.0
+
+
+def reached(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+    """Where the episode is over."""
+    return (achieved == desired).all(1)
+
+
+def scalar(achieved: np.ndarray, desired: np.ndarray) -> float:
+    """Not a value for each row."""
+    return 0.0

@@ -1,0 +1,93 @@
+"""A mapped buffer that is larger than memory, by hand: it is filled, drawn from, and found again.
+
+    python -m tests.nodes.large_mapped [GB] [FOLDER]
+
+To see that it works under a limit, run it under one, for instance
+`systemd-run --scope -p MemoryMax=2G python -m tests.nodes.large_mapped 20`.
+Every row that is drawn is compared with what was pushed. The folder is deleted in the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from flowrl.batch import Batch
+from flowrl.nodes.buffers.mapped import Mapped
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+
+SIDE, PUSHED, SAMPLED = 84, 256, 256
+ROW_BYTES = SIDE * SIDE + 8
+MOST_BYTES = 1_000_000_000  # of memory that is the process's own
+
+
+def rows(first: int) -> Batch:
+    """Images that say which row they are of."""
+    number = np.arange(first, first + PUSHED)
+    obs = np.broadcast_to((number % 251).astype(np.uint8)[:, None, None], (PUSHED, SIDE, SIDE))
+    return Batch({"obs": obs.copy(), "number": number})
+
+
+def own_bytes() -> int:
+    """Memory of the process that is no page of a file."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("the system does not say how much memory this process has")
+
+
+def made(folder: Path, size: int, existing: str) -> NaiveReplayBuffer:
+    """The buffer."""
+    storage = Mapped(path=str(folder), on_existing=existing, flush_every_rows=100_000)
+    return NaiveReplayBuffer(size=size, batch_size=SAMPLED, storage=storage)
+
+
+def drawn(buffer: NaiveReplayBuffer) -> None:
+    """One batch, every byte of it compared."""
+    batch = buffer.sample()
+    assert (batch["obs"] == (batch["number"] % 251)[:, None, None]).all()
+
+
+def rate(what: str, do: Callable[[], None], times: int, row_count: int) -> None:
+    """Do it so often, and print how fast that went."""
+    begun_s = time.perf_counter()
+    for _ in range(times):
+        do()
+    taken_s = time.perf_counter() - begun_s
+    speed = row_count * ROW_BYTES * times / taken_s / 1e6
+    own = own_bytes()
+    print(f"{what}: {row_count * times / taken_s:,.0f} rows/s, {speed:,.0f} MB/s, "
+          f"own memory {own / 1e6:.0f} MB", flush=True)  # fmt: skip
+    assert own < MOST_BYTES
+
+
+def main() -> None:
+    """Fill it and half of it again, draw, close, open, draw."""
+    gigabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
+    parent = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp())
+    folder, size = parent / "rows", int(gigabytes * 1e9) // ROW_BYTES
+    buffer = made(folder, size, "error")
+    pushed = iter(range(0, 10**12, PUSHED))
+    push = lambda: buffer.push(rows(next(pushed)))  # noqa: E731
+    try:
+        rate("first round", push, size // PUSHED + 1, PUSHED)
+        rate("draws", lambda: drawn(buffer), 200, SAMPLED)
+        rate("half a round more", push, size // PUSHED // 2, PUSHED)
+        rate("draws", lambda: drawn(buffer), 200, SAMPLED)
+        buffer.close()
+        buffer = made(folder, size, "reuse")
+        assert buffer.count == size
+        rate("draws when opened again", lambda: drawn(buffer), 200, SAMPLED)
+        buffer.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Hindsight: goals and rewards of drawn rows against a model that goes row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrl
+from flowrl.batch import Batch, Column
+from flowrl.context import Context
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.transforms.her import Her
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.origin import ENV, STEP
+from flowrl.nodes.policies.random import Random
+from tests.nodes.toy_policies import Toy
+
+HERE = "tests.nodes.bit_flip"
+STRATEGIES = ["future", "final", "episode"]
+ACHIEVED, GOAL, NEXT_GOAL = "next_obs/achieved_goal", "obs/desired_goal", "next_obs/desired_goal"
+
+
+def collected(n: int, tokens: int, seed: int = 0) -> list[Batch]:
+    envs = BaseEnvManager(env=Gymnasium(id=f"{HERE}:BitFlip"), count=3, seed=seed)
+    spec = envs.spec()
+    policy = Random(obs=spec.obs, action=spec.action)
+    node = SampleCollector(envs=envs, policy=policy, n_sample=n, seed=seed, origin=True)
+    return [node.collect() for _ in range(tokens)]
+
+
+def her(**params: Any) -> Her:
+    return Her(**{"reward": f"{HERE}:reward", **params})
+
+
+def buffer(transform: Her, size: int, batch_size: int = 64) -> NaiveReplayBuffer:
+    return NaiveReplayBuffer(size=size, batch_size=batch_size, transforms=(transform,), seed=3)
+
+
+def episodes(rows: Batch) -> dict[int, list[int]]:
+    """The rows of the episode of each row, in order, by row."""
+    found: dict[int, list[int]] = {}
+    keys = sorted(range(len(rows)), key=lambda k: (rows[ENV][k], rows[STEP][k]))
+    episode: list[int] = []
+    for at, k in enumerate(keys):
+        episode.append(k)
+        found[k] = episode
+        after = keys[at + 1] if at + 1 < len(keys) else None
+        apart = after is None or (rows[ENV][after], rows[STEP][after]) != (
+            rows[ENV][k],
+            rows[STEP][k] + 1,
+        )
+        if rows["terminated"][k] or rows["truncated"][k] or apart:
+            episode = []
+    return found
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [300, 87])
+def test_goals_and_rewards_are_those_of_a_plain_model(strategy: str, size: int) -> None:
+    node = buffer(her(strategy=strategy, k=2), size)
+    for token in collected(20, 10):
+        node.push(token)
+    held = node.rows()
+    drawn = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(node.count, size=64)
+    order = Context("NaiveReplayBuffer", seed=3).rng("transforms")
+    batch = node.sample()
+    ring = node._rows
+    numbers = ring.numbers_of(ring.places_from_oldest(drawn))
+    rows = (numbers - (ring.written - ring.rows)).tolist()
+    relabelled = order.random(64) < 2 / 3
+    of = episodes(held)
+    chosen = [row for row, other in zip(rows, relabelled, strict=True) if other]
+    ahead = np.array([len(of[row]) - 1 - of[row].index(row) for row in chosen])
+    behind = np.array([of[row].index(row) for row in chosen])
+    steps = {
+        "future": lambda: order.integers(ahead + 1),
+        "final": lambda: ahead,
+        "episode": lambda: order.integers(-behind, ahead + 1),
+    }[strategy]()
+    left = iter(steps.tolist())
+    for k, row in enumerate(rows):
+        goal, reward = held[GOAL][row], held["reward"][row]
+        if relabelled[k]:
+            episode = of[row]
+            goal = held[ACHIEVED][episode[episode.index(row) + next(left)]]
+            reward = 0.0 if held[ACHIEVED][row].tolist() == goal.tolist() else -1.0
+        assert batch[GOAL][k].tolist() == batch[NEXT_GOAL][k].tolist() == goal.tolist()
+        assert batch["reward"][k] == reward
+        for name in ("obs/observation", ACHIEVED, "action", "terminated", "discount"):
+            assert np.array_equal(batch[name][k], held[name][row])
+    assert batch.schema == held.schema
+
+
+def test_what_is_stored_stays_as_it_is() -> None:
+    node = buffer(her(k=100), 100)
+    (token,) = collected(80, 1)
+    node.push(token)
+    before = {name: array.copy() for name, array in node.rows().columns.items()}
+    node.sample()
+    assert all(np.array_equal(before[n], array) for n, array in node.rows().columns.items())
+
+
+@pytest.mark.parametrize("k", [0.5, 4.0])
+def test_so_many_rows_are_relabelled_for_each_that_is_not(k: float) -> None:
+    node = buffer(her(strategy="final", k=k), 3000, 3000)
+    for token in collected(1000, 3):
+        node.push(token)
+    batch = node.sample()
+    first = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(3000, size=3000)
+    moved = (batch[GOAL] != node._rows.columns[GOAL][first]).any(1).mean()
+    assert k / (k + 1) - 0.12 < moved < k / (k + 1) + 0.04  # some episodes end at their goal
+
+
+def test_rows_that_reach_their_new_goal_may_terminate() -> None:
+    policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.75)
+    node = buffer(her(k=4, terminated=f"{HERE}:reached", policy=policy), 300)
+    for token in collected(100, 3):
+        node.push(token)
+    batch = node.sample()
+    reached = (batch[ACHIEVED] == batch[NEXT_GOAL]).all(1)
+    assert reached.sum() > 10
+    assert np.array_equal(batch["terminated"], reached)
+    assert batch["discount"].tolist() == np.where(reached, 0, 0.75).tolist() or set(
+        batch["discount"][reached].tolist()
+    ) == {0.0}
+
+
+def check(transform: Her, schema: dict[str, Column]) -> None:
+    config = NaiveReplayBuffer.Config(transforms=(transform,))
+    NaiveReplayBuffer.describe(config, Known({"data": schema}, {}, frozenset()))
+
+
+def test_missing_columns_and_functions_are_told() -> None:
+    (token,) = collected(6, 1)
+    schema = dict(token.schema)
+    check(her(), schema)
+    with pytest.raises(
+        Unsound, match=r"her needs the column 'obs/target'; there are obs.*desired_goal`\)"
+    ):
+        check(her(desired="target"), schema)
+    with pytest.raises(Unsound, match=r"no function 'tests.nodes.bit_flip:rewards' .*has no attr"):
+        check(her(reward=f"{HERE}:rewards"), schema)
+    with pytest.raises(
+        Unsound, match=r"no function 'nowhere:reward' \(No module named 'nowhere'\)"
+    ):
+        check(her(reward="nowhere:reward"), schema)
+    with pytest.raises(Unsound, match="her with `terminated` needs a policy with `gamma`"):
+        check(her(terminated=f"{HERE}:reached"), schema)
+    node = buffer(her(reward=f"{HERE}:scalar"), 30, 6)
+    node.push(token)
+    with pytest.raises(
+        ValueError, match=r"bit_flip:scalar gave \(\) for \d+ goals; give one value"
+    ):
+        node.sample()
+
+
+GRAPH = """
+about: DQN that flips bits, with other goals.
+env: {id: "tests.nodes.bit_flip:BitFlip"}
+policy:
+  type: dqn
+  gamma: 0.9
+  lr: 0.003
+  model: {type: mlp, hidden: [64]}
+  target_every_iters: 30
+  epsilon_decay_steps: 2000
+nodes:
+  envs: {type: env_manager, count: 4}
+  collector: {type: sample_collector, n_sample: 64, origin: true}
+  buffer:
+    type: naive_buffer
+    size: 20_000
+    batch_size: 128
+    updates_per_push: 16
+    transforms:
+      - {type: her, reward: "tests.nodes.bit_flip:reward", terminated: "tests.nodes.bit_flip:reached"}
+  learner: {type: learner}
+  evaluator: {type: evaluator, episodes: 20}
+edges:
+  - collector <-> envs
+  - collector -> buffer -> learner
+  - learner -> collector
+  - learner -> evaluator: {every: 400}
+warmup:
+  - {edges: [collector -> buffer], steps: 500, set: {collector.policy: random}}
+"""
+
+
+def test_in_a_graph_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
+    graph = tmp_path / "flip.yaml"
+    graph.write_text(GRAPH)
+    assert flowrl.load(graph).check().problems == []
+    digests = {
+        flowrl.load(graph).run(placement=p, train_iters=80, out=tmp_path / p).digest
+        for p in ("serial", "threads")
+    }
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_bits_are_flipped_with_hindsight_and_not_without(tmp_path: Path) -> None:
+    graph = tmp_path / "flip.yaml"
+    graph.write_text(GRAPH.replace("bit_flip:BitFlip", "bit_flip:BitFlip"))
+    larger = {"env.kwargs": {"bits": 10, "steps": 10}}
+    learned = flowrl.load(graph, larger).run(train_iters=4000, out=tmp_path / "her")
+    without = flowrl.load(graph, {**larger, "buffer.transforms": []}).run(
+        train_iters=4000, out=tmp_path / "plain"
+    )
+    assert learned.best_return > without.best_return + 2

@@ -1,0 +1,177 @@
+"""Minari data sets: what Minari writes is read as rows, what is written is read by Minari."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+import flowrl
+from flowrl.batch import Batch
+from flowrl.config import PartSpec
+from flowrl.context import Context
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
+from flowrl.nodes.collectors.episode_collector import EpisodeCollector
+from flowrl.nodes.datasets import minari as ours
+from flowrl.nodes.datasets.about import About
+from flowrl.nodes.datasets.demos import Demos
+from flowrl.nodes.datasets.files import format_of
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.random import Random
+
+minari = pytest.importorskip("minari")
+SPACE = Dict({"a": Box(-1, 1, (2,), np.float32), "b": Box(0, 255, (3,), np.uint8)})
+
+
+def theirs(folder: Path, lengths: list[int]) -> Path:
+    """Written by Minari itself."""
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    path = folder / "toys" / "expert-v0"
+    (path / "data").mkdir(parents=True)
+    storage = MinariStorage.new(path / "data", SPACE, Discrete(4))
+    storage.update_metadata({"dataset_id": "toys/expert-v0", "minari_version": minari.__version__})
+    rng = np.random.default_rng(0)
+    storage.update_episodes(
+        EpisodeBuffer(
+            id=k,
+            observations={
+                "a": rng.random((n + 1, 2)).astype(np.float32),
+                "b": rng.integers(255, size=(n + 1, 3)).astype(np.uint8),
+            },
+            actions=rng.integers(4, size=n),
+            rewards=np.arange(n, dtype=np.float64),
+            terminations=np.arange(n) == n - 1 if k % 2 else np.zeros(n, bool),
+            truncations=np.zeros(n, bool) if k % 2 else np.arange(n) == n - 1,
+        )
+        for k, n in enumerate(lengths)
+    )
+    return path
+
+
+def test_what_minari_writes_is_read_as_rows(tmp_path: Path) -> None:
+    path = theirs(tmp_path, [3, 1, 2])
+    assert format_of(path) is ours
+    schema, rows = ours.read_schema(path)
+    assert rows == 6
+    table = ours.read(path)
+    assert {n: (c.dtype, c.shape) for n, c in schema.items()} == {
+        n: (c.dtype, c.shape) for n, c in table.schema.items()
+    }
+    assert schema["action"].n == 4
+    assert table["reward"].tolist() == [0, 1, 2, 0, 0, 1]
+    assert table["last"].tolist() == [False, False, True, True, False, True]
+    assert table["terminated"].tolist() == [False, False, False, True, False, False]
+    assert table["truncated"].tolist() == [False, False, True, False, False, True]
+    for leaf in ("a", "b"):
+        obs, after = table[f"obs/{leaf}"], table[f"next_obs/{leaf}"]
+        assert np.array_equal(obs[1:3], after[:2])
+        assert np.array_equal(obs[5], after[4])
+    episode = minari.MinariDataset(path / "data")[2]
+    assert np.array_equal(episode.observations["a"][:-1], table["obs/a"][4:])
+    assert np.array_equal(episode.actions, table["action"][4:])
+    assert len(ours.read(path, 4)) == 4
+
+
+def played(env: Any, episodes: int) -> Batch:
+    manager = BaseEnvManager(env=env, count=2)
+    spec = manager.spec()
+    node = EpisodeCollector(envs=manager, policy=Random(obs=spec.obs, action=spec.action))
+    return Batch.concat(node.collect(episodes))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "tests.nodes.bit_flip:BitFlip"])
+def test_what_is_written_is_read_again_and_by_minari(env: str, tmp_path: Path) -> None:
+    table = played(Gymnasium(id=env), 4)
+    path = tmp_path / "deep" / "played-v3"
+    for _ in range(2):  # the second time in the place of the first
+        ours.write(path, table, About({"action": {"n": 5}}, {"nstep": 1, "gamma": 0.9}))
+    again = ours.read(path)
+    for name in again:
+        assert np.array_equal(again[name], table[name]), name
+        assert again[name].dtype == table[name].dtype, name
+    data = minari.MinariDataset(path / "data")
+    assert (data.total_episodes, data.total_steps) == (4, len(table))
+    for episode in data.iterate_episodes():
+        assert len(episode.rewards) == len(episode.actions)
+    assert [p.name for p in path.parent.iterdir()] == ["played-v3"]
+
+
+def test_rows_that_break_off_are_written_as_truncated(tmp_path: Path) -> None:
+    table = played(Gymnasium(id="CartPole-v1"), 1).take(slice(5))
+    ours.write(tmp_path / "cut-v0", table)
+    again = ours.read(tmp_path / "cut-v0")
+    assert again["truncated"].tolist() == [False] * 4 + [True]
+    assert again["terminated"].tolist() == [False] * 5
+
+
+def demos(path: Path, **policy: Any) -> tuple[Any, Demos]:
+    spec = PartSpec("dqn", Dqn, Dqn.Config(model=None, **policy))
+    config = Demos.Config(path=str(path), policy=spec)
+    facts = Demos.describe(config, Known({}, {}, frozenset()))
+    return facts, Demos(config=config, context=Context("demos"))
+
+
+def test_as_demonstrations_they_get_the_policys_discount(tmp_path: Path) -> None:
+    path = theirs(tmp_path, [3, 1, 2])
+    facts, node = demos(path, gamma=0.75)
+    table = node.fire()
+    assert facts.outs["data"] == dict(table.schema)
+    assert table["discount"].tolist() == [0.75, 0.75, 0.75, 0, 0.75, 0.75]
+    assert len(node.fire()) == 0
+    with pytest.raises(Unsound, match=r"are of a policy with nstep 1; here nstep is 3"):
+        demos(path, nstep=3)
+
+
+def test_an_episode_buffer_takes_them(tmp_path: Path) -> None:
+    buffer = EpisodeReplayBuffer(size=100, batch_size=3, replace=False)
+    buffer.push(ours.read(theirs(tmp_path, [3, 1, 2])))
+    assert buffer.count == 3
+    assert len(buffer.sample()) == 6
+
+
+def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
+    with pytest.raises(Unsound, match=r"none-v0' is no Minari data set; a folder such as"):
+        ours.read_schema(tmp_path / "none-v0")
+    (tmp_path / "broken-v0" / "data").mkdir(parents=True)
+    with pytest.raises(Unsound, match="cannot be read: No data found"):
+        ours.read_schema(tmp_path / "broken-v0")
+    table = Batch({"obs": np.zeros((2, 3)), "action": np.zeros(2, int)})
+    with pytest.raises(Unsound, match="the rows have no column 'reward'"):
+        ours.write(tmp_path / "new-v0", table)
+    with pytest.raises(Unsound, match="rows that sum 3 rewards are no steps of episodes"):
+        ours.write(tmp_path / "new-v0", table, About({}, {"nstep": 3}))
+    path = theirs(tmp_path, [2])
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(Unsound, match=r"need the package minari; pip install 'flowrl\[minari\]'"):
+        ours.read(path)
+
+
+def test_a_graph_writes_one_and_another_learns_from_it(tmp_path: Path) -> None:
+    writes = tmp_path / "writes.yaml"
+    writes.write_text(
+        "extends: cartpole_dqn\n"
+        "policy: {nstep: 1}\n"
+        "nodes: {tape: {type: npz_writer, path: '"
+        + str(tmp_path / "played-v0")
+        + "', rows: 300}}\n"
+        "edges: [collector -> tape]\n"
+    )
+    flowrl.load(writes).run(train_iters=24, out=tmp_path / "a")
+    learns = tmp_path / "learns.yaml"
+    learns.write_text(
+        "extends: cartpole_dqn\n"
+        "policy: {nstep: 1}\n"
+        "nodes: {demos: {type: demos, path: played-v0}}\n"
+        "edges: [demos -> buffer.demos]\n"
+    )
+    assert flowrl.load(learns).check().problems == []
+    assert flowrl.load(learns).run(train_iters=8, out=tmp_path / "b").train_iters == 8

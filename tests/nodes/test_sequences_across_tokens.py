@@ -1,0 +1,155 @@
+"""Sequences that go on from token to token, against episodes that were never cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Batch
+from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from flowrl.nodes.buffers.windows import windows
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.origin import ENV, STEP
+from tests.nodes.toy_policies import Toy
+
+Sequence = tuple[tuple[int, int], ...]  # (env, step) of each real step
+
+
+def collector(envs: int, seed: int, length: int | None = None) -> SampleCollector:
+    kwargs = {"length": length, "ends": "by seed"}
+    manager = BaseEnvManager(
+        env=Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=kwargs), count=envs, seed=seed
+    )
+    spec = manager.spec()
+    policy = Toy(obs=spec.obs, action=spec.action)
+    return SampleCollector(envs=manager, policy=policy, seed=seed, origin=True)
+
+
+def held(buffer: SequenceReplayBuffer) -> list[Sequence]:
+    if not buffer.count:
+        return []
+    batch = buffer.sample(buffer.count)
+    return sorted(
+        tuple(zip(env[valid].tolist(), step[valid].tolist(), strict=True))
+        for env, step, valid in zip(batch[ENV], batch[STEP], batch["valid"], strict=True)
+    )
+
+
+def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Sequence]:
+    """All rows of each env at once; of an episode that goes on, the windows that are whole."""
+    rows = Batch.concat(tokens)
+    at = {(int(e), int(s)): k for k, (e, s) in enumerate(zip(rows[ENV], rows[STEP], strict=True))}
+    found = []
+    for env in sorted(set(rows[ENV].tolist())):
+        mine = np.array([k for (e, _), k in sorted(at.items()) if e == env])
+        done = (rows["terminated"] | rows["truncated"])[mine]
+        firsts, lengths = windows(done, steps, period)
+        begin = 0 if not done.any() else int(np.flatnonzero(done)[-1]) + 1
+        for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
+            goes_on = first >= begin
+            if goes_on and (length < steps or (first - begin) % period):
+                continue  # it lies at the end only as long as nothing follows
+            if mine[first] >= len(rows) - size:
+                found.append(tuple((env, int(rows[STEP][mine[first + j]])) for j in range(length)))
+    return sorted(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    envs=st.integers(1, 3),
+    amounts=st.lists(st.integers(1, 17), min_size=1, max_size=8),
+    steps=st.integers(1, 6),
+    period=st.integers(1, 7),
+    length=st.none() | st.integers(1, 15),
+    seed=st.integers(0, 2**31),
+    saved=st.booleans(),
+)
+def test_they_are_those_of_whole_episodes(
+    envs: int,
+    amounts: list[int],
+    steps: int,
+    period: int,
+    length: int | None,
+    seed: int,
+    saved: bool,
+) -> None:
+    node, tokens = collector(envs, seed, length), []
+
+    def made() -> SequenceReplayBuffer:
+        return SequenceReplayBuffer(
+            size=500, unroll_steps=steps, period_steps=period, replace=False
+        )
+
+    buffer = made()
+    for n in amounts:
+        tokens.append(node.collect(n))
+        buffer.push(tokens[-1])
+        if saved:
+            state, buffer = buffer.state_dict(), made()
+            buffer.load_state_dict(state)
+    assert held(buffer) == expected(tokens, steps, period, 500)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3), st.lists(st.integers(1, 17), min_size=3, max_size=9), st.integers(1, 5),
+    st.integers(0, 2**31),
+)  # fmt: skip
+def test_none_reaches_over_the_seam(envs: int, amounts: list[int], steps: int, seed: int) -> None:
+    """Each has steps that follow each other, all of them held."""
+    size = 23
+    node, buffer = collector(envs, seed, 9), SequenceReplayBuffer(
+        size=size, unroll_steps=steps, period_steps=2, replace=False
+    )  # fmt: skip
+    newest: list[tuple[int, int]] = []
+    for n in amounts:
+        token = node.collect(n)
+        newest += zip(token[ENV].tolist(), token[STEP].tolist(), strict=True)
+        buffer.push(token)
+        for sequence in held(buffer):
+            env, first = sequence[0]
+            assert sequence == tuple((env, first + j) for j in range(len(sequence)))
+            assert set(sequence) <= set(newest[-size:])
+
+
+def test_an_unroll_of_two_pushes_begins_with_the_memory_of_its_first_step() -> None:
+    node = collector(1, 0, 50)
+    buffer = SequenceReplayBuffer(size=50, unroll_steps=8, memory_columns=["logp"], batch_size=1)
+    for _ in range(3):
+        buffer.push(node.collect(3))
+    assert buffer.count == 1
+    batch = buffer.sample()
+    assert batch[STEP].tolist() == [list(range(8))]
+    assert batch["logp"].tolist() == [1]  # `logp` counts the acts of the policy
+    assert batch["last"].tolist() == [[False] * 7 + [True]]  # tokens ended within it
+
+
+def test_an_episode_that_does_not_go_on_has_its_last_sequence() -> None:
+    """As where a collector begins anew."""
+    node = collector(1, 0, 50)
+    buffer = SequenceReplayBuffer(size=90, unroll_steps=4, replace=False)
+    buffer.push(node.collect(6))
+    assert len(held(buffer)) == 1
+    node.reset_env()
+    buffer.push(node.collect(3))
+    assert held(buffer) == [((0, 0), (0, 1), (0, 2), (0, 3)), ((0, 2), (0, 3), (0, 4), (0, 5))]
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_priorities_of_sequences_across_tokens_find_them(period: int) -> None:
+    node = collector(2, 1, 30)
+    buffer = SequenceReplayBuffer(
+        size=200, unroll_steps=5, period_steps=period, batch_size=6, eta=0.5, replace=False
+    )
+    for _ in range(6):
+        buffer.push(node.collect(8))
+    batch = buffer.sample()
+    priorities = np.abs(batch[STEP]).astype(np.float32)
+    buffer.update(priorities)
+    noted = buffer._held().ring.notes["priority"][buffer._last]
+    said = 0.5 * priorities.max(1) + 0.5 * priorities.mean(1)
+    assert noted.round(3).tolist() == said.round(3).tolist()

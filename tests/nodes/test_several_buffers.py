@@ -1,0 +1,167 @@
+"""Several buffers to one learner: shares, shards over replicas, and priorities that find their rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrl.graphs
+from flowrl.batch import Batch, Column
+from flowrl.context import Context
+from flowrl.node import Known, Unsound
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.rows import Rows
+
+
+def rows(*values: float) -> Batch:
+    return Batch({"obs": np.array(values, np.float32)})
+
+
+def with_demos(kind: type[Any], **params: Any) -> Any:
+    config = kind.Config(**{"batch_size": 10, "demo_draw": "binomial", **params})
+    node = kind(config=config, context=Context("buffer", inputs={"data": {}, "demos": {}}))
+    node.push_demos(rows(-1, -2, -3))
+    node.push(rows(*range(1, 101)))
+    return node
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+def test_a_drawn_share_is_binomial_and_demonstrations_come_last(kind: type[Any]) -> None:
+    node = with_demos(kind, demo_share=0.3)
+    batches = node.draw(400, 10)
+    counts = np.array([int(batch["is_demo"].sum()) for batch in batches])
+    assert all(len(batch) == 10 for batch in batches)
+    for batch, count in zip(batches, counts, strict=True):
+        assert (batch["obs"] < 0).tolist() == [False] * (10 - count) + [True] * count
+    assert set(counts.tolist()) >= {0, 1, 2, 3, 4, 5, 6}
+    assert abs(counts.mean() - 3) < 4 * np.sqrt(10 * 0.3 * 0.7 / 400)
+    assert abs(counts.var() - 2.1) < 0.6
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_saved_buffer_draws_the_same_shares(kind: type[Any], replace: bool) -> None:
+    made = [with_demos(kind, demo_share=0.1, replace=replace) for _ in range(2)]
+    made[0].draw(7, 10)
+    made[1].load_state_dict(made[0].state_dict())
+    a, b = (Batch.concat(node.draw(9, 10)) for node in made)
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_priorities_of_a_drawn_share_go_to_the_agents_rows() -> None:
+    node = with_demos(AdvancedReplayBuffer, bookkeeping=True)
+    batch = node.sample()
+    node.update(np.where(batch["is_demo"], 77.0, 5.0))
+    noted = node._rows.ring.notes["priority"]
+    assert set(noted[batch["row_id"][~batch["is_demo"]]].round(3).tolist()) == {5.0}
+    assert noted.max() < 6
+
+
+def test_rows_cuts_tokens_and_says_what_it_cannot() -> None:
+    token = rows(*range(10))
+    assert [b["obs"].tolist() for b in Rows(first=2, count=6, parts=3).fire(token)] == [
+        [2, 3],
+        [4, 5],
+        [6, 7],
+    ]
+    assert [b["obs"].tolist() for b in Rows(first=7).fire(token)] == [[7, 8, 9]]
+    with pytest.raises(
+        ValueError, match="a token of 10 rows came; rows 0 to 10 are to be cut into 3"
+    ):
+        Rows(parts=3).fire(token)
+    with pytest.raises(ValueError, match="a token of 10 rows came; rows 8 to 11"):
+        Rows(first=8, count=3).fire(token)
+    known = Known({"data": {"obs": Column("float32")}}, {}, frozenset())
+    with pytest.raises(Unsound, match="5 rows are not 2 equal parts"):
+        Rows.describe(Rows.Config(count=5, parts=2), known)
+
+
+SHARDS = """
+extends: cartpole_dqn
+nodes:
+  collector: {n_sample: 64}
+  buffer:
+    {type: advanced_buffer, replicas: 2, size: 2000, batch_size: 32, updates_per_push: 2, log_every_pushes: 1}
+  shares: {type: rows, parts: 2}
+  evaluator: null
+edges:
+  - learner.priorities -> shares -> buffer.priorities
+warmup:
+  - {edges: [collector -> buffer], steps: 500, set: {collector.policy: random}}
+"""
+
+IN_TURN = """
+extends: shards.yaml
+nodes:
+  turns: {type: rows, parts: 2}
+  shares: null
+edges:
+  - buffer -> turns -> learner
+  - learner.priorities -> buffer.priorities
+"""
+
+TWO = """
+extends: cartpole_dqn
+nodes:
+  agent: {type: advanced_buffer, size: 5000, batch_size: 48, updates_per_push: 2}
+  expert: {type: advanced_buffer, size: 2000, batch_size: 16, updates_per_push: 2}
+  demos: {type: demos, path: DEMOS}
+  of_agent: {type: rows, count: 48}
+  of_expert: {type: rows, first: 48}
+  buffer: null
+  evaluator: null
+edges:
+  - collector -> agent
+  - demos -> expert
+  - agent, expert -> learner
+  - learner.priorities -> of_agent -> agent.priorities
+  - learner.priorities -> of_expert -> expert.priorities
+warmup:
+  - {edges: [collector -> agent], steps: 500, set: {collector.policy: random}}
+"""
+DEMOS = Path(str(flowrl.graphs.__file__)).parent / "cartpole_demos.npz"
+GRAPHS = {"shards": SHARDS, "in_turn": IN_TURN, "two": TWO}
+
+
+def written(folder: Path) -> dict[str, Path]:
+    for name, text in GRAPHS.items():
+        (folder / f"{name}.yaml").write_text(text.replace("DEMOS", str(DEMOS)))
+    return {name: folder / f"{name}.yaml" for name in GRAPHS}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "others", [["threads"], pytest.param(["processes"], marks=pytest.mark.slow)]
+)
+def test_several_buffers_give_the_same_bits_in_every_placement(
+    name: str, others: list[str], tmp_path: Path
+) -> None:
+    graph = written(tmp_path)[name]
+    assert [str(p) for p in flowrl.load(graph).check().problems] == []
+    results = [
+        flowrl.load(graph).run(placement=p, train_iters=40, out=tmp_path / p)
+        for p in ("serial", *others)
+    ]
+    assert len({result.digest for result in results}) == 1
+    assert all(result.deterministic for result in results)
+
+
+def test_priorities_find_the_shard_whose_rows_they_are_of() -> None:
+    config = AdvancedReplayBuffer.Config(batch_size=4, bookkeeping=True)
+    shards = [
+        AdvancedReplayBuffer(config=config, context=Context("buffer", replica=k)) for k in range(2)
+    ]
+    for k, shard in enumerate(shards):
+        shard.push(rows(*range(100 * k, 100 * k + 50)))
+    joined = Batch.concat([shard.sample() for shard in shards])
+    said = Batch({"priority": joined["obs"] + 1})
+    for shard, part in zip(shards, Rows(parts=2).fire(said), strict=True):
+        shard.update(part["priority"])
+    for k, shard in enumerate(shards):
+        mine = joined.take(slice(4 * k, 4 * k + 4))
+        noted = shard._rows.ring.notes["priority"][mine["row_id"]]
+        assert noted.round(2).tolist() == (mine["obs"] + 1).tolist()
