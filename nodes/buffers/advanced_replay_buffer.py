@@ -19,7 +19,7 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few
+from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few, wanted
 from flowrl.nodes.buffers.feedback import (
     Outstanding,
     Tokens,
@@ -147,7 +147,7 @@ class AdvancedReplayBuffer(Node):
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
-        return self.draw(1, batch_size or self.config.batch_size)[0]
+        return self.draw(1, wanted(self.ctx.key, batch_size, self.config.batch_size))[0]
 
     def update(self, priorities: Array, row_id: Array | None = None) -> None:
         """Priorities of the oldest batch that has none yet, or of the rows with these numbers.
@@ -156,7 +156,7 @@ class AdvancedReplayBuffer(Node):
         """
         numbers = self._outstanding.oldest() if row_id is None else row_id
         priorities = sound_priorities(self.ctx.key, priorities, numbers.shape)
-        if len(numbers) and numbers.max() >= self._rows.ring.written:
+        if row_id is not None and len(numbers) and numbers.max() >= self._rows.ring.written:
             raise ValueError(f"{self.ctx.key}: there never was a row {numbers.max()}")
         priorities = priorities + self.config.priority_least
         if self._demos.expected:

@@ -26,6 +26,15 @@ class Draw:
         return min(rows, 1) if self.replace else rows
 
 
+def wanted(node: str, asked: int | None, default: int) -> int:
+    """How much a batch is to hold, by hand."""
+    if asked is None:
+        return default
+    if asked < 1:
+        raise ValueError(f"{node}: a batch of {asked} was asked for; ask for 1 or more, or nothing")
+    return asked
+
+
 def cut(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
     """A table of (batches * rows, …) as so many batches: views of it."""
     if batches == 1:

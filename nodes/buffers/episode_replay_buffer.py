@@ -18,7 +18,7 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, too_few
+from flowrl.nodes.buffers.draws import Draw, too_few, wanted
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.settings import Storing
@@ -85,7 +85,7 @@ class EpisodeReplayBuffer(Node):
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """So many episodes, or parts of them, one after another; `episode` counts them from 0."""
-        count = batch_size or self.config.batch_size
+        count = wanted(self.ctx.key, batch_size, self.config.batch_size)
         if self.count < self._draw.least(count):
             raise too_few(self.ctx.key, count, self.count, "episodes")
         drawn = self._draw(self.count, [count])
@@ -109,6 +109,12 @@ class EpisodeReplayBuffer(Node):
     def close(self) -> None:
         """The same, and nothing can be pushed or drawn any more."""
         self._rows.close()
+
+    def rows(self) -> Batch:
+        """All episodes that are held, the oldest first: a data set."""
+        first = int(self._firsts[0]) if self.count else self._rows.written
+        numbers = np.arange(first, self._rows.written)
+        return Batch(self._rows.take(self._rows.places_of(numbers)))
 
     def clear(self) -> None:
         """Forget all episodes."""

@@ -67,8 +67,8 @@ def sound_priorities(whose: str, priorities: Array, shape: tuple[int, ...]) -> A
             f"{whose}: priorities of shape {found.shape} came for a batch of {shape[0]} rows; "
             "give one for each row"
         )
-    wrong = ~(np.isfinite(found) & (found >= 0))
-    if wrong.any():
+    if found.size and not 0 <= found.min() <= found.max() < np.inf:  # nor where one is NaN
+        wrong = ~(np.isfinite(found) & (found >= 0))
         row = int(np.argwhere(wrong)[0][0])
         raise ValueError(
             f"{whose}: the priority of row {row} is {found[wrong][0]}; "

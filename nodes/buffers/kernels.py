@@ -11,7 +11,7 @@ import numpy as np
 
 from flowrl.batch import Array
 
-FAN = 8
+FAN, BITS = 8, 3  # children, and the bits that say which
 BELOW = 1 - 2.0**-53
 UNSIGNED = np.uint64
 SET = "void(float64[::1], int64[::1], int64[::1], float64[::1])"
@@ -25,24 +25,26 @@ FIND = "void(float64[::1], int64[::1], float64[::1], int64[::1])"
 
 @numba.njit([SET], cache=True)
 def set_weights(nodes: Array, starts: Array, places: Array, weights: Array) -> None:
-    """Weights to places, and the sums above them."""
+    """Weights to places, and the sums above them.
+
+    Unsigned places: of signed ones numba asks each time whether they count from the end.
+    """
     for i in range(len(places)):
-        nodes[places[i]] = weights[i]
-    shift = 1
+        nodes[UNSIGNED(places[i])] = weights[i]
     for level in range(len(starts) - 1):
         start, above = starts[level], starts[level + 1]
-        shift *= FAN
+        shift = BITS * (level + 1)  # a division by a number that is not known costs far more
         last = -1
         for i in range(len(places)):
-            parent = places[i] // shift
+            parent = places[i] >> shift
             if parent == last:
                 continue
             last = parent
-            first = start + parent * FAN
+            first = UNSIGNED(start + parent * FAN)
             total = nodes[first]
             for k in range(1, FAN):
-                total += nodes[first + k]
-            nodes[above + parent] = total
+                total += nodes[first + UNSIGNED(k)]
+            nodes[UNSIGNED(above + parent)] = total
 
 
 @numba.njit([FILL], cache=True)
@@ -67,7 +69,6 @@ def find_places(nodes: Array, starts: Array, masses: Array, places: Array) -> No
     """From the root down: the child in which a mass falls; `masses` is used up.
 
     All draws go down a level together and without branches, so a processor works at many at once.
-    Unsigned places: of signed ones numba asks each time whether they count from the end.
     """
     places[:] = 0
     for level in range(len(starts) - 1, -1, -1):
@@ -107,9 +108,11 @@ def draw_places(
     weights: Array,
 ) -> None:
     """Stratified places and their weights; `points`, in [0, 1), is used up."""
-    rows = UNSIGNED(len(order))
-    for i in range(len(points)):
-        points[i] = (order[UNSIGNED(i) % rows] + points[i]) * part
+    rows = len(order)
+    for first in range(0, len(points), max(rows, 1)):
+        for row in range(rows):
+            at = UNSIGNED(first + row)
+            points[at] = (order[UNSIGNED(row)] + points[at]) * part
     find_places(nodes, starts, points, places)
     for i in range(len(places)):
         weights[i] = nodes[UNSIGNED(places[i])]

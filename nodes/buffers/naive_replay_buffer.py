@@ -19,7 +19,7 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, cut, too_few
+from flowrl.nodes.buffers.draws import Draw, cut, too_few, wanted
 from flowrl.nodes.buffers.feedback import Tokens, no_priorities, taken
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
@@ -111,7 +111,7 @@ class NaiveReplayBuffer(Node):
 
     def sample(self, batch_size: int | None = None) -> Batch:
         """By hand: one batch."""
-        return self.draw(1, batch_size or self.config.batch_size)[0]
+        return self.draw(1, wanted(self.ctx.key, batch_size, self.config.batch_size))[0]
 
     def rows(self) -> Batch:
         """All of the agent's rows that are held, the oldest first: a data set."""

@@ -11,6 +11,7 @@ from flowrl.batch import Batch, row_bytes
 from flowrl.config import param
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.buffers.described import table_schema
+from flowrl.nodes.buffers.draws import wanted
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.settings import Giving
@@ -74,7 +75,7 @@ class QueueBuffer(Node):
     def sample(self, batch_size: int | None = None) -> Batch:
         """The next batch; each is given `max_use` times, then its rows have left."""
         if self._current is None:
-            self._current = self._take(batch_size or self.config.batch_size)
+            self._current = self._take(wanted(self.ctx.key, batch_size, self.config.batch_size))
         batch = self._current
         self._given += 1
         self.tally.sampled += len(batch)
@@ -89,6 +90,10 @@ class QueueBuffer(Node):
     def metrics(self) -> dict[str, float]:
         """What went through."""
         return self.tally.metrics("rows", self.count)
+
+    def rows(self) -> Batch:
+        """All rows that wait, the next first: a data set."""
+        return Batch.concat(self._waiting) if self._waiting else Batch({})
 
     def clear(self) -> None:
         """Forget all rows."""

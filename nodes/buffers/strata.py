@@ -32,6 +32,6 @@ def importance(chance: Array, held: int, beta: float, rows: int) -> Array:
     """w_i = (N P(i))^-beta / max_j w_j, the maximum over the batch (section 3.4), (n,) float32."""
     if not rows:
         return np.empty(0, np.float32)
-    weights = ((chance * held) ** -beta).reshape(-1, rows)
-    scaled: Array = weights / weights.max(1, keepdims=True)
-    return scaled.reshape(-1).astype(np.float32)
+    weights: Array = ((chance * held) ** -beta).reshape(-1, rows)
+    weights /= weights.max(1, keepdims=True)
+    return weights.reshape(-1).astype(np.float32)
