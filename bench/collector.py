@@ -1,16 +1,20 @@
 """The published experiment: how long collecting takes where envs and the policy only sleep.
 
-    python -m bench collector [SEEDS [SCALE [SIZE [RESETS [LOAD [CONTENDER ...]]]]]]
+    python -m bench collector            # twenty minutes
+    python -m bench collector --quick    # three: small and middle envs, one seed, the fastest peer
+    python -m bench collector --size small --load 0.6 --contender flowrl_sync ding_sync
 
 Small, middle and big envs, resets as long as published and five times as long, without other load
-and (small, middle) with both cores 60 % busy; 8 envs, 80 samples or more a collection. Beside the
-libraries stand the limits of `bench/peers/limits.py`, from the same draws. All numbers are per sample that
-was given: what a library steps and throws away is its own loss. Sleeping takes no processor time, so
-other work on the machine disturbs less than in other benchmarks; not so with LOAD.
+and (small, middle) with both cores 60 % busy; 8 envs, 80 samples or more a collection. Contenders
+take turns, seed by seed. Beside the libraries stand the limits of `bench/peers/limits.py`, from the
+same draws. All numbers are per sample that was given: what a library steps and throws away is its
+own loss. Sleeping takes no processor time, so other work on the machine disturbs less than in other
+benchmarks; not so under load.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -22,8 +26,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.peers import DING, ROOT, SB3, TIANSHOU, NotInstalled, Peer
-from bench.peers.limits import ideal_s, together_s
-from bench.peers.sleeping import SAMPLES
+from bench.peers.limits import ideal_s, late_s, together_s
+from bench.peers.sleeping import ENVS, SAMPLES
 
 COLLECTS = {"small": 40, "middle": 24, "big": 8}
 SEEDS = 2
@@ -41,6 +45,9 @@ CONTENDERS: Mapping[str, Peer | None] = {
     "ding sync": DING,
     "ding async": DING,
 }
+WHAT = "The published experiment: how long collecting takes where envs and the policy only sleep."
+FASTEST = ["flowrl_sync", "flowrl_async", "ding_sync"]  # the fastest peer in every cell so far
+QUICK = ["--size", "small", "middle", "--seeds", "1", "--contender", *FASTEST]
 BURN = """
 import time
 while True:
@@ -55,20 +62,38 @@ Row = Mapping[str, Any]
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure and print."""
-    words = list(arguments)
-    seeds = int(words[0]) if words else SEEDS
-    scale = float(words[1]) if len(words) > 1 else 1.0
-    wanted = [
-        lambda c, k=k, w=w: w in ("all", f"{c[k]:g}" if k else c[0])
-        for k, w in enumerate(words[2:5])
-    ]
-    contenders = [c for c in CONTENDERS if c.replace(" ", "_") in words[5:] or not words[5:]]
+    told = parsed(arguments)
+    contenders = [name for name in CONTENDERS if name.replace(" ", "_") in told.contender]
     cells = []
-    for cell in (c for c in CELLS if all(fits(c) for fits in wanted)):
-        cells.append(_cell(*cell, max(1, round(COLLECTS[cell[0]] * scale)), seeds, contenders))
-        print(table(cells[-1:]), flush=True)
+    for size, resets, load in CELLS:
+        if size in told.size and resets in told.resets and load in told.load:
+            collects = max(1, round(COLLECTS[size] * told.scale))
+            cells.append(_cell(size, resets, load, collects, told.seeds, contenders))
+            print(table(cells[-1:]), flush=True)
     print("\n" + table(cells))
     return {"cells": cells, "table": table(cells)}
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """What is to be measured."""
+    names = [name.replace(" ", "_") for name in CONTENDERS]
+    parser = argparse.ArgumentParser("python -m bench collector", description=WHAT)
+    for option, choices, about in (
+        ("--size", list(COLLECTS), "sizes of envs"),
+        ("--resets", [1.0, 5.0], "how many times as long as published resets take"),
+        ("--load", [0.0, 0.6], "share of every core that is busy with other work"),
+        ("--contender", names, "who collects"),
+    ):
+        of: Any = type(choices[0])
+        parser.add_argument(
+            option, nargs="+", type=of, choices=choices, default=choices, help=about
+        )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds in each cell")
+    parser.add_argument("--scale", type=float, default=1.0, help="how many collections, of usual")
+    parser.add_argument("--quick", action="store_true", help=f"as {' '.join(QUICK)}")
+    if "--quick" in arguments:  # what is said beside it counts
+        arguments = [*QUICK, *arguments]
+    return parser.parse_args(arguments)
 
 
 def _cell(
@@ -81,23 +106,40 @@ def _cell(
         "H": [ideal_s(size, resets, seed, n, True) / n for seed in range(seeds)],
         "L": [together_s(size, resets, seed, n) / n for seed in range(seeds)],
     }
-    found: dict[str, Any] = {name: {"ms": _mean_ms(times)} for name, times in limits.items()}
+    rows_of: dict[str, list[Row]] = {name: [] for name in contenders}
     with loaded(load):
-        for name in contenders:
-            rows = [_run(name, size, resets, seed, collects) for seed in range(seeds)]
-            failed = [row["failed"] for row in rows if "failed" in row]
-            if failed:
-                found[name] = {"failed": failed[0]}
-                continue
-            times = [row["wall_s"] / row["samples"] for row in rows]
-            ratios = [t / a for t, a in zip(times, limits["A"], strict=True)]
-            found[name] = {
-                "ms": _mean_ms(times),
-                "of_A": statistics.fmean(ratios),
-                "spread": statistics.pstdev(ratios),
-                "cpu_ms": _mean_ms([row["cpu_s"] / row["samples"] for row in rows]),
-            }
+        late = measured_late_s(size)
+        limits["S"] = [late_s(size, resets, seed, n, late) / n for seed in range(seeds)]
+        for seed in range(seeds):
+            for name in contenders:
+                rows_of[name].append(_run(name, size, resets, seed, collects))
+    found: dict[str, Any] = {name: {"ms": _mean_ms(times)} for name, times in limits.items()}
+    found |= {name: _told(rows, limits["A"]) for name, rows in rows_of.items()}
     return {"size": size, "resets": resets, "load": load, "collects": collects, "found": found}
+
+
+def _told(rows: Sequence[Row], ideal: Sequence[float]) -> Row:
+    """One contender's runs in a cell, or why there are none."""
+    if failed := [row for row in rows if "failed" in row]:
+        return failed[0]
+    times = [row["wall_s"] / row["samples"] for row in rows]
+    ratios = [t / a for t, a in zip(times, ideal, strict=True)]
+    return {
+        "ms": _mean_ms(times),
+        "of_A": statistics.fmean(ratios),
+        "spread": statistics.pstdev(ratios),
+        "cpu_ms": _mean_ms([row["cpu_s"] / row["samples"] for row in rows]),
+    }
+
+
+def measured_late_s(size: str) -> list[float]:
+    """How much too long as many processes slept as an experiment has, and did nothing else."""
+    command = [sys.executable, "-m", "bench.peers.late", size]
+    sleepers = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(ENVS + 1)
+    ]
+    return [late for sleeper in sleepers for late in json.loads(sleeper.communicate()[0])]
 
 
 def _run(name: str, size: str, resets: float, seed: int, collects: int) -> Row:
@@ -145,7 +187,10 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
     peers = [ms for name, ms in times.items() if name.endswith(" sync") and "flowrl" not in name]
     told = []
     if "flowrl async" in times:
-        told.append(f"async {times['flowrl async'] / times['A']:.3f} of A (at most 1.05)")
+        share = times["flowrl async"]
+        told.append(
+            f"async {share / times['A']:.3f} of A (at most 1.05), {share / times['S']:.3f} of S"
+        )
     if ours and peers:
         told.append(f"sync {min(ours) / min(peers):.3f} of the best peer's (at most 0.9)")
     return told
@@ -154,14 +199,14 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
 def table(cells: Sequence[Row]) -> str:
     """Each contender as a multiple of A, in Markdown."""
     names = [name for name in CONTENDERS if any(name in cell["found"] for cell in cells)]
-    head = ["", "A, ms", "H", "L", *names, "reached"]
+    head = ["", "A, ms", "H", "L", "S", *names, "reached"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
         found = cell["found"]
         a = found["A"]["ms"]
         load = f", {cell['load']:.0%} load" if cell["load"] else ""
         row = [f"{cell['size']} ×{cell['resets']:g}{load}", f"{a:.3f}"]
-        row += [f"{found[limit]['ms'] / a:.3f}" for limit in ("H", "L")]
+        row += [f"{found[limit]['ms'] / a:.3f}" for limit in ("H", "L", "S")]
         row += [_shown(found.get(name, {})) for name in names]
         lines.append(f"| {' | '.join([*row, '; '.join(verdicts(found))])} |")
     return "\n".join(lines)

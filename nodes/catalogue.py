@@ -32,6 +32,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "random": "flowrl.nodes.policies.random:Random",
         "expert": "flowrl.nodes.policies.expert:Expert",
         "dqn": "flowrl.nodes.policies.dqn:Dqn",
+        "r2d2": "flowrl.nodes.policies.r2d2:R2d2",
         "ppo": "flowrl.nodes.policies.ppo:Ppo",
     },
     "env": {

@@ -45,12 +45,12 @@ def available_bytes() -> int | None:
     return min(found, default=None)
 
 
-def must_fit(wanted_bytes: int) -> None:
+def must_fit(wanted_bytes: int, what: str = "the buffer") -> None:
     """Refuse what memory cannot hold, before it is allocated and the system kills somebody."""
     free = available_bytes()
     if free is not None and wanted_bytes > free:
         raise MemoryError(
-            f"the buffer would take {wanted_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+            f"{what} would take {wanted_bytes / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
             "make `size` smaller, or say `size_bytes`"
         )
 

@@ -1,4 +1,4 @@
-"""Sequences that go on from token to token: cut out of each env's rows as they come."""
+"""Windows of rows, cut as the rows come; those of one episode go on from token to token."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.batch import Array
 from flowrl.nodes.buffers.runs import NONE, Runs
+from flowrl.nodes.buffers.windows import windows, within
 from flowrl.nodes.origin import COLLECTOR, ENV
 
 Env = tuple[int, int]  # a collector and its env
@@ -25,20 +26,53 @@ class Tail:
 
 
 class Chains:
-    """Cuts the windows that `windows` would, had an episode's rows come all at once.
+    """Cuts windows of `steps` rows, one every `period` rows, and knows the rows of each.
 
-    The last window of an episode lies at its end, and is cut when the episode ends, or when it is
-    seen that it does not go on.
+    Rows of known origin are followed from token to token: the windows are those that there would be
+    had an episode's rows come all at once. The last window of an episode lies at its end, and is
+    cut when the episode ends, or when it is seen that it does not go on.
     """
 
     def __init__(self, steps: int, period: int) -> None:
         self._steps, self._period = steps, period
+        self._runs = Runs()
         self._tails: dict[Env, Tail] = {}
 
-    def cut(self, columns: Mapping[str, Array], first: int, runs: Runs) -> tuple[Array, Array]:
-        """First rows and lengths of the sequences that end in new rows, which are runs already."""
+    def push(self, columns: Mapping[str, Array], first: int) -> tuple[Array, Array]:
+        """First rows and lengths of the windows that end in new rows, the first with this number."""
+        if not len(columns["last"]):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        self._runs.push(columns, first)
+        if ENV in columns:
+            return self._go_on_all(columns, first)
+        firsts, lengths = windows(columns["last"], self._steps, self._period)
+        return firsts + first, lengths
+
+    def rows(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
+        """The rows of windows (W, T) by their numbers, and which are real."""
+        ends = self._runs.ends(self._runs.of(firsts))
+        if (ends >= firsts + lengths - 1).all():
+            return within(firsts, lengths, self._steps)
+        numbers, _ = self._runs.follow(firsts, self._steps)
+        offset = np.arange(self._steps)
+        real = np.minimum(offset, lengths[:, None] - 1)
+        return np.take_along_axis(numbers, real, 1), offset < lengths[:, None]
+
+    def forget(self, oldest: int) -> None:
+        """Rows before this one have left."""
+        self._runs.forget(oldest)
+        for tail in self._tails.values():
+            self._drop(tail, int(np.count_nonzero(tail.rows < oldest)))
+
+    def clear(self) -> None:
+        """No row is held."""
+        self._runs.clear()
+        self._tails.clear()
+
+    def _go_on_all(self, columns: Mapping[str, Array], first: int) -> tuple[Array, Array]:
         found: list[tuple[int, int]] = []
-        new = np.unique(runs.of(first + np.arange(len(columns["last"]))))
+        runs, rows = self._runs, first + np.arange(len(columns["last"]))
+        new = np.unique(runs.of(rows))
         begins, ends, follows = runs.begins(new), runs.ends(new), runs.previous(new) != NONE
         at = ends - first
         done = (columns["terminated"] | columns["truncated"])[at].tolist()
@@ -51,15 +85,6 @@ class Chains:
                 self._end(env, found)
         firsts, lengths = np.array(found, np.int64).reshape(-1, 2).T
         return firsts, lengths
-
-    def forget(self, oldest: int) -> None:
-        """Rows before this one have left."""
-        for tail in self._tails.values():
-            self._drop(tail, int(np.count_nonzero(tail.rows < oldest)))
-
-    def clear(self) -> None:
-        """No row is held."""
-        self._tails.clear()
 
     def _go_on(self, env: Env, rows: Array, found: list[tuple[int, int]]) -> None:
         """An env's next rows, and the whole windows that they make."""
@@ -83,13 +108,15 @@ class Chains:
         if len(tail.rows) and tail.newest != latest:
             found.append((int(tail.rows[latest]), len(tail.rows) - latest))
 
-    def state_dict(self) -> list[Any]:
-        """The tails."""
-        return [[*env, tail.rows, tail.start, tail.newest] for env, tail in self._tails.items()]
+    def state_dict(self) -> dict[str, Any]:
+        """The runs and the tails."""
+        tails = [[*env, tail.rows, tail.start, tail.newest] for env, tail in self._tails.items()]
+        return {"runs": self._runs.state_dict(), "tails": tails}
 
-    def load_state_dict(self, state: list[Any]) -> None:
-        """These tails."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._runs.load_state_dict(state["runs"])
         self._tails = {
             (int(a), int(b)): Tail(np.array(rows), int(start), int(newest))
-            for a, b, rows, start, newest in state
+            for a, b, rows, start, newest in state["tails"]
         }

@@ -22,6 +22,8 @@ MOST_AHEAD = 16  # steps that n-step rows may look ahead and still share
 
 ADOPTED_ROWS = 64  # of rows that are found in a file, so many leave together
 
+WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
+
 Grow = Callable[[Rows, int], Rows]  # a pool, and how many places it needs
 
 
@@ -58,6 +60,8 @@ class Frames:
         self.stacked = stacked
         self._dtype, self._shape = np.dtype(obs.dtype), obs.shape
         self._frame_bytes = obs.row_bytes // stacked
+        # the widest words that a frame consists of: they are compared sooner than bytes
+        self._word = next(w for w in WORDS if self._frame_bytes % np.dtype(w).itemsize == 0)
         self.written = 0
         self._pool, self._grow = pool, grow
         self._where = np.arange(len(pool))  # the place of frame f is at f modulo their count
@@ -105,7 +109,7 @@ class Frames:
         held = self._make_room(first_row, numbers, stop, held)
         self.written, self._tails = stop, later[apart]
         added = np.concatenate([now[new[:, 0]], later[new[:, 1]]])
-        frames = np.concatenate([seen[new[:, 0]], then[new[:, 1]]])
+        frames = np.concatenate([seen[new[:, 0]], then[new[:, 1]]]).view(np.uint8)
         places = self._places
         return Encoded(places(now), places(later), held, places(added), frames)
 
@@ -166,9 +170,10 @@ class Frames:
         self._floors = deque((first_row + row, int(least[row])) for row in some)
 
     def _bytes_of(self, obs: Array) -> Array:
-        """Observations as bytes, (n, stacked, bytes of a frame)."""
-        flat = np.ascontiguousarray(obs).reshape(-1).view(np.uint8)
-        return flat.reshape(len(obs), self.stacked, self._frame_bytes)
+        """Observations as words of bytes, (n, stacked, words of a frame)."""
+        flat = np.ascontiguousarray(obs).reshape(-1).view(self._word)
+        words = self._frame_bytes // np.dtype(self._word).itemsize
+        return flat.reshape(len(obs), self.stacked, words)
 
     def _look_ahead(self, seen: Array, then: Array) -> int:
         """How far behind a row the one lies whose observation is its next: one, or n-step's n."""
@@ -191,7 +196,7 @@ class Frames:
         tails = list(self._tails)
         for row in heads.tolist():
             for k, tail in enumerate(tails):
-                if np.array_equal(self._frames(tail), seen[row]):
+                if np.array_equal(self._frames(tail).view(self._word), seen[row]):
                     linked[row] = tails.pop(k)
                     break
         return linked

@@ -23,7 +23,8 @@ from flowrl.nodes.buffers.storage import Found, Places, Rows, Storage, Table
 
 FORMAT = 1
 ABOUT, COMMITS = "about.json", "commits"
-SPARED = 64  # one record for each 64th part of the rows that are overwritten
+RECORDS = 16  # of claims that are given up, from one flush to the next
+LARGEST_PART = 8  # but no more than this part of all rows at once
 
 
 class Mapped(Storage):
@@ -69,6 +70,8 @@ class Mapped(Storage):
 
     def open(self) -> Found | None:
         """The rows that are there, if they are to be gone on with."""
+        if not hasattr(os, "posix_fallocate"):
+            raise OSError("storage: mapped files need Linux; say `storage: compressed`")
         if not os.path.lexists(self._path):
             return None
         if self._existing == "error":
@@ -79,8 +82,10 @@ class Mapped(Storage):
         table, columns = _about(self._path)
         commits = Commits(self._path / COMMITS)
         if self._existing == "new":
-            shutil.rmtree(self._path)
-            commits.close()
+            try:
+                _remove(self._path, len(columns))
+            finally:
+                commits.close()
             return None
         self._begin(table, columns, commits, self._path)
         claim = commits.claim
@@ -138,7 +143,8 @@ class Mapped(Storage):
         self._commits, self._rows = None, {}
 
     def _begin(self, table: Table, columns: Places, commits: Commits, path: Path) -> None:
-        self._commits, self._spared = commits, max(table.size // SPARED, 1)
+        spared = min(self.config.flush_every_rows // RECORDS, table.size // LARGEST_PART)
+        self._commits, self._spared = commits, max(spared, 1)
         for k, (name, (column, places)) in enumerate(columns.items()):
             self._rows[name] = MappedRows(path / f"{k}.rows", column, places)
 
@@ -187,6 +193,17 @@ def _report(path: Path, claim: Claim) -> str:
     if claim.given_up:
         lost += f", so are {claim.given_up} of the oldest, which it may have overwritten"
     return f"{found}; process {claim.pid} did not close it: {lost}"
+
+
+def _remove(path: Path, columns: int) -> None:
+    """Delete what a buffer has made, and only if there is nothing else."""
+    ours = {ABOUT, COMMITS, *(f"{k}.rows" for k in range(columns))}
+    others = sorted({found.name for found in path.iterdir()} - ours)
+    if others:
+        raise ValueError(
+            f"'{path}' also holds '{others[0]}', which is not the buffer's; nothing was deleted"
+        )
+    shutil.rmtree(path)
 
 
 def _remains(path: Path) -> Iterator[Path]:

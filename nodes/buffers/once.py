@@ -91,9 +91,10 @@ class Once:
         """Of how many frames each observation consists that is stored once."""
         return {name: self.stacked.get(name, 1) for name in self._after}
 
-    def kept(self, columns: Mapping[str, Rows]) -> list[tuple[str, Rows]]:
+    @property
+    def kept(self) -> list[str]:
         """The columns that hold places of frames."""
-        return [(name, columns[name]) for pair in self._after.items() for name in pair]
+        return [name for pair in self._after.items() for name in pair]
 
     def row_bytes(self, schema: Schema) -> int:
         """Bytes of a row."""

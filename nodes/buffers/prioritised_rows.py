@@ -71,8 +71,7 @@ class PrioritisedRows:
 
     def in_order(self) -> dict[str, Array]:
         """All rows that can be drawn, the oldest first."""
-        held = np.arange(self.ring.written - self.ring.rows, self.ring.written)
-        places = self.ring.places_of(held)
+        places = self.ring.held_places()
         return self.ring.take(places[self.priorities.live(places)])
 
     def use(self, places: Array, most: int | None) -> None:
@@ -140,8 +139,7 @@ class PrioritisedRows:
 
     def _adopt(self) -> None:
         """Rows that were there before: as though they had just come."""
-        held = np.arange(self.ring.written - self.ring.rows, self.ring.written)
-        places = self.ring.places_of(held)
+        places = self.ring.held_places()
         self.ring.notes["priority"][places] = self._highest
         self.priorities.set(places, np.full(len(places), self._highest))
         self.live = len(places)

@@ -39,6 +39,7 @@ class Ring:
         self._dtypes = dict(notes or {})
         self._once = once
         self._schema: Schema = {}
+        self._row_bytes = 0  # of a row that is not compressed
         self._seen: Looks = []  # how the newest push looked, which was found to be right
         self._next = 0  # where the next row goes
         self._size_bytes = size_bytes
@@ -121,12 +122,11 @@ class Ring:
         """A column of all rows that are held, as it is kept, the oldest first."""
         if not self.rows:
             return np.empty(0, self._schema[name].dtype if self._schema else None)
-        places = self.places_of(np.arange(self.written - self.rows, self.written))
-        return self.columns[name].take(places, 0, mode="clip")
+        return self.columns[name].take(self.held_places(), 0, mode="clip")
 
     def in_order(self) -> dict[str, Array]:
         """All rows that are held, the oldest first."""
-        return self.take(self.places_of(np.arange(self.written - self.rows, self.written)))
+        return self.take(self.held_places())
 
     @property
     def nbytes(self) -> int:
@@ -145,6 +145,10 @@ class Ring:
         if self.rows in (self.size, self._next):
             return index
         return (index + self._next - self.rows) % self.size
+
+    def held_places(self) -> Array:
+        """Where all rows lie that are held, the oldest first."""
+        return self.places_of(np.arange(self.written - self.rows, self.written))
 
     def places_of(self, numbers: Array) -> Array:
         """Where the rows of these numbers lie, if they are still held."""
@@ -188,8 +192,9 @@ class Ring:
         self.storage.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows that are held, the oldest first, and where the next one goes."""
-        places = self.places_of(np.arange(self.written - self.rows, self.written))
+        """The rows that are held, the oldest first, and where the next one goes: a copy."""
+        must_fit(self.rows * self._row_bytes, "a copy of the buffer's rows")
+        places = self.held_places()
         return {
             "columns": {k: rows.take(places, 0, mode="clip") for k, rows in self.columns.items()},
             "notes": {name: noted[places] for name, noted in self.notes.items()},
@@ -217,30 +222,33 @@ class Ring:
             self._once.load_state_dict(state["once"])
         self.rows, self.written = rows, int(state["written"])
         self._next = int(state["next"]) if state["size"] == self.size else rows % self.size
-        places = self.places_of(np.arange(self.written - rows, self.written))
+        places = self.held_places()
         for into, given in ((self.columns, state["columns"]), (self.notes, state["notes"])):
             for name, array in given.items():
                 into[name][places] = array
         self.flush()
 
     def _allocate(self, schema: Schema) -> None:
-        once, noted = self._once, sum(np.dtype(d).itemsize for d in self._dtypes.values())
-        bytes_of_row = row_bytes(schema) if once is None else once.row_bytes(schema)
-        size = rows_for(self.size, self._size_bytes, bytes_of_row + noted)
-        must_fit(self.storage.memory_bytes(size * bytes_of_row) + size * noted)
+        once, (size, noted) = self._once, self._size_for(schema)
+        must_fit(self.storage.memory_bytes(size * self._row_bytes) + size * noted)
         plain = {name: (column, size) for name, column in schema.items()}
         places = plain if once is None else once.places(schema, size)
         table = Table(schema, size, None if once is None else once.stacks)
         self._use(table, self.storage.allocate(places, table))
+
+    def _size_for(self, schema: Schema) -> tuple[int, int]:
+        """How many rows there will be, and the bytes of what is noted of each."""
+        noted = sum(np.dtype(dtype).itemsize for dtype in self._dtypes.values())
+        full = row_bytes(schema) if self._once is None else self._once.row_bytes(schema)
+        self._row_bytes = full
+        return rows_for(self.size, self._size_bytes, full + noted), noted
 
     def _adopt(self, found: Found) -> None:
         """Go on with the rows that are there."""
         table, claim, once = found.table, found.claim, self._once
         if once is not None:
             once.places(table.schema, table.size)
-        bytes_of_row = row_bytes(table.schema) if once is None else once.row_bytes(table.schema)
-        noted = sum(np.dtype(d).itemsize for d in self._dtypes.values())
-        size = rows_for(self.size, self._size_bytes, bytes_of_row + noted)
+        size, _ = self._size_for(table.schema)
         stacks = None if once is None else once.stacks
         if (size, stacks) != (table.size, table.frames):
             raise ValueError(
@@ -251,10 +259,7 @@ class Ring:
         self.rows, self.written, self._next = claim.stop - claim.first, claim.stop, claim.next
         self.report = found.report
         if once is not None and self.rows:
-            numbers = np.arange(claim.first, claim.stop)
-            places = self.places_of(numbers)
-            kept = {k: rows.take(places, 0, mode="clip") for k, rows in once.kept(self.columns)}
-            once.adopt(kept, claim.first)
+            once.adopt({name: self.column(name) for name in once.kept}, claim.first)
 
     def _use(self, table: Table, columns: dict[str, Rows]) -> None:
         self.size, self._schema, self.columns = table.size, table.schema, columns

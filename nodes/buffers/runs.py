@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array
+from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.windows import segments
-from flowrl.nodes.origin import COLLECTOR, ENV, STEP
+from flowrl.nodes.origin import COLLECTOR, ENV, ORIGIN, STEP
 
 NONE = -1
+
+
+def found_again(ring: Ring) -> tuple[dict[str, Array], int]:
+    """What runs are made of, of rows that an earlier process has left; and the number of the first."""
+    held = np.arange(ring.written - ring.rows, ring.written)
+    names = {"last", "terminated", "truncated", *ORIGIN} & set(ring.columns)
+    return ring.take(ring.places_of(held), names), int(held[0])
 
 
 class Runs:

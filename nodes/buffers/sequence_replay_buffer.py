@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,11 @@ from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
 from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.runs import Runs
+from flowrl.nodes.buffers.runs import found_again
 from flowrl.nodes.buffers.settings import Pacing, sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import Tally, spread
-from flowrl.nodes.buffers.windows import of_sequences, windows, within
-from flowrl.nodes.origin import ENV, ORIGIN
+from flowrl.nodes.buffers.windows import of_sequences
 from flowrl.nodes.policies.schedule import linear
 from flowrl.ports import AUTO, In, Out
 
@@ -106,10 +106,10 @@ class SequenceReplayBuffer(Node):
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
-        self._period = c.period_steps or c.unroll_steps - c.burn_in_steps
-        self._runs, self._chains = Runs(), Chains(c.unroll_steps, self._period)
+        period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        self._chains = Chains(c.unroll_steps, period)
         if self._steps.rows:
-            self._add(self._found(), self._steps.written - self._steps.rows)
+            self._add(*found_again(self._steps))
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
@@ -160,39 +160,21 @@ class SequenceReplayBuffer(Node):
     def clear(self) -> None:
         """Forget all steps."""
         self._steps.clear()
-        self._runs.clear()
         self._chains.clear()
         if self._sequences is not None:
             self._sequences.clear()
 
-    def _found(self) -> dict[str, Array]:
-        """What is asked of steps that an earlier process has left."""
-        names = {"last", "terminated", "truncated", *ORIGIN} & set(self._steps.columns)
-        held = np.arange(self._steps.written - self._steps.rows, self._steps.written)
-        return self._steps.take(self._steps.places_of(held), names)
-
     def _add(self, columns: Mapping[str, Array], first: int) -> int:
         """The sequences that end in new steps, from this number on; gives how many there are."""
-        firsts, lengths = self._cut(columns, first)
+        firsts, lengths = self._chains.push(columns, first)
         held, now = self._held(), self.ctx.clock.total
         oldest = self._steps.written - self._steps.rows
         new = firsts >= oldest
         places = {"first": firsts[new], "length": lengths[new]}
         held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
         held.remove_all_below("first", oldest)
-        self._runs.forget(oldest)
         self._chains.forget(oldest)
         return len(firsts)
-
-    def _cut(self, columns: Mapping[str, Array], first: int) -> tuple[Array, Array]:
-        """First steps and lengths of sequences."""
-        if not len(columns["last"]):
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        self._runs.push(columns, first)
-        if ENV in columns:
-            return self._chains.cut(columns, first, self._runs)
-        firsts, lengths = windows(columns["last"], self.config.unroll_steps, self._period)
-        return firsts + first, lengths
 
     def _held(self) -> PrioritisedRows:
         if self._sequences is None:
@@ -228,7 +210,7 @@ class SequenceReplayBuffer(Node):
     def _unrolled(self, firsts: Array, lengths: Array) -> tuple[dict[str, Array], Array]:
         """The steps of sequences, (W, T, …); of a memory the first step's, (W, …)."""
         steps = self.config.unroll_steps
-        numbers, valid = self._numbers(firsts, lengths)
+        numbers, valid = self._chains.rows(firsts, lengths)
         flat = self._steps.take(self._steps.places_of(numbers.reshape(-1)))
         columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
         for name in self.config.memory_columns:
@@ -236,16 +218,6 @@ class SequenceReplayBuffer(Node):
         # Within it nothing ends, though a token may have.
         columns["last"] = np.arange(steps) >= lengths[:, None] - 1
         return columns, valid
-
-    def _numbers(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
-        """The steps of sequences (W, T) by their numbers, and which are real."""
-        steps, runs = self.config.unroll_steps, self._runs
-        if (runs.ends(runs.of(firsts)) >= firsts + lengths - 1).all():
-            return within(firsts, lengths, steps)
-        numbers, _ = runs.follow(firsts, steps)
-        offset = np.arange(steps)
-        real = np.minimum(offset, lengths[:, None] - 1)
-        return np.take_along_axis(numbers, real, 1), offset < lengths[:, None]
 
     def metrics(self) -> dict[str, float]:
         """What went through, and what is known of the sequences that were drawn last."""
@@ -263,7 +235,6 @@ class SequenceReplayBuffer(Node):
         held = self._sequences
         return {
             "steps": self._steps.state_dict(),
-            "runs": self._runs.state_dict(),
             "chains": self._chains.state_dict(),
             "sequences": None if held is None else held.state_dict(),
             "drawn": [list(pair) for pair in self._outstanding.state()],
@@ -276,7 +247,6 @@ class SequenceReplayBuffer(Node):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._steps.load_state_dict(state["steps"])
-        self._runs.load_state_dict(state["runs"])
         self._chains.load_state_dict(state["chains"])
         self._sequences = None
         if state["sequences"] is not None:
@@ -292,7 +262,7 @@ def _sequences(schema: Schema, config: Any) -> dict[str, Column]:
     """The columns of a batch."""
     steps = config.unroll_steps
     found = {
-        name: c if name in config.memory_columns else Column(c.dtype, (steps, *c.shape))
+        name: c if name in config.memory_columns else replace(c, shape=(steps, *c.shape))
         for name, c in schema.items()
     }
     return {**found, "valid": Column("bool", (steps,)), "weight": Column("float32")}

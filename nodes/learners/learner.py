@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch, Column, Schema
+from flowrl.batch import Batch, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
@@ -34,7 +34,7 @@ class Learner(Node):
         """What the policy reads, and whether it may be stale."""
         policy = _policy(config.policy, known.inputs["data"])
         return Facts(
-            outs={"priorities": {"priority": Column("float32")}},
+            outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
             on_policy=policy.on_policy,
             loads=policy.loads(learn=True),

@@ -55,7 +55,9 @@ class Dqn(Policy):
         self.model = obeying(made(self.config.model, Mlp()), self.obs, "q", self.heads)
         if self.model.memory_columns():
             what = "dqn learns from single steps, and the model remembers earlier ones"
-            raise Unsound(what, "take an mlp, or ppo with `unroll_steps`", "model")
+            raise Unsound(
+                what, "take an mlp, or the policy r2d2, or ppo with `unroll_steps`", "model"
+            )
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
@@ -75,10 +77,14 @@ class Dqn(Policy):
         return self.model.loads(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
-        c = self.config
-        fall = getattr(schedule, c.epsilon_shape)
-        line = c.epsilon_start, c.epsilon_end, c.epsilon_decay_steps
-        return {"epsilon": fall(*line, progress.env_steps)}
+        return exploration(self.config, progress)
+
+
+def exploration(config: Any, progress: Count) -> dict[str, float]:
+    """The share of random actions, by the env steps so far."""
+    fall = getattr(schedule, config.epsilon_shape)
+    line = config.epsilon_start, config.epsilon_end, config.epsilon_decay_steps
+    return {"epsilon": fall(*line, progress.env_steps)}
 
 
 class DqnLearn:

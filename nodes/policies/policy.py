@@ -123,6 +123,10 @@ class Policy(Part):
         """The columns that learn mode reads."""
         raise NotImplementedError
 
+    def priority_column(self) -> Column:
+        """What its learn mode gives as a row's priority, if it gives any: a number, or one a step."""
+        return Column("float32")
+
     def learn_mode(self, seed: int) -> LearnMode:
         """The learner's side."""
         raise NotImplementedError

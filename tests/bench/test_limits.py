@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench import collector
-from bench.peers import limits, sleeping
+from bench.peers import late, limits, sleeping
 from bench.peers.sleeping import ENVS, Draws, Episode
 
 
@@ -34,6 +34,32 @@ def test_where_nothing_varies_one_barrier_is_ideal(monkeypatch: pytest.MonkeyPat
     assert limits._served_s("small", 1, 0, samples, False, ENVS) == 8 * 3 + 5
     assert limits._served_s("small", 1, 0, samples, True, ENVS) == 8 * 3
     assert limits.ideal_s("small", 1, 0, samples, True) <= 8 * 3
+
+
+def test_where_every_sleep_is_late_by_the_same_all_take_so_much_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "Draws", Even)
+    assert limits._served_s("small", 1, 0, 8 * ENVS, True, ENVS, [0.5]) == 8 * (3 + 2 * 0.5)
+    assert limits.late_s("small", 1, 0, 64, [0.0]) == limits.ideal_s("small", 1, 0, 64, True)
+
+
+def test_a_process_that_sleeps_tells_how_late_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(late.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(late.time, "sleep", lambda s: now.__setitem__(0, now[0] + s + 0.25))
+    found = late.late_s(step_s=1.0, measure_s=20.0)
+    assert found == pytest.approx([0.25] * len(found))
+    assert 20 / 1.85 < len(found) < 20 / 0.65 + 1
+
+
+def test_the_short_form_measures_what_is_said_beside_it() -> None:
+    told = collector.parsed(["--quick", "--size", "small", "--load", "0.6"])
+    assert (told.size, told.load, told.seeds) == (["small"], [0.6], 1)
+    assert told.contender == collector.FASTEST
+    every = collector.parsed([])
+    assert (every.size, every.seeds) == ([*collector.COLLECTS], collector.SEEDS)
+    assert len(every.contender) == len(collector.CONTENDERS)
 
 
 @pytest.mark.parametrize("size", ["small", "middle", "big"])
@@ -87,6 +113,7 @@ def test_the_table_says_what_was_to_be_reached_and_what_failed() -> None:
         "A": {"ms": 1.0},
         "H": {"ms": 0.9},
         "L": {"ms": 0.95},
+        "S": {"ms": 0.98},
         "flowrl sync": {"ms": 1.0, "of_A": 1.0, "spread": 0.0},
         "flowrl halves": {"ms": 0.98, "of_A": 0.98, "spread": 0.0},
         "flowrl async": {"ms": 1.02, "of_A": 1.02, "spread": 0.01},
@@ -94,10 +121,10 @@ def test_the_table_says_what_was_to_be_reached_and_what_failed() -> None:
         "ding sync": {"failed": "no network"},
     }
     assert collector.verdicts(found) == [
-        "async 1.020 of A (at most 1.05)",
+        "async 1.020 of A (at most 1.05), 1.041 of S",
         "sync 0.784 of the best peer's (at most 0.9)",
     ]
     cell = {"size": "small", "resets": 5.0, "load": 0.6, "collects": 1, "found": found}
     shown = collector.table([cell])
-    assert "| small ×5, 60% load | 1.000 | 0.900 | 0.950 |" in shown
+    assert "| small ×5, 60% load | 1.000 | 0.900 | 0.950 | 0.980 |" in shown
     assert "no network" in shown

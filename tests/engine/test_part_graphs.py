@@ -158,7 +158,7 @@ def test_a_part_graph_may_extend_another(write, checked):
             "pair.yaml",
             "pair.yaml:1:1: "
             "unknown key 'seed'; known: about, edges, env, extends, model, nodes, params, policy, "
-            "ports, wrapper",
+            "ports, storage, transform, wrapper",
         ),
         ("[", "pair.yaml", "pair.yaml:2:1: is not YAML: did not find expected node content"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from flowrl.batch import Column
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers import capacity
+from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.ring import Ring
 
@@ -54,6 +55,21 @@ def test_a_buffer_that_memory_cannot_hold_is_refused_before_it_is_allocated(
     with pytest.raises(MemoryError, match=r"would take 0\.0 GB.*make `size` smaller"):
         large.push({"obs": np.zeros((1, 100), np.uint8)})
     assert large.columns == {}
+
+
+def test_a_state_that_memory_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Ring(20, storage=Mapped(path=str(tmp_path / "rows")))
+    ring.push({"obs": np.zeros((15, 1000), np.uint8)})
+    info = tmp_path / "meminfo"
+    info.write_text("MemAvailable:       14 kB\n")
+    monkeypatch.setattr(capacity, "MEMORY", (info, tmp_path / "none"))
+    with pytest.raises(MemoryError, match=r"a copy of the buffer's rows would take"):
+        ring.state_dict()
+    info.write_text("MemAvailable:       16 kB\n")
+    assert len(ring.state_dict()["columns"]["obs"]) == 15
+    ring.close()
 
 
 def test_a_machine_that_does_not_say_what_is_free_is_trusted(

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 import flowrl
 from flowrl.batch import Batch, Column
+from flowrl.config import param
+from flowrl.errors import NodeError
 from flowrl.nodes.buffers import capacity, compressed
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.compressed import Compressed, Packed
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.once import Once
 from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.storage import Memory, Places, Rows, Table
 
 NOISE = np.random.default_rng(0)
 
@@ -194,3 +197,46 @@ def test_a_run_ends_with_the_same_bits_wherever_its_rows_lie(
     graphs = [flowrl.load("cartpole_dqn", set=each) for each in given]
     runs = [g.run(train_iters=40, out=tmp_path / f"run{i}") for i, g in enumerate(graphs)]
     assert runs[0].digest == runs[1].digest
+
+
+class Halved(Memory):
+    """A storage of one's own."""
+
+    class Config(Memory.Config):
+        least_rows: int = param(1, "no buffer may be smaller", ge=1)
+
+    def allocate(self, columns: Places, table: Table) -> dict[str, Rows]:
+        if table.size < self.config.least_rows:
+            raise ValueError(f"{table.size} rows are too few")
+        return super().allocate(columns, table)
+
+
+def test_a_storage_of_ones_own_is_named_in_the_graph(tmp_path: Path) -> None:
+    def graph(least_rows: int) -> Any:
+        own = {"type": "tests.nodes.test_buffer_storage:Halved", "least_rows": least_rows}
+        return flowrl.load("cartpole_dqn", set={"buffer.storage": own, "buffer.size": 1200})
+
+    assert graph(7).run(train_iters=2, out=tmp_path / "a").status == "finished"
+    assert graph(0).check().problems[0].what == "nodes.buffer.storage.least_rows is 0"
+    with pytest.raises(NodeError, match="1200 rows are too few"):
+        graph(2000).run(train_iters=2, out=tmp_path / "b")
+
+
+def test_what_is_not_in_memory_is_not_counted_as_memory() -> None:
+    def counted(storage: Any) -> int:
+        graph = flowrl.load("cartpole_dqn", set={"buffer.storage": storage, "buffer.size": 10_000})
+        return int(graph.check().facts["buffer"].memory_bytes)
+
+    beside = counted({"type": "mapped", "path": "rows"})
+    assert beside == counted("compressed") == 10_000 * 4
+    assert counted("memory") > 10_000 * 40
+
+
+def test_a_queue_has_no_storage() -> None:
+    graph = flowrl.load(
+        {
+            "extends": "cartpole_dqn",
+            "nodes": {"buffer": {"type": "queue_buffer", "storage": "compressed"}},
+        }
+    )
+    assert any("unknown key 'storage'" in p.what for p in graph.check().problems)

@@ -15,7 +15,7 @@ import pytest
 from tests.nodes.pushing import opened, rows
 
 SIZE = 300
-SPARED = SIZE // 64
+SPARED = SIZE // 8  # rows that are given up before they must be, at most
 
 
 class Killed:
@@ -55,6 +55,7 @@ class Killed:
 
 def must_hold(folder: Path, flushed: list[int], begun: int) -> int:
     """Open it, compare every row, and close it; gives where it stopped."""
+    made = folder.exists()
     ring = opened(str(folder), SIZE)
     first, stop = ring.written - ring.rows, ring.written
     assert stop >= flushed[1]
@@ -64,7 +65,7 @@ def must_hold(folder: Path, flushed: list[int], begun: int) -> int:
         held, given = ring.in_order(), rows(first, stop - first)
         for name, array in given.items():
             assert np.array_equal(held[name], array), name
-    if begun:  # else it was killed before it had opened the files
+    if begun and made:  # else it was killed before it had opened the files, or made them
         assert "did not close it: what came after" in ring.report
     ring.close()
     return stop

@@ -77,10 +77,10 @@ def test_rows_that_may_be_overwritten_are_not_claimed(tmp_path: Path, once: bool
     one.storage.close()  # as where it is killed: nothing is said
     again = ring(tmp_path / "rows", size=128, once=once, on_existing="reuse")
     assert again.report.endswith(
-        f"holds 96 rows; process {os.getpid()} did not close it: what came after the first 128 was "
-        "not flushed and is lost, so are 32 of the oldest, which it may have overwritten"
+        f"holds 82 rows; process {os.getpid()} did not close it: what came after the first 128 was "
+        "not flushed and is lost, so are 46 of the oldest, which it may have overwritten"
     )
-    same(again, 32, 128)
+    same(again, 46, 128)
     again.push(rows(128, 100), seen=0)
     same(again, 100, 228)
     again.close()
@@ -133,6 +133,18 @@ def test_an_existing_folder_is_neither_mixed_nor_deleted_unless_it_is_said(tmp_p
     new.push(rows(50, 10), seen=0)
     same(new, 50, 60)
     new.close()
+
+
+def test_what_somebody_else_has_put_beside_the_rows_is_not_deleted(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    one.close()
+    (tmp_path / "rows" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"also holds 'notes\.txt', .* nothing was deleted"):
+        ring(tmp_path / "rows", on_existing="new")
+    again = ring(tmp_path / "rows", on_existing="reuse")
+    same(again, 0, 10)
+    again.close()
 
 
 @pytest.mark.parametrize("existing", ["reuse", "new"])
@@ -434,6 +446,20 @@ def test_a_run_ends_with_the_same_bits_as_in_memory(tmp_path: Path, graph: str, 
         for i, each in enumerate(given)
     ]
     assert runs[0].digest == runs[1].digest
+
+
+def test_processes_end_with_the_same_bits_too(tmp_path: Path) -> None:
+    mapped = {"type": "mapped", "path": str(tmp_path / "rows")}
+    runs = [
+        flowrl.load("cartpole_dqn", set={"buffer.size": 1200, "buffer.storage": storage}).run(
+            train_iters=20, placement=placement, out=tmp_path / placement
+        )
+        for storage, placement in ((mapped, "processes"), ("memory", "serial"))
+    ]
+    assert runs[0].digest == runs[1].digest
+    found = ring(tmp_path / "rows", size=1200, on_existing="reuse")
+    assert found.report.endswith("rows")  # the child has closed it
+    found.close()
 
 
 def test_a_run_that_goes_on_with_rows_says_so(tmp_path: Path) -> None:

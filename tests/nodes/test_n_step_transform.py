@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from flowrl.batch import Batch, Column
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.buffers.transforms.n_step import NStep
@@ -153,3 +155,18 @@ def test_what_it_needs_is_said() -> None:
     her = Her(reward="tests.nodes.bit_flip:reward")
     with pytest.raises(Unsound, match="two transforms work out rewards"):
         check((n_step(3), her), {**whole, **goals})
+
+
+def test_windows_are_found_again_in_a_file(tmp_path: Path) -> None:
+    def made(**more: Any) -> NaiveReplayBuffer:
+        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        return NaiveReplayBuffer(size=60, replace=False, storage=storage, transforms=(n_step(4),))
+
+    one, buffer = collector(SampleCollector, 1, 5), made()
+    for _ in range(9):
+        buffer.push(one.collect(10))
+    before = all_rows(buffer)
+    buffer.close()
+    again = made(on_existing="reuse")
+    assert same_windows(all_rows(again), before) == 60
+    again.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.batch import Batch
+from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.windows import windows
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -153,3 +157,22 @@ def test_priorities_of_sequences_across_tokens_find_them(period: int) -> None:
     noted = buffer._held().ring.notes["priority"][buffer._last]
     said = 0.5 * priorities.max(1) + 0.5 * priorities.mean(1)
     assert noted.round(3).tolist() == said.round(3).tolist()
+
+
+def test_they_are_found_again_in_a_file(tmp_path: Path) -> None:
+    def made(**more: Any) -> SequenceReplayBuffer:
+        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        return SequenceReplayBuffer(
+            size=200, unroll_steps=5, period_steps=2, replace=False, storage=storage
+        )
+
+    node, buffer = collector(3, 5), made()
+    for _ in range(9):
+        buffer.push(node.collect(10))
+    before = held(buffer)
+    buffer.close()
+    again = made(on_existing="reuse")
+    assert held(again) == before
+    again.push(node.collect(10))
+    assert any(sequence not in before for sequence in held(again))
+    again.close()

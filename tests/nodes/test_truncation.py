@@ -13,12 +13,16 @@ import numpy as np
 import pytest
 import torch
 
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit
 from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.policy import Policy
@@ -47,7 +51,7 @@ def envs_of(**env: Any) -> BaseEnvManager:
     return BaseEnvManager(env=Gymnasium(id="tests.nodes.toy_envs:Turns", **env), count=4, seed=5)
 
 
-def learned_by_dqn(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int) -> Any:
+def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
     spec = envs.spec()
     table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target_every_iters": 10}
     policy = Dqn(
@@ -72,10 +76,49 @@ def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int
     return learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
 
 
+def learned_by_gru(collect: Callable[..., Any], envs: BaseEnvManager) -> Any:
+    spec = envs.spec()
+    params: dict[str, Any] = {"gae_lambda": 0.9, "lr": 0.02, "max_grad_norm": None}
+    model = Gru(size=8, hidden=[])
+    policy: Policy = Ppo(
+        obs=spec.obs, action=spec.action, gamma=GAMMA, model=model, unroll_steps=8, **params
+    )
+    learner = Learner(policy=policy, seed=3)
+    collector = collect(envs=envs, policy=policy, seed=3)
+    for _ in range(120):
+        learner.train(collector.fire(learner.state()))
+    begins = torch.tensor([[True, False]])
+    heads = learner._mode.net.module(torch.arange(2), torch.zeros(1, 8), begins)
+    return heads["value"].squeeze(1).detach().numpy()
+
+
+def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
+    """By DQN, from what a buffer draws of what was collected."""
+    envs = envs_of(kwargs={"ends": ends})
+    spec = envs.spec()
+    table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target_every_iters": 10}
+    policy = Dqn(
+        obs=spec.obs, action=spec.action, gamma=GAMMA, nstep=nstep, epsilon_end=1.0, **table
+    )
+    learner = Learner(policy=policy, seed=1)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=61, seed=1)
+    for _ in range(200):
+        buffer.push(collector.fire(learner.state()))
+        learned = learner.train(buffer.sample())
+        if learned is not None and hasattr(buffer, "update"):
+            buffer.update(learned["priority"])
+    return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
+
+
 LEARNERS = {
     "dqn": (learned_by_dqn, 1),
     "dqn, 3 steps": (learned_by_dqn, 3),
     "ppo": (learned_by_ppo, 1),
+}
+BUFFERS: dict[str, Callable[[], Any]] = {
+    "uniform": lambda: NaiveReplayBuffer(size=1000, batch_size=32, seed=4),
+    "prioritised": lambda: AdvancedReplayBuffer(size=1000, batch_size=32, seed=4),
+    "frames once": lambda: NaiveReplayBuffer(size=1000, batch_size=32, store_once=True, seed=4),
 }
 
 
@@ -85,6 +128,38 @@ LEARNERS = {
 def test_values_are_those_of_the_problem(collector: str, learner: str, ends: str) -> None:
     learn, nstep = LEARNERS[learner]
     found = learn(COLLECTORS[collector], envs_of(kwargs={"ends": ends}), nstep)
+    np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
+
+
+@pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("collector", ["samples", "samples, in halves", "samples, as ready"])
+def test_values_of_a_policy_that_remembers_are_those_of_the_problem(
+    collector: str, ends: str
+) -> None:
+    # After a cut its value follows from more memory than any episode gives: half of the envs go on,
+    # so that it is learned what such memory is worth.
+    each = [{"ends": ends}, {"ends": "never" if ends == "cut" else ends}]
+    found = learned_by_gru(COLLECTORS[collector], envs_of(each=each))
+    np.testing.assert_allclose(found, VALUES[ends], atol=0.12)
+
+
+@pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("nstep", [1, 3])
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_what_a_buffer_draws_says_the_same(buffer: str, nstep: int, ends: str) -> None:
+    found = learned_from(BUFFERS[buffer](), nstep, ends)
+    np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
+
+
+@pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("pre_reset", [False, True])
+def test_envs_in_worker_processes_say_the_same(pre_reset: bool, ends: str) -> None:
+    env = Gymnasium(id="tests.nodes.toy_envs:Turns", kwargs={"ends": ends})
+    envs = SyncSubprocessEnvManager(env=env, count=4, seed=5, pre_reset=pre_reset)
+    try:
+        found = learned_by_dqn(COLLECTORS["samples, in halves"], envs, 3)
+    finally:
+        envs.close()
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import pytest
 
-from flowrl.runs.environment import THREADS
+from flowrl.runs.numerics import THREADS
 from flowrl.sites import processes
 from flowrl.sites.server import BY_ALL, Report, leave, serve
 

@@ -12,8 +12,7 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, PartSpec, part
 from flowrl.node import Unsound
 from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.runs import Runs
-from flowrl.nodes.origin import ORIGIN
+from flowrl.nodes.buffers.runs import Runs, found_again
 
 
 class Drawn:
@@ -100,9 +99,7 @@ class Transforms:
         self.all = made(given)
         self._ring, self._rng, self._runs = ring, rng, Runs()
         if ring.rows:  # an earlier process has left them
-            first = ring.written - ring.rows
-            names = {"last", "terminated", "truncated", *ORIGIN} & set(ring.columns)
-            self.pushed(ring.take(ring.places_of(np.arange(first, ring.written)), names), first)
+            self.pushed(*found_again(ring))
 
     def pushed(self, columns: Mapping[str, Array], first: int) -> None:
         """These rows were pushed, the first with this number."""

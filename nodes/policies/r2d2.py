@@ -1,0 +1,245 @@
+"""Recurrent DQN from stored sequences (R2D2: Kapturowski et al. 2019), without value rescaling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.config import Config as BaseConfig
+from flowrl.config import param, part
+from flowrl.node import Unsound
+from flowrl.nodes.lazy import functional, tensor, torch
+from flowrl.nodes.models.features import ACTION_MASK
+from flowrl.nodes.models.gru import Gru
+from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made, same_names
+from flowrl.nodes.models.sampling import argmax, epsilon_greedy
+from flowrl.nodes.observations import leaves, under
+from flowrl.nodes.policies.dqn import Dqn, exploration
+from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
+from flowrl.nodes.policies.remembering import Remembering
+from flowrl.state import Count, State
+
+
+class R2d2(Policy):
+    """Learns what actions are worth to whoever remembers; a row of its batches is a sequence.
+
+    The collector gives single steps with what was remembered at each, a `sequence_buffer` cuts
+    sequences out of them. Their first `burn_in_steps` only bring the memory up to date.
+    """
+
+    class Config(Dqn.Config):
+        """The parameters of DQN, and of sequences."""
+
+        model: Any = part("model", "the network of Q(s, ·)", shared="model", default="gru")
+        unroll_steps: int = param(20, "steps of a sequence, as the buffer gives them", ge=2)
+        burn_in_steps: int = param(0, "its first steps, which only warm the memory up", ge=0)
+        target_steps: int = param(5, "rewards that a target sums, within the sequence", ge=1)
+
+    def __init__(self, config: BaseConfig | None = None, /, **given: Any) -> None:
+        super().__init__(config, **given)
+        c = self.config
+        if self.action.n is None or self.action.shape:
+            raise Unsound(
+                f"r2d2 chooses one of n actions; the env takes {self.action}", "", "policy"
+            )
+        if ACTION_MASK in leaves(self.obs):
+            raise Unsound("r2d2 obeys no masks of allowed actions", "take dqn", "policy")
+        if c.nstep != 1:
+            raise Unsound("its rows have one reward each", "say `target_steps` instead", "nstep")
+        if c.burn_in_steps >= c.unroll_steps:
+            what = f"of {c.unroll_steps} steps {c.burn_in_steps} are burn-in"
+            raise Unsound(what, "make `unroll_steps` larger", "unroll_steps")
+        self.heads: Heads = {"q": (Dueling if c.dueling else Linear)(self.action.n)}
+        self.model = made(c.model, Gru())
+        if not self.model.memory_columns():
+            raise Unsound("the model remembers nothing", "take a gru, or dqn", "model")
+
+    @property
+    def unroll_steps(self) -> None:
+        """A collector gives steps: the buffer cuts sequences, which may overlap."""
+        return
+
+    def memory_columns(self) -> Schema:
+        return self.model.memory_columns()
+
+    def learn_columns(self) -> Schema:
+        number, steps = Column("float32"), self.config.unroll_steps
+        columns = {**under("obs", self.obs), **under("next_obs", self.obs), "action": self.action}
+        columns |= {"reward": number, "discount": number, "valid": Column("bool")}
+        return {**{n: unrolled(c, steps) for n, c in columns.items()}, **self.memory_columns()}
+
+    def priority_column(self) -> Column:
+        return Column("float32", (self.config.unroll_steps,))
+
+    def learn_mode(self, seed: int) -> R2d2Learn:
+        return R2d2Learn(self, seed)
+
+    def collect_mode(self, seed: int) -> AnyActMode:
+        return Remembering(R2d2Collect(self, seed), self.memory_columns())
+
+    def eval_mode(self, seed: int) -> AnyActMode:
+        return Remembering(R2d2Eval(self), self.memory_columns())
+
+    def loads(self, learn: bool) -> tuple[str, ...]:
+        return self.model.loads(learn)
+
+    def command(self, progress: Count) -> dict[str, float]:
+        return exploration(self.config, progress)
+
+
+class R2d2Learn:
+    """Moves Q of each step behind the burn-in towards its n-step target."""
+
+    def __init__(self, policy: R2d2, seed: int) -> None:
+        from flowrl.nodes.models.trained import Trained
+
+        self.config = policy.config
+        (self.memory,) = policy.memory_columns()
+        module = policy.model.build(policy.obs, policy.heads, seed)
+        self.online = Trained(module, max_grad_norm=self.config.max_grad_norm)
+        self.target = self.online.frozen()
+        losses = {"huber": functional.smooth_l1_loss, "mse": functional.mse_loss}
+        self.loss = losses[self.config.loss]
+        self.iters = 0
+
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+        """One gradient step; the priorities are the absolute errors of steps, (W, T)."""
+        c, obs = self.config, _through(batch)
+        q = self._q(self.online, obs, batch[self.memory])  # (W, T + 1 - burn-in, actions)
+        with torch.no_grad():
+            q_target = self._q(self.target, obs, batch[self.memory])
+            chooser = q.detach() if c.double else q_target
+            v = q_target.gather(2, chooser.argmax(2, keepdim=True)).squeeze(2)
+        learned = slice(c.burn_in_steps, None)
+        columns = [tensor(batch[n][:, learned]) for n in ("reward", "discount", "valid", "action")]
+        reward, discount, valid, action = columns
+        goal = targets(reward, discount, valid, v, c.target_steps)
+        q_t = q[:, :-1].gather(2, action.unsqueeze(2)).squeeze(2)
+        losses = self.loss(q_t, goal, reduction="none") * valid
+        if "weight" in batch:
+            losses = losses * tensor(batch["weight"]).unsqueeze(1)
+        loss = losses.sum() / valid.sum().clamp_(min=1)
+        norm = self.online.descend(loss, c.lr)
+        self.online.observe(_flat(_cut(obs, slice(-1))))
+        self._update_target()
+        errors = np.zeros(batch["reward"].shape, np.float32)
+        errors[:, learned] = ((goal - q_t.detach()).abs() * valid).numpy()
+        metrics = {"loss": loss.detach(), "q": q_t.detach().mean(), "grad_norm": norm}
+        return Learned(metrics, errors)
+
+    def _q(self, net: Any, obs: Any, memory: Array) -> Any:
+        """Q of the steps behind the burn-in, and of the observation after the last."""
+        burn, begins = self.config.burn_in_steps, tensor(memory)
+        if burn:
+            with torch.no_grad():
+                seen = _unrolled(net.module, _cut(obs, slice(burn)), begins)[self.memory]
+            begins = seen.view(len(memory), burn, -1)[:, -1]
+        found = _unrolled(net.module, _cut(obs, slice(burn, None)), begins)["q"]
+        return found.view(len(memory), -1, found.shape[1])
+
+    def _update_target(self) -> None:
+        self.iters += 1
+        if self.config.target == "blend":
+            self.target.follow(self.online, self.config.target_tau)
+        elif self.iters % self.config.target_every_iters == 0:
+            self.target.follow(self.online)
+
+    def weights(self) -> dict[str, Array]:
+        return self.online.weights()
+
+    def state_dict(self) -> dict[str, Any]:
+        networks = {"online": self.online.state_dict(), "target": self.target.state_dict()}
+        return {**networks, "iters": self.iters}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        same_names("r2d2", state, {"online", "target", "iters"})
+        self.online.load_state_dict(state["online"])
+        self.target.load_state_dict(state["target"])
+        self.iters = int(state["iters"])
+
+
+def targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:
+    """n-step targets within sequences: fewer rewards where the real steps end.
+
+    G_t = r_t + d_t (r_{t+1} + d_{t+1} (… + d v)), over up to `steps` rewards.
+    """
+    # reward, discount, valid (W, T); v (W, T + 1) of the observation before each step, and after all
+    length = reward.shape[1]
+    steps = min(steps, length)
+    goal = v[:, torch.arange(length).add_(steps).clamp_(max=length)]
+    ends = valid.sum(1, keepdim=True)
+    over = torch.arange(length) + steps > ends  # the window reaches beyond the last real step
+    goal = torch.where(over, v.gather(1, ends).expand_as(goal), goal)
+    for ahead in range(steps - 1, -1, -1):
+        kept = length - ahead
+        after = reward[:, ahead:] + discount[:, ahead:] * goal[:, :kept]
+        goal = torch.cat([torch.where(valid[:, ahead:], after, goal[:, :kept]), goal[:, kept:]], 1)
+    return goal
+
+
+def _through(batch: Batch) -> Any:
+    """Observations (W, T + 1, …) of all steps and after the last: each next one is that of the step behind."""
+    first, then = inputs(batch, "obs"), inputs(batch, "next_obs")
+    if isinstance(first, Mapping):
+        return {k: torch.cat([first[k][:, :1], then[k]], 1) for k in first}
+    return torch.cat([first[:, :1], then], 1)
+
+
+def _cut(obs: Any, steps: slice) -> Any:
+    if isinstance(obs, Mapping):
+        return {leaf: column[:, steps] for leaf, column in obs.items()}
+    return obs[:, steps]
+
+
+def _unrolled(module: Any, obs: Any, memory: Any) -> Any:
+    """The module's heads of all steps; within a sequence no episode begins."""
+    column = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
+    return module(_flat(obs), memory, torch.zeros(column.shape[:2], dtype=torch.bool))
+
+
+def _flat(obs: Any) -> Any:
+    if isinstance(obs, Mapping):
+        return {leaf: column.flatten(0, 1) for leaf, column in obs.items()}
+    return obs.flatten(0, 1)
+
+
+class R2d2Eval:
+    """Takes the best action."""
+
+    def __init__(self, policy: R2d2) -> None:
+        self.infer = policy.model.infer(policy.obs, policy.heads, ("q",))
+        self.dtype = np.dtype(policy.action.dtype)
+
+    def load(self, state: State) -> None:
+        self.infer.load(state.arrays)
+
+    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
+        return {"action": argmax(out["q"]).astype(self.dtype, copy=False)}
+
+
+class R2d2Collect(R2d2Eval):
+    """Takes the best action, and with probability epsilon a random one."""
+
+    def __init__(self, policy: R2d2, seed: int) -> None:
+        super().__init__(policy)
+        self.rng = np.random.default_rng(seed)
+        self.epsilon = policy.config.epsilon_start
+
+    def load(self, state: State) -> None:
+        super().load(state)
+        self.epsilon = state.command["epsilon"]
+
+    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
+        action = epsilon_greedy(out["q"], self.epsilon, self.rng)
+        return {"action": action.astype(self.dtype, copy=False)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside weights and memory."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.rng.bit_generator.state = state["rng"]

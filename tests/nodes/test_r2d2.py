@@ -1,0 +1,190 @@
+"""Recurrent DQN: targets by hand, memories as the acting ones, and something to remember."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrl
+from flowrl.batch import Array, Batch, Column
+from flowrl.node import Unsound
+from flowrl.nodes.models.gru import Gru
+from flowrl.nodes.policies.r2d2 import R2d2, targets
+from flowrl.state import Count, State
+
+OBS, ACTION = Column("float32", (3,)), Column("int64", n=2)
+
+
+def policy(**params: Any) -> R2d2:
+    given = {"model": Gru(hidden=[5], size=4), "unroll_steps": 6, **params}
+    return R2d2(obs=OBS, action=ACTION, **given)
+
+
+def plain_target(
+    reward: Array, discount: Array, length: int, v: Array, steps: int, t: int
+) -> float:
+    """One window, one reward after another."""
+    total, factor, end = 0.0, 1.0, min(t + steps, length)
+    for k in range(t, end):
+        total += factor * float(reward[k])
+        factor *= float(discount[k])
+    return total + factor * float(v[end])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**31), st.data())
+def test_targets_are_those_of_a_plain_loop(length: int, steps: int, seed: int, data: Any) -> None:
+    rng = np.random.default_rng(seed)
+    reward, v = rng.standard_normal((2, length)), rng.standard_normal((2, length + 1))
+    ends = [data.draw(st.integers(1, length)) for _ in range(2)]
+    valid = np.arange(length) < np.array(ends)[:, None]
+    discount = np.where(rng.random((2, length)) < 0.2, 0.0, 0.9)
+    found = targets(*map(torch.tensor, (reward, discount, valid, v)), steps).numpy()
+    for w, end in enumerate(ends):
+        for t in range(end):
+            wanted = plain_target(reward[w], discount[w], end, v[w], steps, t)
+            assert found[w, t] == pytest.approx(wanted, abs=1e-9)
+
+
+def sequences(count: int = 3, steps: int = 6, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    seen = rng.standard_normal((count, steps + 1, 3)).astype(np.float32)
+    return {
+        "obs": seen[:, :-1].copy(),
+        "next_obs": seen[:, 1:].copy(),
+        "action": rng.integers(2, size=(count, steps)),
+        "reward": rng.standard_normal((count, steps)).astype(np.float32),
+        "discount": np.full((count, steps), 0.9, np.float32),
+        "valid": np.ones((count, steps), bool),
+        "memory": rng.standard_normal((count, 4)).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("burn_in_steps", [0, 2])
+def test_it_learns_with_the_memory_that_acting_would_have(burn_in_steps: int) -> None:
+    described = policy(burn_in_steps=burn_in_steps)
+    learn, act = described.learn_mode(3), described.eval_mode(0)
+    act.load(State(learn.weights()))
+    table = sequences()
+    seen = np.concatenate([table["obs"][:, :1], table["next_obs"]], 1)
+    q = learn._q(learn.online, torch.tensor(seen), table["memory"]).detach().numpy()
+    memory = {"memory": table["memory"]}
+    for t in range(7):
+        out = act.mode.infer(seen[:, t], memory)
+        memory = {"memory": out["memory"]}
+        if t >= burn_in_steps:
+            np.testing.assert_allclose(q[:, t - burn_in_steps], out["q"], atol=1e-5)
+
+
+def test_steps_of_the_burn_in_and_behind_the_end_teach_nothing() -> None:
+    described = policy(burn_in_steps=2, target_steps=1)
+    table = sequences()
+    table["valid"][0, 4:] = False
+    others = {name: array.copy() for name, array in table.items()}
+    others["reward"][:, :2] = 77
+    others["reward"][0, 4:] = 99
+    learned = []
+    for given_table in (table, others):
+        learn = described.learn_mode(3)
+        told = learn.forward(Batch(given_table), {})
+        assert told.priorities is not None
+        assert (told.priorities[:, :2] == 0).all()
+        assert (told.priorities[0, 4:] == 0).all()
+        assert (told.priorities[1:, 2:] > 0).all()
+        learned.append(learn.weights())
+    assert all(np.array_equal(learned[0][name], learned[1][name]) for name in learned[0])
+
+
+def test_a_saved_learner_goes_on_as_it_would_have() -> None:
+    described = policy(target_every_iters=2)
+    one, other = described.learn_mode(3), described.learn_mode(4)
+    batch = Batch({**sequences(), "weight": np.array([1, 0.5, 0.2], np.float32)})
+    for _ in range(3):
+        one.forward(batch, {})
+    other.load_state_dict(one.state_dict())
+    one.forward(batch, {})
+    other.forward(batch, {})
+    assert all(np.array_equal(one.weights()[n], other.weights()[n]) for n in one.weights())
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    with pytest.raises(Unsound, match="say `target_steps` instead"):
+        policy(nstep=3)
+    with pytest.raises(Unsound, match="of 6 steps 6 are burn-in"):
+        policy(burn_in_steps=6)
+    with pytest.raises(Unsound, match="chooses one of n actions"):
+        R2d2(obs=OBS, action=Column("float32", (2,)))
+    assert policy(epsilon_start=0.5).command(Count()) == {"epsilon": 0.5}
+
+
+GRAPH = """
+about: R2D2 recalls what it was shown.
+env: {id: "tests.nodes.toy_envs:Recalled"}
+policy:
+  type: r2d2
+  model: {type: gru, size: 16}
+  gamma: 0.9
+  lr: 0.005
+  unroll_steps: 4
+  burn_in_steps: BURN
+  target_steps: 3
+  target_every_iters: 25
+  epsilon_decay_steps: 1500
+nodes:
+  envs: {type: env_manager, count: 4}
+  collector: {type: sample_collector, n_sample: SAMPLES, origin: true}
+  buffer:
+    type: sequence_buffer
+    size: 4000
+    unroll_steps: 4
+    burn_in_steps: BURN
+    batch_size: 32
+    updates_per_push: 4
+    memory_columns: [memory]
+    beta_iters: 1000
+  learner: {type: learner}
+  evaluator: {type: evaluator, episodes: 20, stop_value: 0.95}
+edges:
+  - collector <-> envs
+  - collector -> buffer -> learner
+  - learner.priorities -> buffer.priorities
+  - learner -> collector
+  - learner -> evaluator: {every: 100}
+warmup:
+  - {edges: [collector -> buffer], steps: 500}
+"""
+
+
+def written(folder: Path, burn_in_steps: int, n_sample: int) -> Path:
+    text = GRAPH.replace("BURN", str(burn_in_steps)).replace("SAMPLES", str(n_sample))
+    (folder / "recall.yaml").write_text(text)
+    return folder / "recall.yaml"
+
+
+@pytest.mark.parametrize(("burn_in_steps", "n_sample"), [(0, 32), (1, 24)])
+def test_it_remembers_what_it_was_shown(burn_in_steps: int, n_sample: int, tmp_path: Path) -> None:
+    """Tokens of 6 steps an env cut episodes of 4 in the middle."""
+    graph = flowrl.load(written(tmp_path, burn_in_steps, n_sample))
+    assert graph.check().problems == []
+    result = graph.run(train_iters=2500, out=tmp_path / "run")
+    assert result.status == "solved"
+
+
+def test_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
+    graph = written(tmp_path, 1, 24)
+    digests = {
+        flowrl.load(graph).run(placement=p, train_iters=60, out=tmp_path / p).digest
+        for p in ("serial", "threads")
+    }
+    assert len(digests) == 1
+
+
+def test_a_buffer_that_cuts_other_sequences_is_told_by_the_check(tmp_path: Path) -> None:
+    graph = flowrl.load(written(tmp_path, 0, 32), {"buffer.unroll_steps": 5})
+    assert any("column" in problem.what for problem in graph.check().problems)

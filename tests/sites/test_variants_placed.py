@@ -1,0 +1,174 @@
+"""What users make of the bundled graphs: other env managers, part-graphs, memory, schedules, normalisation, and where
+they put it. The same bits, files, films and curves in every placement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrl
+from flowrl.runs.judge import judge
+from flowrl.runs.plot import plot
+from tests.sites.bundled import SEED, SMALL, difference, inside, left
+from tests.sites.comparing import Facts
+from tests.sites.poison import poisoned_environment
+
+NOVELTY = """
+nodes:
+  rnd: {type: rnd}
+  clip: {type: "mine:clip"}
+edges: [rnd -> clip]
+ports: {data: rnd.data, out: clip.out}
+"""
+MINE = """
+import flowrl
+from flowrl import Batch
+
+
+@flowrl.as_node
+def clip(data: Batch, *, most: float = 2.0) -> Batch:
+    return data.replace(reward=data["reward"].clip(-most, most))
+"""
+FEW = {"train_iters": 24}
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], str]] = {
+    # a text or a bundled name, what is set, where it ends, where it runs
+    "a part-graph with nodes beside it, apart from all others": (
+        "extends: cartpole_dqn\nnodes: {novelty: {type: novelty.yaml}}\n"
+        "edges: [collector -> novelty -> buffer]\n",
+        SMALL["cartpole_dqn"],
+        FEW,
+        "novelty/rnd=process,novelty/clip=thread,collector=process",
+    ),
+    "a replicated part-graph": (
+        "extends: cartpole_dqn\nnodes: {novelty: {type: novelty.yaml, replicas: 3}}\n"
+        "edges: [collector -> novelty -> buffer]\n",
+        {**SMALL["cartpole_dqn"], "collector.replicas": 3, "collector.weights.lag": 1},
+        FEW,
+        "novelty=process,collector=thread",
+    ),
+    "a reward model that learns elsewhere than the learner": (
+        "cartpole_dqn_rnd",
+        SMALL["cartpole_dqn_rnd"],
+        FEW,
+        "rnd=process,learner=thread",
+    ),
+    "priorities that go back to another process": (
+        "cartpole_dqn_per",
+        {**SMALL["cartpole_dqn_per"], "collector.weights.lag": 2},
+        FEW,
+        "buffer=process,learner=process:l",
+    ),
+    "normalised observations, learned at the learner": (
+        "cartpole_dqn",
+        {**SMALL["cartpole_dqn"], "policy.model.normalise_obs": True},
+        FEW,
+        "collector=process,evaluator=thread",
+    ),
+    "exploration that follows progress": (
+        "cartpole_dqn",
+        {
+            **SMALL["cartpole_dqn"],
+            "policy.epsilon_start": 1.0,
+            "policy.epsilon_end": 0.1,
+            "policy.epsilon_decay_steps": 2500,
+            "collector.replicas": 3,
+        },
+        FEW,
+        "collector=process,learner=thread",
+    ),
+    "a policy that remembers": (
+        "cartpole_ppo",
+        {
+            **SMALL["cartpole_ppo"],
+            "policy.unroll_steps": 16,
+            "policy.model": {"type": "gru", "size": 16},
+        },
+        {"train_iters": 4},
+        "collector=process,evaluator=process",
+    ),
+    "envs called from another process": (
+        "cartpole_ppo",
+        {**SMALL["cartpole_ppo"], "collector.n_sample": 64, "collector.replicas": 3},
+        {"train_iters": 3},
+        "envs=process,collector=thread,learner=process",
+    ),
+    "envs in workers of a process": (
+        "cartpole_ppo",
+        {**SMALL["cartpole_ppo"], "envs.type": "sync_subprocess_env_manager", "envs.count": 4},
+        {"train_iters": 3},
+        "collector=process",
+    ),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, and a poisoned environment."""
+    for name, value in poisoned_environment().items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "novelty.yaml").write_text(NOVELTY)
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+def ran(project: Path, name: str, placement: str, out: str, **sets: Any) -> Facts:
+    """A variant, run in a placement."""
+    source, more, limits, _ = VARIANTS[name]
+    if "\n" in source:
+        (project / "g.yaml").write_text(source)
+        source = str(project / "g.yaml")
+    folder = project / out
+    folder.mkdir()
+    with inside(folder):
+        flowrl.load(source, {**more, "evaluator.stop_value": None, **sets}).run(
+            placement=placement, seed=SEED, out=folder / "r", hash_tokens=True, **limits
+        )
+    return left(folder / "r", folder)
+
+
+QUICK = "a policy that remembers", "a part-graph with nodes beside it, apart from all others"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_threads_cannot_be_seen_in_what_users_make(name: str, project: Path) -> None:
+    serial = ran(project, name, "serial", "a")
+    assert (
+        difference(serial, ran(project, name, "threads", "b"), project / "a/r", project / "b/r")
+        == ""
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_placement_can_be_seen_in_what_users_make(name: str, project: Path) -> None:
+    serial = ran(project, name, "serial", "a")
+    assert serial["metrics.jsonl"]
+    other = ran(project, name, VARIANTS[name][3], "b")
+    assert difference(serial, other, project / "a/r", project / "b/r") == ""
+
+
+def test_envs_in_workers_give_what_envs_in_this_process_give(project: Path) -> None:
+    name = "envs in workers of a process"
+    workers = ran(project, name, "serial", "a")
+    here = ran(project, name, "threads", "b", **{"envs.type": "env_manager"})
+    for facts in (workers, here):
+        facts["logs/envs.log"] = facts["logs/envs.log"][1:]  # the first line is the type
+    assert difference(workers, here, project / "a/r", project / "b/r") == ""
+
+
+@pytest.mark.slow
+def test_films_and_curves_of_a_run_are_the_same_wherever_it_ran(project: Path) -> None:
+    name = "envs called from another process"
+    found = []
+    for out, placement in (("a", "serial"), ("b", VARIANTS[name][3])):
+        ran(project, name, placement, out)
+        with inside(project / out):
+            told = judge(Path("r"), episodes=3, seed=5, video=Path("films")).as_dict()
+            plot(["r"], "curve.png")
+        made = sorted([*(project / out / "films").iterdir(), project / out / "curve.png"])
+        found.append((told, {path.name: path.read_bytes() for path in made}))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 4
