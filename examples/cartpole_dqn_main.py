@@ -49,7 +49,7 @@ def main(seed: int = 0, max_train_iters: int = 5000) -> float:
     buffer.push(collector.collect(1024))
     collector.reset_policy(policy)
     while True:
-        buffer.push(collector.fire(learner.state()))
+        buffer.push(collector.collect(weights=learner.state()))
         for update in range(UPDATES):
             learner.train(buffer.sample(), env_steps=0 if update else N_SAMPLE)
         if evaluator.should_eval(learner.train_iter, every_iters=96):

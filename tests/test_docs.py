@@ -1,4 +1,4 @@
-"""The YAML that the pages on envs and collectors show is sound: each a graph, or laid over cartpole_dqn."""
+"""The YAML that the pages on envs, collectors and evaluators show is sound: each a graph, or laid over cartpole_dqn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from flowrl.api import load
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("envs", "collectors")
+PAGES = ("envs", "collectors", "evaluators")
 SHOWN = [
     pytest.param(found[1], id=f"{page}-{number}")
     for page in PAGES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from flowrl.batch import Schema
@@ -71,6 +72,7 @@ class Collector(Node):
         self._dropped = 0  # env steps that were lost with failed episodes, since then
 
     def _load(self, weights: State | None) -> None:
+        """Act with these from now on; with none, go on with those of before."""
         if weights is not None and weights is not self._weights:
             self._mode.load(weights)
             self._weights = weights
@@ -149,3 +151,12 @@ class Collector(Node):
             self._mode.load_state_dict(state["mode"])
         self._finished = [Episode(*episode) for episode in state["finished"]]
         self._unreported, self._dropped = state["unreported"]
+
+
+def amount(name: str, given: int | None, default: int) -> int:
+    """How many are asked for by hand; by default as configured."""
+    if given is None:
+        return default
+    if not isinstance(given, Integral) or given < 1:
+        raise ValueError(f"{name} is {given!r}; it must be a whole number from 1 on")
+    return int(given)

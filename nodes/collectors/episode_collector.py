@@ -9,7 +9,7 @@ import numpy as np
 from flowrl.batch import Batch, Column
 from flowrl.config import param
 from flowrl.node import Facts, Known, Unsound
-from flowrl.nodes.collectors.collector import Collector
+from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.episodes import (
     all_at_once,
     as_ready,
@@ -72,9 +72,11 @@ class EpisodeCollector(Collector):
         self._load(weights)
         return self._collect(self.config.n_episode)
 
-    def collect(self, n_episode: int | None = None) -> list[Batch]:
-        """By hand: so many episodes, each a table; by default as configured."""
-        rows = self._collect(n_episode or self.config.n_episode)
+    def collect(self, n_episode: int | None = None, weights: State | None = None) -> list[Batch]:
+        """By hand: so many episodes, each a table; by default as configured; with these weights, if given."""
+        n = amount("n_episode", n_episode, self.config.n_episode)
+        self._load(weights)
+        rows = self._collect(n)
         begins = np.flatnonzero(rows[OFFSET] == 0)
         spans = zip(begins, [*begins[1:], len(rows)], strict=True)
         return [rows.take(slice(begin, end)) for begin, end in spans]

@@ -11,7 +11,7 @@ from flowrl.batch import Batch
 from flowrl.config import param
 from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.collectors.acting import Taken
-from flowrl.nodes.collectors.collector import Collector
+from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.cut import Cut, cut_schema
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.collectors.waiting import Waiting
@@ -73,12 +73,12 @@ class SampleCollector(Collector):
 
     def fire(self, weights: State | None) -> Batch:
         """Collect with these weights."""
-        self._load(weights)
-        return self.collect()
+        return self.collect(weights=weights)
 
-    def collect(self, n_sample: int | None = None) -> Batch:
-        """The next rows, of `n_sample` env steps; by default as configured."""
-        n = n_sample or self.config.n_sample
+    def collect(self, n_sample: int | None = None, weights: State | None = None) -> Batch:
+        """The next rows, of `n_sample` env steps, by default as configured; with these weights, if given."""
+        n = amount("n_sample", n_sample, self.config.n_sample)
+        self._load(weights)
         if n % self._cut.stride:
             raise ValueError(_uneven(n, self._cut))
         pieces, dropped, waiting = n // self._cut.stride, 0, self._waiting

@@ -20,12 +20,12 @@ from flowrl.nodes.envs.board import (
     STEP,
     Board,
 )
+from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.envs.server import doing_of
 from flowrl.nodes.envs.slices import ask_for_short_slices
 from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
-SPIN_S = 2e-4  # look for results so long before sleeping, where there is a core for it
 MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped
 LOOK_EVERY = 1000  # orders between two looks at workers that never made us wait
 
@@ -44,7 +44,7 @@ class Crew:
         hire: Callable[[int, Answers], Worker],
         lost: Lost,
         config: Any,
-        spins: bool,
+        look_s: float,
     ) -> None:
         self.board, self.rows, self._hire, self._lost, self._config = (
             board,
@@ -57,7 +57,7 @@ class Crew:
         self.dropped_output_bytes = 0
         self.answers = Answers()
         self._fence = Lock()
-        self._spin_s = SPIN_S if spins and len(rows) < cores() else 0.0
+        self._patience = Patience(look_s)
         limits = [config.step_timeout_s, config.reset_timeout_s]
         self._nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
         self._looked_s, self._orders = 0.0, 0
@@ -110,24 +110,34 @@ class Crew:
 
     def wait(self, rows: Array | None = None, busy: int = 0, until_s: float | None = None) -> None:
         """Until at most `busy` of these rows (by default of all) are, or a moment has come."""
-        ready = self.all_idle if rows is None else lambda: self._busy(rows) <= busy
+        ready = self.all_idle if rows is None and not busy else lambda: self.busy(rows) <= busy
+        if ready():
+            return
+        since_s = time.perf_counter()
+        if not self._patience.look(ready):
+            self._sleep_until(ready, rows, busy, until_s)
+        self._patience.waited(since_s)
+
+    def busy(self, rows: Array | None = None) -> int:
+        """How many of these rows (by default of all) have no result yet."""
+        if rows is None:
+            return self.board.rows - self.board.memory[self._every].count(IDLE)
+        return int(np.count_nonzero(self.board.todo[rows]))
+
+    def _sleep_until(
+        self, ready: Callable[[], bool], rows: Array | None, busy: int, until_s: float | None
+    ) -> None:
         clock = time.monotonic
-        spin_until = clock() + self._spin_s
         while not ready():
             now = clock()
             if until_s is not None and now >= until_s:
                 return
-            if now < spin_until:
-                continue
             self.board.awaited[:] = rows is None
             if rows is not None:
                 self.board.awaited[rows] = True
             self._sleep(ready, busy, self._nap_s if until_s is None else until_s - now)
             if clock() - self._looked_s > self._nap_s:
                 self.look()
-
-    def _busy(self, rows: Array) -> int:
-        return int(np.count_nonzero(self.board.todo[rows]))
 
     def _sleep(self, ready: Callable[[], bool], busy: int, longest_s: float) -> None:
         """Nobody wakes us for less than we wait for."""

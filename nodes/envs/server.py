@@ -24,7 +24,8 @@ from flowrl.nodes.envs.board import (
     UP,
     Board,
 )
-from flowrl.nodes.envs.checks import Bad, observations, rewards
+from flowrl.nodes.envs.checks import Bad, observation, observations, rewards
+from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.observations import Observed
 
 DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
@@ -51,26 +52,34 @@ class Server:
         self._shape = board.obs.shape[1:]
         self._envs: dict[int, Any] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._know_returns: set[int] = set()  # the rows whose envs know their episode's better
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
         self._flags = board.places["flags"]
 
-    def serve(self, sleep: Callable[[], bool], wake: Callable[[], None], spin_s: float) -> None:
+    def serve(self, sleep: Callable[[], bool], wake: Callable[[], None], look_s: float) -> None:
         """Work until `sleep` says that it is over; `wake` is called when the manager sleeps."""
-        board, memory = self.board, self._memory
+        board, memory, clock = self.board, self._memory, time.perf_counter
         begin, end = self._todo + self.rows.start, self._todo + self.rows.stop
-        idle, clock = bytes(len(self.rows)), time.perf_counter
+        idle, patience = bytes(len(self.rows)), Patience(look_s)
+
+        def ordered() -> bool:
+            return memory[begin:end] != idle
+
         board.state[self.worker] = UP
         while self.alive:
-            until = clock() + spin_s
-            while memory[begin:end] == idle:
-                if clock() > until:
-                    board.rest[self.worker] = ASLEEP
+            since_s = clock()
+            if not patience.look(ordered):
+                board.rest[self.worker] = ASLEEP
+                while True:
                     with self.lock:  # its atomic instruction: no look at `todo` before that is seen
-                        found = memory[begin:end] != idle
-                    if not found and not sleep():
+                        found = ordered()
+                    if found:
+                        break
+                    if not sleep():
                         return
-                    board.rest[self.worker] = AWAKE
+                board.rest[self.worker] = AWAKE
+            patience.waited(since_s)
             self._work(memory[begin:end])
             if self.alive and self._waited_for():
                 wake()
@@ -97,8 +106,11 @@ class Server:
         self._finish(row, self._begin(row, order == RENEW) and FAILED)
 
     def _step(self, row: int, action: Any) -> None:
-        self._tell(row, STEP)
+        """(Every word here costs: `_tell` and `_is_done` are written out.)"""
         board = self.board
+        self._done = done = self._done + 1
+        if self.alive:
+            board.set_doing[self.worker] = done << DOING_BITS | (row + 1) << 2 | STEP
         try:
             obs, reward, final, cut, _ = self._steps[row](action)
             if not isinstance(reward, float):
@@ -118,7 +130,9 @@ class Server:
                 else:
                     into[row] = observations([obs], self._observed, self._dtype)[0]
                 if not over:
-                    self._is_done(row, 0)
+                    self._memory[self._flags + row] = 0
+                    board.set_doing[self.worker] = done << DOING_BITS
+                    self._memory[self._todo + row] = IDLE
         except Bad as bad:
             return self._fail(row, FAILED, str(bad), bad)
         except Exception as error:
@@ -127,8 +141,8 @@ class Server:
             self._end(row, (TERMINATED if final else 0) | (TRUNCATED if cut else 0))
 
     def _end(self, row: int, flags: int) -> None:
-        total = getattr(self._envs[row], "unwrapped_return", None)
-        self.board.total[row] = np.nan if total is None else total
+        knows = row in self._know_returns
+        self.board.total[row] = self._envs[row].unwrapped_return if knows else np.nan
         if self._auto:
             flags |= self._begin(row) and FAILED_AFTER
         self._finish(row, flags)
@@ -141,7 +155,7 @@ class Server:
             if renew or row not in self._envs:
                 self._renew(row)
             obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
-            found = observations([obs], self._observed, self._dtype)[0]
+            found = observation(obs, self._observed, self._dtype)
         except Bad as bad:
             self._write(row, str(bad), bad)
         except Exception as error:
@@ -160,8 +174,10 @@ class Server:
                 old.close()
             except Exception as error:  # it has failed before: that it cannot be closed is no news
                 print(f"env {row} could not be closed: {_said(error)}", flush=True)
-        self._envs[row] = self._make(row)
-        self._steps[row] = self._envs[row].step
+        env = self._envs[row] = self._make(row)
+        self._steps[row] = env.step
+        if hasattr(env, "unwrapped_return"):
+            self._know_returns.add(row)
 
     def _tell(self, row: int, order: int) -> None:
         self._done += 1

@@ -13,12 +13,11 @@ from flowrl.config import param
 from flowrl.node import Unsound
 from flowrl.nodes.envs.board import Board, board_for, shared_memory
 from flowrl.nodes.envs.crew import cores
+from flowrl.nodes.envs.patience import MOST_S
 from flowrl.nodes.envs.portable import portable
 from flowrl.nodes.envs.steps import Steps
 from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.envs.workers import Answers, ProcessWorker, Worker
-
-SPIN_S = 1e-4  # a worker looks for orders so long before it sleeps
 
 
 class SyncSubprocessEnvManager(WorkerEnvManager):
@@ -50,7 +49,7 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
             "count": self.config.count,
             "first": self._make_index(0),
             "auto": not self.config.pre_reset,
-            "spin_s": SPIN_S if self._board.workers <= cores() else 0.0,
+            "look_s": MOST_S if self._board.workers <= cores() else 0.0,
         }
         return ProcessWorker(told, answers)
 
@@ -85,6 +84,8 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
         if not self._sent:
             raise ValueError("no env was sent; send some before they are received")
         wanted = min(max(least, self.config.wait_num), len(self._sent))
+        if self._all_in_time(wanted):
+            return self._everyone, self._recv_all()
         crew, until_s = self._team, None
         while True:
             ready, others = self._parted()
@@ -95,6 +96,15 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
                 return ready, self._gather(ready)
             missing = wanted - len(ready) if until_s is None else len(others)
             crew.wait(self._from[others], len(others) - missing, until_s)
+
+    def _all_in_time(self, wanted: int) -> bool:
+        """Whether all envs are under way and come to their results, all good, in time."""
+        crew, count = self._team, self.config.count
+        if len(self._sent) < count or self.config.pre_reset or self._odd:
+            return False
+        crew.wait(busy=count - wanted)
+        crew.wait(until_s=time.monotonic() + self.config.step_wait_timeout_s)
+        return crew.all_idle() and self._all_sound()
 
     def _parted(self) -> tuple[Array, Array]:
         """The envs that are ready, and the others that were sent; of these, some may begin anew."""

@@ -15,7 +15,7 @@ class ThreadEnvManager(WorkerEnvManager):
     hangs is left alone in its thread, and made anew in another.
     """
 
-    spins = False  # the lock that we would hold is what the threads need
+    look_s = 0.0  # the lock that we would hold is what the threads need
 
     class Config(WorkerEnvManager.Config):
         pass

@@ -43,7 +43,7 @@ def main() -> None:
     def sleep() -> bool:
         return bool(os.read(bell, 4096)) and board.state[worker] != LEAVING
 
-    server.serve(sleep, lambda: ring(answer), told["spin_s"])
+    server.serve(sleep, lambda: ring(answer), told["look_s"])
     if board.state[worker] == LEAVING:
         server.close()
 

@@ -26,6 +26,7 @@ from flowrl.nodes.envs.crew import Crew, cores
 from flowrl.nodes.envs.env_error import InWorker
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
+from flowrl.nodes.envs.patience import MOST_S
 from flowrl.nodes.envs.rescue import Rescue
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.envs.workers import Answers, Worker
@@ -50,7 +51,7 @@ class WorkerEnvManager(EnvManager):
             None, "a worker process that holds more memory is replaced between two steps", gt=0
         )
 
-    spins = True  # look for results before sleeping
+    look_s = MOST_S  # for results, before sleeping
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
@@ -73,6 +74,7 @@ class WorkerEnvManager(EnvManager):
         self._crew: Crew | None = None
         self._failures = Failures(self.config, self.ctx)
         self._everyone = np.arange(count)
+        self._everyone.flags.writeable = False  # given away where all are ready
         self._all_sent = dict.fromkeys(range(count))
         self._no_ends = np.zeros(count, np.bool_)
         self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
@@ -97,7 +99,7 @@ class WorkerEnvManager(EnvManager):
         self._zeros = np.zeros(self._board.rows), zeros
         self._row = np.arange(c.count)  # where each env plays
         self._from = self._row.copy()  # where what it sees next comes from: the spare, after an end
-        return Crew(self._board, groups, self._hire, self._lost, c, self.spins)
+        return Crew(self._board, groups, self._hire, self._lost, c, self.look_s)
 
     def _default_envs_per_worker(self) -> int:
         return -(-self.config.count // cores())

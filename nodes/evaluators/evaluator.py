@@ -14,6 +14,7 @@ from flowrl.config import param, part
 from flowrl.context import Context
 from flowrl.node import Facts, Known, Node, Unsound
 from flowrl.nodes.collectors.acting import Taken
+from flowrl.nodes.collectors.collector import amount
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
@@ -85,12 +86,13 @@ class Evaluator(Node):
     def fire(self, weights: State) -> Batch | None:
         """Evaluate these weights; keep the best; the verdict, if the goal is reached."""
         steps: list[Taken] | None = [] if self.ctx.wants("data") else None
-        self._evaluate(weights, steps)
+        self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
     def eval(self, weights: State, n_episode: int | None = None) -> Evaluation:
         """By hand: the evaluation of these weights, over `episodes` by default as configured."""
-        return self._evaluate(weights, None, n_episode)
+        n = amount("n_episode", n_episode, self.config.episodes)
+        return self._evaluate(weights, None, n)
 
     def film(self, weights: State, out: Path) -> list[Path]:
         """Evaluate, and film the worst, the median and the best episode; gives the files.
@@ -98,7 +100,7 @@ class Evaluator(Node):
         Into a folder one file each, into a file (.mp4 or .gif) one after another.
         """
         steps: list[Taken] = []
-        found = self._evaluate(weights, steps)
+        found = self._evaluate(weights, steps, self.config.episodes)
         count = self._envs.spec().count
         ids = np.concatenate([np.arange(count) if s.ids is None else s.ids for s in steps])
         actions = in_order(steps, count)["action"][0]
@@ -117,12 +119,9 @@ class Evaluator(Node):
         """Close the envs."""
         self._envs.close()
 
-    def _evaluate(
-        self, weights: State, steps: list[Taken] | None, n_episode: int | None = None
-    ) -> Evaluation:
+    def _evaluate(self, weights: State, steps: list[Taken] | None, n: int) -> Evaluation:
         self._firings += 1
         self._mode.load(weights)
-        n = n_episode or self.config.episodes
         found = self._play("episodes", steps, n)
         metrics = found.metrics(self.ctx.rng("bootstrap"))
         self._keep_best(weights, found, metrics)

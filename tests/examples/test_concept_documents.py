@@ -54,10 +54,9 @@ def test_collectors(normal_env: BaseEnvManager) -> None:
     dqn_policy = Dqn(**described(normal_env))
     learner = Learner(policy=dqn_policy, seed=0)
     sample_collector = SampleCollector(envs=normal_env, policy=dqn_policy, seed=0)
-    sample_collector.fire(learner.state())
 
     # collect 100 train sample
-    data = sample_collector.collect(n_sample=100)
+    data = sample_collector.collect(n_sample=100, weights=learner.state())
     assert isinstance(data, Batch)
     assert len(data) == 100
     assert {"obs", "action", "next_obs", "reward", "terminated", "truncated"} <= set(data)
@@ -65,8 +64,7 @@ def test_collectors(normal_env: BaseEnvManager) -> None:
     # collect 10 env episode
     more = BaseEnvManager(env=ENV, count=4, seed=1)
     episode_collector = EpisodeCollector(envs=more, policy=dqn_policy, seed=0)
-    episode_collector.fire(learner.state())
-    episodes = episode_collector.collect(n_episode=10)
+    episodes = episode_collector.collect(n_episode=10, weights=learner.state())
     assert isinstance(episodes, list)
     assert len(episodes) == 10
     assert all(e["last"].tolist() == [False] * (len(e) - 1) + [True] for e in episodes)
@@ -90,7 +88,7 @@ def test_other_policies(normal_env: BaseEnvManager, tmp_path: Path) -> None:
     # main loop
     for _ in range(3):
         collector.reset_policy(dqn_policy.collect_mode)
-        data = collector.fire(learner.state())
+        data = collector.collect(n_sample=100, weights=learner.state())
         collector.reset_policy(expert_policy.collect_mode)
         expert_data = collector.collect(n_sample=100)
         # train dqn_policy with collected data
@@ -98,7 +96,7 @@ def test_other_policies(normal_env: BaseEnvManager, tmp_path: Path) -> None:
         replay_buffer.push(expert_data)
         learner.train(replay_buffer.sample(), env_steps=len(data))
     assert learner.train_iter == 3
-    assert collector.envstep == 1000 + 3 * (96 + 100)
+    assert collector.envstep == 1000 + 3 * (100 + 100)
 
 
 def test_evaluator(normal_env: BaseEnvManager) -> None:
@@ -119,6 +117,6 @@ def test_evaluator(normal_env: BaseEnvManager) -> None:
             if stop:
                 break
         # if not stop flag, continue to collect data and train the model
-        new_data = collector.fire(learner.state())
+        new_data = collector.collect(weights=learner.state())
         learner.train(new_data, env_steps=len(new_data))
     assert not stop

@@ -13,11 +13,13 @@ from flowrl.batch import Batch
 from flowrl.config import PartSpec
 from flowrl.context import Context, Metrics
 from flowrl.node import Known
+from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
 from flowrl.state import State
+from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
 
@@ -292,3 +294,24 @@ def test_rows_say_where_they_come_from() -> None:
     copy.load_state_dict(node.state_dict())
     again = copy.fire(State({"w": np.zeros(1, np.float32)}, version=5))
     assert again["origin/step"].tolist() == [6, 7, 8] * 2
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.5, "x"])
+def test_only_whole_numbers_of_samples_and_episodes_can_be_asked_for(n: Any) -> None:
+    envs = ScriptedEnvs([[5]] * 2)
+    spec = envs.spec()
+    samples = SampleCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action))
+    episodes = EpisodeCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action))
+    with pytest.raises(ValueError, match=r"n_sample is .*; it must be a whole number from 1 on"):
+        samples.collect(n_sample=n)
+    with pytest.raises(ValueError, match=r"n_episode is .*; it must be a whole number from 1 on"):
+        episodes.collect(n_episode=n)
+
+
+def test_by_hand_weights_are_given_with_the_call_and_stay() -> None:
+    envs = ScriptedEnvs([[5]] * 2)
+    spec = envs.spec()
+    node = SampleCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action), n_sample=4)
+    first = node.collect(weights=weights(7))
+    assert np.array_equal(first["action"], node.collect()["action"])
+    assert not np.array_equal(first["action"], node.collect(weights=weights(8))["action"])
