@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
-from flowrl.context import Record, key_of
-from flowrl.draw.dot import to_dot
+from flowrl.context import Record
 from flowrl.engine.account import Account
 from flowrl.engine.engine import Cut, Engine
 from flowrl.engine.teller import Teller
@@ -25,8 +24,8 @@ from flowrl.graph import Limits
 from flowrl.hosts.meeting import Meeting, check_meeting
 from flowrl.hosts.sending import to_send
 from flowrl.placement import MAIN, host_places, placement_named
+from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
 from flowrl.runs.control import controlled
-from flowrl.runs.environment import environment
 from flowrl.runs.folder import RunFolder, new_folder
 from flowrl.runs.look import look_at
 from flowrl.runs.numerics import settle_numerics
@@ -37,8 +36,6 @@ from flowrl.runs.timings import timings_of
 from flowrl.runs.watcher import Watcher
 from flowrl.sites.coordinator import Coordinator
 from flowrl.sites.layout import layout_of
-from flowrl.source.params import written_params
-from flowrl.source.yamltext import flow_text
 from flowrl.state import Count
 from flowrl.tools.expand import expand
 from flowrl.tools.report import bottleneck_sentence
@@ -138,7 +135,7 @@ class Run:
             with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
                 try:
                     self.watcher.begin(self)
-                    self._write_beginning(folder)
+                    write_beginning(folder, self.checked, self.seed, self.placement)
                     return self._finish(folder, self._execute())
                 except BaseException as error:
                     self._fail(folder, error)
@@ -208,19 +205,6 @@ class Run:
 
     # the parts of a run
 
-    def _write_beginning(self, folder: RunFolder) -> None:
-        folder.text("graph.yaml", expand(self.graph))
-        folder.text("graph.dot", to_dot(self.checked))
-        where = self.graph.files[-1].parent if self.graph.files else Path()
-        self._environment = environment(where)
-        self._environment |= {"seed": self.seed, "placement": self.placement}
-        folder.json("environment.json", self._environment)
-        for spec in self.graph.nodes.values():
-            for replica in range(spec.replicas):
-                params = flow_text(written_params(spec.config))
-                folder.log(key_of(spec.name, replica), f"{spec.type} {params}")
-        folder.open_board()
-
     def _execute(self) -> Cut:
         settle_numerics(self.graph.torch_threads)
         if self.meeting is not None:
@@ -248,8 +232,8 @@ class Run:
         self.hosts = Hosts(meeting, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = layout_of(self.graph, self._placed, self.hosts.wait(self._places))
-        self._environment["hosts"] = self.hosts.about()
-        self.folder.json("environment.json", self._environment)
+        known = environment_of(self.checked, self.seed, self.placement)
+        self.folder.json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
         assert self.engine is not None
