@@ -1,6 +1,6 @@
 """Env steps a second: every kind of env manager, beside the same kind of other libraries.
 
-    python -m bench envs [REPEATS [SECONDS [CONTENDER ...]]]        (a CONTENDER: sb3_subproc)
+    python -m bench envs [REPEATS] [--seconds S] [--contender sb3_subproc ...] [--load cartpole_8 ...]
 
 CartPole-v1, and images of 84x84x4 bytes, for 8 and 64 envs, random actions, two cores. Contenders
 take turns, each in a process of its own; told is the median of the repeats. How each is measured is
@@ -9,6 +9,7 @@ in `bench/peers/env_protocol.py`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -21,6 +22,7 @@ from typing import Any
 from bench.peers import ROOT, SB3, TIANSHOU, NotInstalled, Peer
 from bench.peers.env_protocol import LOADS
 
+WHAT = "Env steps a second of every kind of env manager, beside the same kind of other libraries."
 REPEATS, SECONDS = 3, 1.0
 GRACE_S = 120.0  # to import, and to make the envs
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
@@ -40,17 +42,17 @@ class Contender:
         """Its row in the table."""
         return f"{self.library}_{self.kind}"
 
-    def run(self, seconds: float) -> Mapping[str, float]:
+    def run(self, seconds: float, loads: Sequence[str]) -> Mapping[str, float]:
         """Env steps a second for each load; nothing, with what went wrong printed, if it failed."""
         try:
             python = str(self.peer.python()) if self.peer else sys.executable
             done = subprocess.run(
-                [python, "-m", f"bench.peers.{self.library}_envs", self.kind, str(seconds)],
+                [python, "-m", f"bench.peers.{self.library}_envs", self.kind, str(seconds), *loads],
                 cwd=ROOT,
                 env={**os.environ, **ONE_THREAD},
                 capture_output=True,
                 text=True,
-                timeout=GRACE_S + len(LOADS) * seconds,
+                timeout=GRACE_S + len(loads) * seconds,
             )
         except (NotInstalled, subprocess.TimeoutExpired) as error:
             print(f"  {self.name}: {str(error).replace(str(ROOT), '.')}", file=sys.stderr)
@@ -86,18 +88,31 @@ CONTENDERS = (
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure and print."""
-    repeats = int(arguments[0]) if arguments else REPEATS
-    seconds = float(arguments[1]) if len(arguments) > 1 else SECONDS
-    chosen = [c for c in CONTENDERS if not arguments[2:] or c.name in arguments[2:]]
+    told = parsed(arguments)
+    chosen = [c for c in CONTENDERS if c.name in told.contender]
     runs: dict[str, list[Mapping[str, float]]] = {c.name: [] for c in chosen}
-    for _ in range(repeats):
+    for _ in range(told.repeats):
         for contender in chosen:
-            runs[contender.name].append(contender.run(seconds))
+            runs[contender.name].append(contender.run(told.seconds, told.load))
     found = {contender.name: medians(runs[contender.name]) for contender in chosen}
-    print(f"  {'':28}" + "".join(f"{load.name:>14}" for load in LOADS))
+    print(f"  {'':28}" + "".join(f"{load:>14}" for load in told.load))
     for name, rates in found.items():
-        print(f"  {name:28}" + "".join(f"{rates.get(load.name, 0):>14,.0f}" for load in LOADS))
+        print(f"  {name:28}" + "".join(f"{rates.get(load, 0):>14,.0f}" for load in told.load))
     return {"env_steps_per_s": found, "ahead": ahead(chosen, found)}
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """What is to be measured."""
+    names, loads = [c.name for c in CONTENDERS], [load.name for load in LOADS]
+    parser = argparse.ArgumentParser("python -m bench envs", description=WHAT)
+    several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
+    add = parser.add_argument
+    add("repeats", nargs="?", type=int, default=REPEATS, help="default: %(default)s; 1: 2 minutes")
+    add("--seconds", type=float, default=SECONDS, help="for each load; default: %(default)s")
+    told = f"by default all of {', '.join(names)}"
+    add("--contender", choices=names, default=names, help=told, **several)
+    add("--load", choices=loads, default=loads, help=f"by default all of {loads}", **several)
+    return parser.parse_args(arguments)
 
 
 def medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -10,6 +10,7 @@ import numpy as np
 from flowrl.batch import Array, Column, Schema
 
 COLLECTOR, ENV, STEP, WEIGHTS = "origin/collector", "origin/env", "origin/step", "origin/weights"
+OFFSET = "offset"  # of rows that are whole episodes: how many of its rows come before
 ORIGIN: Schema = {
     COLLECTOR: Column("int32"),  # the replica of the collector
     ENV: Column("int32"),  # its env

@@ -1,7 +1,7 @@
 """How every library's env stepping is measured: the loads, the actions, what the clock counts.
 
 Each library's program is run by that library's own Python, for instance `python -m
-bench.peers.sb3_envs subproc SECONDS`, and prints one line of JSON: env steps a second for each load.
+bench.peers.sb3_envs subproc SECONDS [LOAD ...]`, and prints one line of JSON: env steps a second for each load.
 An env step is what one env does with one action; making envs and the first steps are off the clock.
 
 Imports numpy and gymnasium only: no library that is measured has another's packages.
@@ -75,10 +75,10 @@ def rate(step: Step, count: int, seconds: float) -> float:
 
 
 def main(kinds: Kinds) -> None:
-    """The program of a library: one kind, all loads."""
-    kind, seconds = sys.argv[1], float(sys.argv[2])
+    """The program of a library: one kind, and the loads that are named (default: all)."""
+    kind, seconds, loads = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     found = {}
-    for load in LOADS:
+    for load in (load for load in LOADS if load.name in loads or not loads):
         made = kinds[kind](load)
         if made is not None:
             step, close = made

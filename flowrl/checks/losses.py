@@ -13,7 +13,7 @@ def starving(part: Part) -> set[str]:
     """Nodes that may find too few tokens: a dropping edge, or a node that fires on any input, is upstream or theirs."""
     found = set(part.loose)
     while True:  # feedback leads against the order
-        more = {e.to.node for e in part.edges if _lossy(e, found)} - found
+        more = {e.to.node for e in part.edges if _lossy(e, part, found)} - found
         if not more:
             return found
         found |= more
@@ -55,8 +55,9 @@ def _piling_up(name: str, into: Iterable[Edge]) -> Iterator[Problem]:
             )
 
 
-def _lossy(edge: Edge, hungry: set[str]) -> bool:
-    return edge.when_full == "drop_oldest" or any(s.node in hungry for s in edge.sources)
+def _lossy(edge: Edge, part: Part, hungry: set[str]) -> bool:
+    drops = edge.when_full == "drop_oldest" or edge.to in part.fading
+    return drops or any(s.node in hungry for s in edge.sources)
 
 
 def _lanes(graph: Graph, edge: Edge) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from flowrl.checks.balance import balance
 from flowrl.checks.order import firing_order, is_feedback
 from flowrl.checks.pace import paced_groups, stream_groups
+from flowrl.checks.staleness import fades
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph, Phase, PortRef
 
@@ -28,6 +29,7 @@ class Part:
     loose: frozenset[str] = (
         frozenset()
     )  # nodes that fire on any input: their rates need not balance
+    fading: frozenset[PortRef] = frozenset()  # inputs that lose what is too old
 
     def active_outputs(self, node: str) -> frozenset[str]:
         """The stream outputs of a node that somebody takes."""
@@ -109,7 +111,8 @@ def part_of(
     for ref in (ref for e in inside for ref in (*e.sources, e.to)):
         solved.rates.setdefault(ref, graph.nodes[ref.node].rate(ref.port) or 1)
     order = firing_order(graph, fired, inside, problems)
-    return Part(order, solved.firings, inside, solved.rates, loose)
+    fading = frozenset(e.to for e in inside if fades(graph, e))
+    return Part(order, solved.firings, inside, solved.rates, loose, fading)
 
 
 def is_loose(edge: Edge, loose: frozenset[str]) -> bool:

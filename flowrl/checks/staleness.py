@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from flowrl.errors import Problem
 from flowrl.graph import Edge, Graph
@@ -15,11 +15,34 @@ def staleness_problems(graph: Graph) -> Iterator[Problem]:
         if edge.max_staleness is None:
             continue
         states = [edge] if edge.kind == "state" else _state_upstream(graph, edge)
-        fixed = [e for e in states if not e.latest]  # where it is free, it is counted in the run
+        yield from _unknown_ages(graph, edge, [e for e in states if e.latest])
+        fixed = [e for e in states if not e.latest]
         worst = max(fixed, key=lambda e: e.lag, default=None)
         if worst is not None and worst.lag > edge.max_staleness:
             what = f"{edge}: max_staleness is {edge.max_staleness} rounds, and {worst} has lag {worst.lag}"
             hint = f"lower the lag to {edge.max_staleness}, or allow {worst.lag}"
+            yield Problem(str(edge.mark), what, hint)
+
+
+def fades(graph: Graph, edge: Edge) -> bool:
+    """Whether tokens of a stream are dropped when they are too old: where no lag says how old they are."""
+    limited = edge.kind == "stream" and edge.max_staleness is not None
+    return limited and any(state.latest for state in _state_upstream(graph, edge))
+
+
+def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[Problem]:
+    """How old a token is knows the learner whose versions it was made with, and nobody else."""
+    to = graph.nodes[edge.to.node]
+    for state in latest:
+        if edge.kind == "state":
+            what = f"{edge}: nothing bounds how stale the latest version is"
+            hint = "write 'max_staleness' at the stream into the learner: what is too old is dropped there"
+            yield Problem(str(edge.mark), what, hint)
+        elif state.source.node != to.name or to.cls.role != "learner":
+            what = (
+                f"{edge}: {to.name} does not know how old its tokens are, which depend on {state}"
+            )
+            hint = f"write 'max_staleness' at a stream into {state.source.node}, if it is a learner"
             yield Problem(str(edge.mark), what, hint)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowrl.context import Context
 from flowrl.engine.outputs import Outputs
-from flowrl.engine.streams import Push, Queue, Take, nothing, nowhere
+from flowrl.engine.streams import Push, Queue, Take, has, nothing, nowhere
 from flowrl.engine.teller import Teller
 from flowrl.engine.waits import Wait
 from flowrl.errors import NodeError
@@ -52,6 +52,7 @@ class Runner:
         self.waits_for: list[
             tuple[list[Queue], int]
         ] = []  # queues, and what a firing takes of each
+        self.drop_old: list[Callable[[], None]] = []  # of inputs that lose what is too old
         self.services: list[Context] = []  # of nodes that only this one calls: links make them one
         self.on_record: Callable[[Runner, Teller, Any], None] = lambda runner, teller, record: None
         self.on_count: Callable[[Runner, Count], None] = lambda runner, count: None
@@ -107,6 +108,8 @@ class Runner:
 
     def ready(self) -> bool:
         """Whether every input has what a firing takes (asked only where tokens may be dropped)."""
+        for drop in self.drop_old:
+            drop()
         enough = any if self.spec.fires_on_any else all
         return enough(has(queues, rate) for queues, rate in self.waits_for)
 
@@ -207,11 +210,6 @@ class Runner:
     def _failed(self, error: BaseException) -> NodeError:
         site = self.site
         return NodeError(self.key, f"firing {self.fired} ({site.phase}round {site.round})", error)
-
-
-def has(queues: list[Queue], rate: int) -> bool:
-    """Whether there is what a firing takes of an input."""
-    return all(len(queue) >= rate for queue in queues)
 
 
 _now = time.perf_counter

@@ -64,6 +64,16 @@ def take_list(queues: list[Queue], rate: int) -> Take:
     return take
 
 
+def has(queues: list[Queue], rate: int) -> bool:
+    """Whether there is what a firing takes of an input."""
+    return all(len(queue) >= rate for queue in queues)
+
+
+def if_any(take: Take, queues: list[Queue], rate: int) -> Take:
+    """Where a node fires on any input: nothing, if there are too few tokens."""
+    return lambda: take() if has(queues, rate) else nothing()
+
+
 def _joined(tokens: list[Token]) -> Token:
     values = [value for value, _ in tokens]
     clock = merged(clock for _, clock in tokens)

@@ -10,16 +10,17 @@ from flowrl.checks.check import Checked
 from flowrl.checks.order import own_services, services_first
 from flowrl.checks.program import Part
 from flowrl.context import Context
+from flowrl.engine.fading import fading_inputs
 from flowrl.engine.hashing import Hasher
 from flowrl.engine.home import Home
 from flowrl.engine.queues import queues_into
-from flowrl.engine.runner import RAISED, Runner, Site, has
+from flowrl.engine.runner import RAISED, Runner, Site
 from flowrl.engine.streams import (
     Push,
     Queue,
     Take,
     give_to,
-    nothing,
+    if_any,
     take_list,
     take_one,
 )
@@ -70,6 +71,7 @@ class Wired:
                     waits_for: list[tuple[list[Queue], int]] = []
                     takes = self._takes(runner, part, waits_for)
                     runner.wire(takes, self._pushes(runner, part), waits_for)
+                    runner.drop_old = fading_inputs(runner, part, self._queues_into)
 
     def dropped(self) -> int:
         """Tokens that were lost on full edges."""
@@ -117,7 +119,7 @@ class Wired:
                 queues, rate = self._queues_into(edge, runner.ctx.replica), part.rates[edge.to]
                 one = _takes_one(runner.spec, edge.to.port)
                 take = take_one(queues) if one else take_list(queues, rate)
-                takes[edge.to.port] = _if_any(take, queues, rate) if part.loose & {name} else take
+                takes[edge.to.port] = if_any(take, queues, rate) if part.loose & {name} else take
                 waits_for.append((queues, rate))
         for edge in self.checked.graph.into(runner.spec.name):
             if edge.kind == "state":
@@ -288,11 +290,6 @@ def _versions(wired: Wired) -> None:
 
 def _at_round_ends(edge: Edge) -> bool:
     return not edge.latest and edge.every is None
-
-
-def _if_any(take: Take, queues: list[Queue], rate: int) -> Take:
-    """Where a node fires on any input: nothing, if there are too few tokens."""
-    return lambda: take() if has(queues, rate) else nothing()
 
 
 def _takes_one(spec: NodeSpec, port: str) -> bool:

@@ -194,6 +194,7 @@ class Coordinator:
 
     def _listen(self) -> None:
         hearing: dict[str, Callable[..., None]] = {
+            "ready": lambda name, state_bytes: self._leases.keep(state_bytes),
             "progress": self._on_progress,
             "hashed": lambda name, rows: self._retelling.add_hashed(rows),
             "states": self._on_states,

@@ -15,6 +15,7 @@ from flowrl.channels.folder import SocketFolder
 from flowrl.checks.check import Checked
 from flowrl.errors import FlowError, NodeError
 from flowrl.sites.addresses import Addresses, neighbours
+from flowrl.sites.descriptors import allow_files
 from flowrl.sites.layout import COORDINATOR, Layout
 from flowrl.sites.netaddress import listening, tcp
 from flowrl.sites.orders import CONTROL
@@ -51,6 +52,7 @@ class Sites:
         self._folder = SocketFolder() if self._kind("process") else None
         self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
         self._doors: dict[str, socket.socket] = {}
+        allow_files((COORDINATOR, *self._kind("thread")), self._addresses.peers)
         threads: Threads = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from math import inf
 
 LEASE_S = 0.5  # of work that sites may be ahead of the slowest
 LEAST_LEASE = 8  # rounds
+KEPT_BYTES = (
+    1 << 30
+)  # of learners' states that a cut may still ask for: one for each round of a lease
+FEWEST = 2  # rounds, however large a state: with one, nobody could be ahead
 
 
 class Leases:
@@ -25,6 +30,12 @@ class Leases:
         self._free, self._paced = frozenset(free), frozenset(paced)
         self._behind, self._warm_rounds = behind, warm_rounds
         self._granted = 0
+        self._most: float = inf  # rounds of a lease
+
+    def keep(self, state_bytes: int) -> None:
+        """A site keeps so much for each round that may be open."""
+        if state_bytes:
+            self._most = min(self._most, max(KEPT_BYTES // state_bytes, FEWEST))
 
     def told(self, name: str, rounds: int) -> None:
         """So many whole rounds a site has behind it."""
@@ -52,6 +63,7 @@ class Leases:
         """
         fired = self.fired
         lease = max(LEAST_LEASE, int(fired / max(firing_s, 1e-9) * LEASE_S))
+        lease = int(min(lease, self._most))
         granted = min(fired + lease, self.final + max(lease, self._behind))
         if granted - self._granted < lease // 2:
             return None

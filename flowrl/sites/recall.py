@@ -41,6 +41,12 @@ class Recall:
         outs = [port for port, kind in ports if isinstance(kind, StateOut)]
         return {f"{key}.{port}": self._versions(PortRef(name, port)).newest() for port in outs}
 
+    @property
+    def state_bytes(self) -> int:
+        """What one version takes."""
+        states = self._kept[0][2].values()
+        return sum(array.nbytes for state in states for array in state.arrays.values())
+
     def _versions(self, source: PortRef) -> Versions:
         versions = self._wired.versions.get(source)
         if versions is not None and versions.runner is self.learner:

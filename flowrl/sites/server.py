@@ -118,7 +118,7 @@ def die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit(1)  # it ended before we asked
+        os._exit(1)  # it ended before we asked: that is the cause, and not what could be told here
 
 
 def leave() -> None:

@@ -205,7 +205,7 @@ class SiteWalk(Walk):
 
     def live(self) -> None:
         """Walk until told to stop, and say what there is at the cut."""
-        self._reports.say("ready")
+        self._reports.say("ready", sum(recall.state_bytes for recall in self._keeping))
         self._walking = True
         self.exchange.serve(self._check_again)
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.demonstrations import Demonstrations
+from flowrl.nodes.buffers.demonstrations import Demonstrations, needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -96,7 +96,7 @@ class AdvancedReplayBuffer(Node):
         size = sound_size(config, bytes_of_row)
         more = dict(BOOKKEEPING) if config.bookkeeping else {}
         more |= {"is_demo": Column("bool")} if with_demos else {}
-        needs = {"demos": schema, "priorities": {"priority": Column("float32")}}
+        needs = {"demos": needed(schema), "priorities": {"priority": Column("float32")}}
         return Facts(
             outs={"batches": {**schema, "weight": Column("float32"), **more}},
             rows={"batches": config.batch_size},

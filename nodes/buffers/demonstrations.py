@@ -7,9 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
+from flowrl.batch import Array, Batch, Schema
 from flowrl.context import Context
 from flowrl.nodes.buffers.draws import Draw
+from flowrl.nodes.origin import ORIGIN
+
+
+def needed(schema: Schema) -> Schema:
+    """The columns that demonstrations must have, beside rows with these: not who collected them."""
+    return {name: column for name, column in schema.items() if name not in ORIGIN}
 
 
 class Demonstrations:
@@ -58,7 +64,9 @@ class Demonstrations:
                 f"give it {least} at least"
             )
         index = draw(len(demos), rows)
-        more = {k: np.full(len(demos), v, agent[k].dtype) for k, v in fill.items() if k in agent}
+        fill = {**dict.fromkeys(ORIGIN, -1), **fill}
+        lacking = [name for name in fill if name in agent and name not in demos]
+        more = {k: np.full(len(demos), fill[k], agent[k].dtype) for k in lacking}
         held = {**demos.columns, **more}
         is_demo = (np.arange(batch_size) >= batch_size - np.array(rows)[:, None]).reshape(-1)
         found = {name: _woven(array, held[name][index], is_demo) for name, array in agent.items()}

@@ -87,9 +87,13 @@ class Mapped(Storage):
             finally:
                 commits.close()
             return None
-        self._begin(table, columns, commits, self._path)
         claim = commits.claim
-        commits.write(replace(claim, closed=False, given_up=0))
+        try:
+            self._begin(table, columns, commits, self._path)
+            commits.write(replace(claim, closed=False, given_up=0))
+        except BaseException:
+            self.close()
+            raise
         return Found(table, self._held(), claim, _report(self._path, claim))
 
     def allocate(self, columns: Places, table: Table) -> dict[str, Rows]:
@@ -146,7 +150,8 @@ class Mapped(Storage):
         spared = min(self.config.flush_every_rows // RECORDS, table.size // LARGEST_PART)
         self._commits, self._spared = commits, max(spared, 1)
         for k, (name, (column, places)) in enumerate(columns.items()):
-            self._rows[name] = MappedRows(path / f"{k}.rows", column, places)
+            file = path / f"{k}.rows"
+            self._rows[name] = MappedRows(file, column, places, new=path != self._path)
 
     def _held(self) -> dict[str, Rows]:
         return dict(self._rows)

@@ -22,11 +22,19 @@ class MappedRows:
     the disk fails; `pwrite` does neither, and the map sees at once what it has written.
     """
 
-    def __init__(self, path: Path, column: Column, places: int = 0) -> None:
-        """`places`: what is allocated at least; the file may have more of them already."""
+    def __init__(self, path: Path, column: Column, places: int, new: bool = True) -> None:
+        """Make a file of so many places; or open one, which may have got more of them."""
         self._path, self._column = path, column
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.grow(places)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
+        self._file = os.open(path, flags, 0o644)
+        try:
+            length = os.fstat(self._file).st_size
+            if not new and length < places * column.row_bytes:
+                raise ValueError(f"'{path}' has lost its end: it was changed by another program")
+            self.grow(places)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     def __len__(self) -> int:
         return len(self._rows)

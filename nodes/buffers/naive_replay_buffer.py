@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.batch import Batch, Column
 from flowrl.config import param, parts
 from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.demonstrations import Demonstrations
+from flowrl.nodes.buffers.demonstrations import Demonstrations, needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -68,7 +68,7 @@ class NaiveReplayBuffer(Node):
         return Facts(
             outs={"batches": {**schema, "is_demo": Column("bool")} if with_demos else schema},
             rows={"batches": config.batch_size},
-            needs={"demos": schema} if with_demos else {},
+            needs={"demos": needed(schema)} if with_demos else {},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=memory_bytes(config, schema, size, beside=4),
             nondeterministic=nondeterministic(config, free),

@@ -9,6 +9,8 @@ from flowrl.batch import Batch
 from flowrl.context import Context
 from flowrl.nodes.buffers.tally import Tally
 
+DEFAULT_BATCHES = 32  # of the band, either way
+
 
 class Lockstep:
     """Fixed rates."""
@@ -49,7 +51,7 @@ class Band:
     def __init__(self, config: Any, context: Context) -> None:
         """Nothing is asked for before the first token of priorities, which is an empty one."""
         self.ratio, self.batch_size = config.samples_per_insert, config.batch_size
-        self.rows = config.band_rows or 32 * config.batch_size
+        self.rows = config.band_rows or DEFAULT_BATCHES * config.batch_size
         self.ahead = config.ahead_batches or 2
         self.first = max(config.first_rows or 1000, config.batch_size)
         self.most = config.updates_per_push

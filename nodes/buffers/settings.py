@@ -7,6 +7,7 @@ from typing import Any
 from flowrl.config import Config, param, part
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers.capacity import PATTERN
+from flowrl.nodes.buffers.pace import DEFAULT_BATCHES
 
 
 class Giving(Config):
@@ -61,4 +62,6 @@ def sound_pace(config: Any, known: Known) -> str:
             "connect `learner.priorities -> buffer.priorities`",
             "samples_per_insert",
         )
-    return f"free-running, {config.samples_per_insert:g} rows drawn for each that comes"
+    band = config.band_rows or DEFAULT_BATCHES * config.batch_size
+    each = f"{config.samples_per_insert:g} rows drawn for each that comes"
+    return f"free-running, {each}, give or take {band}"

@@ -21,10 +21,9 @@ from flowrl.nodes.collectors.episodes import (
 )
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.observations import flat
+from flowrl.nodes.origin import OFFSET
 from flowrl.nodes.policies.policy import Policy
 from flowrl.state import State
-
-OFFSET = "offset"
 
 
 class EpisodeCollector(Collector):

@@ -27,7 +27,7 @@ class Patience:
 
     def look(self, ready: Callable[[], bool]) -> bool:
         """Whether it was ready in time; meanwhile others have the core."""
-        if self._mean_s > self._most_s:
+        if self._mean_s >= self._most_s:
             return ready()
         clock = time.perf_counter
         until_s = clock() + self._most_s

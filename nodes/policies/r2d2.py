@@ -1,4 +1,4 @@
-"""Recurrent DQN from stored sequences (R2D2: Kapturowski et al. 2019), without value rescaling."""
+"""Recurrent DQN from stored sequences (R2D2: Kapturowski et al. 2019)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
 from flowrl.nodes.policies.remembering import Remembering
 from flowrl.state import Count, State
 
+EPS = 1e-3  # how much of x stays in h(x): it keeps the inverse steady
+
 
 class R2d2(Policy):
     """Learns what actions are worth to whoever remembers; a row of its batches is a sequence.
@@ -36,6 +38,7 @@ class R2d2(Policy):
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="gru")
         unroll_steps: int = param(20, "steps of a sequence, as the buffer gives them", ge=2)
         burn_in_steps: int = param(0, "its first steps, which only warm the memory up", ge=0)
+        rescale: bool = param(True, "values are learned as h(x), which brings large ones together")
         target_steps: int = param(5, "rewards that a target sums, within the sequence", ge=1)
 
     def __init__(self, config: BaseConfig | None = None, /, **given: Any) -> None:
@@ -116,7 +119,9 @@ class R2d2Learn:
         learned = slice(c.burn_in_steps, None)
         columns = [tensor(batch[n][:, learned]) for n in ("reward", "discount", "valid", "action")]
         reward, discount, valid, action = columns
+        v = restored(v) if c.rescale else v
         goal = targets(reward, discount, valid, v, c.target_steps)
+        goal = rescaled(goal) if c.rescale else goal
         q_t = q[:, :-1].gather(2, action.unsqueeze(2)).squeeze(2)
         losses = self.loss(q_t, goal, reduction="none") * valid
         if "weight" in batch:
@@ -159,6 +164,17 @@ class R2d2Learn:
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self.iters = int(state["iters"])
+
+
+def rescaled(x: Any) -> Any:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, proposition A.2)."""
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + EPS * x
+
+
+def restored(x: Any) -> Any:
+    """The x that h makes this of: sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)."""
+    root = (1 + 4 * EPS * (x.abs() + 1 + EPS)).sqrt()
+    return x.sign() * (((root - 1) / (2 * EPS)).square() - 1)
 
 
 def targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:

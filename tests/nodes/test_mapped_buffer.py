@@ -185,6 +185,25 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
         ring(tmp_path / "rows", on_existing="reuse")
 
 
+def test_a_file_that_is_missing_or_cut_is_refused(tmp_path: Path) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    one.close()
+    file = tmp_path / "rows" / "0.rows"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(ValueError, match=r"0\.rows' has lost its end"):
+        ring(tmp_path / "rows", on_existing="reuse")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"0\.rows"):
+        ring(tmp_path / "rows", on_existing="reuse")
+    assert not file.exists()
+    file.write_bytes(whole)
+    again = ring(tmp_path / "rows", on_existing="reuse")
+    same(again, 0, 10)
+    again.close()
+
+
 def test_two_writers_are_refused_by_the_first_ones_number(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)

@@ -141,7 +141,14 @@ def test_what_it_needs_is_said() -> None:
     with pytest.raises(Unsound, match="n_step needs the column 'next_obs'"):
         check((n_step(3),), {**schema, "last": flag, "discount": number})
     whole = {**schema, "last": flag, "discount": number, "next_obs": number}
+    with pytest.raises(Unsound, match="do not say where they come from; write `origin: true` at"):
+        check((n_step(3),), whole)
+    apart = NStep(steps=3, tokens_apart=True, policy=n_step(3).config.policy)
+    check((apart,), whole)
+    whole |= {ENV: Column("int32")}
     check((n_step(3),), whole)
+    with pytest.raises(Unsound, match="`tokens_apart` is for rows that do not say"):
+        check((apart,), whole)
     with pytest.raises(Unsound, match="needs a policy with `gamma`"):
         check((NStep(steps=3),), whole)
     summed = Toy(obs=number, action=number, nstep=5)

@@ -15,7 +15,7 @@ import flowrl
 from flowrl.batch import Array, Batch, Column
 from flowrl.node import Unsound
 from flowrl.nodes.models.gru import Gru
-from flowrl.nodes.policies.r2d2 import R2d2, targets
+from flowrl.nodes.policies.r2d2 import R2d2, rescaled, restored, targets
 from flowrl.state import Count, State
 
 OBS, ACTION = Column("float32", (3,)), Column("int64", n=2)
@@ -50,6 +50,29 @@ def test_targets_are_those_of_a_plain_loop(length: int, steps: int, seed: int, d
         for t in range(end):
             wanted = plain_target(reward[w], discount[w], end, v[w], steps, t)
             assert found[w, t] == pytest.approx(wanted, abs=1e-9)
+
+
+def test_rescaled_values_by_hand_and_back() -> None:
+    x = torch.tensor([-8.0, 0.0, 3.0, 99.0], dtype=torch.float64)
+    by_hand = [-2 - 0.008, 0.0, 1 + 0.003, 9 + 0.099]
+    assert rescaled(x).tolist() == pytest.approx(by_hand)
+    assert restored(rescaled(x)).tolist() == pytest.approx(x.tolist(), abs=1e-9)
+    single = torch.linspace(-50, 50, 101)
+    assert restored(rescaled(single)).tolist() == pytest.approx(single.tolist(), abs=0.05)
+
+
+@pytest.mark.parametrize("rescale", [True, False])
+def test_the_error_of_an_ended_step_is_to_its_reward_alone(rescale: bool) -> None:
+    learn = policy(rescale=rescale, target_steps=1).learn_mode(3)
+    table = sequences()
+    table["discount"][:] = 0
+    obs = torch.tensor(np.concatenate([table["obs"][:, :1], table["next_obs"]], 1))
+    q = learn._q(learn.online, obs, table["memory"]).detach()[:, :-1]
+    q = q.gather(2, torch.tensor(table["action"]).unsqueeze(2)).squeeze(2)
+    goal = torch.tensor(table["reward"])
+    told = learn.forward(Batch(table), {})
+    wanted = ((rescaled(goal) if rescale else goal) - q).abs().numpy()
+    np.testing.assert_allclose(told.priorities, wanted, atol=1e-6)
 
 
 def sequences(count: int = 3, steps: int = 6, seed: int = 0) -> dict[str, Array]:

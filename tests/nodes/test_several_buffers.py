@@ -165,3 +165,13 @@ def test_priorities_find_the_shard_whose_rows_they_are_of() -> None:
         mine = joined.take(slice(4 * k, 4 * k + 4))
         noted = shard._rows.ring.notes["priority"][mine["row_id"]]
         assert noted.round(2).tolist() == (mine["obs"] + 1).tolist()
+
+
+@pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
+def test_demonstrations_need_not_say_who_collected_them(kind: str, tmp_path: Path) -> None:
+    graph = flowrl.load(
+        "cartpole_dqn_demos",
+        {"collector.origin": True, "buffer.type": kind, "buffer.demo_draw": "binomial"},
+    )
+    assert graph.check().problems == []
+    assert graph.run(train_iters=8, out=tmp_path / "run").train_iters == 8

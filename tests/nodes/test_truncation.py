@@ -15,6 +15,7 @@ import torch
 
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
@@ -27,6 +28,7 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.r2d2 import R2d2
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
@@ -110,6 +112,32 @@ def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
     return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
+def learned_by_r2d2(collect: Callable[..., Any], envs: BaseEnvManager) -> Any:
+    spec = envs.spec()
+    table = {
+        "model": Gru(size=8, hidden=[]),
+        "dueling": False,
+        "lr": 0.03,
+        "target_every_iters": 10,
+    }
+    sequences = {"unroll_steps": 8, "target_steps": 2, "rescale": False}
+    policy = R2d2(
+        obs=spec.obs, action=spec.action, gamma=GAMMA, epsilon_end=1.0, **table, **sequences
+    )
+    buffer = SequenceReplayBuffer(
+        size=2000, batch_size=32, unroll_steps=8, memory_columns=["memory"], seed=4
+    )
+    learner = Learner(policy=policy, seed=1)
+    collector = collect(envs=envs, policy=policy, seed=1)
+    for _ in range(200):
+        buffer.push(collector.fire(learner.state()))
+        priorities: Any = learner.train(buffer.sample())
+        buffer.update(priorities["priority"])
+    begins = torch.tensor([[True, False]])
+    heads = learner._mode.online.module(torch.arange(2), torch.zeros(1, 8), begins)
+    return heads["q"].detach().numpy().mean(1)
+
+
 LEARNERS = {
     "dqn": (learned_by_dqn, 1),
     "dqn, 3 steps": (learned_by_dqn, 3),
@@ -132,14 +160,15 @@ def test_values_are_those_of_the_problem(collector: str, learner: str, ends: str
 
 
 @pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("learn", [learned_by_gru, learned_by_r2d2])
 @pytest.mark.parametrize("collector", ["samples", "samples, in halves", "samples, as ready"])
 def test_values_of_a_policy_that_remembers_are_those_of_the_problem(
-    collector: str, ends: str
+    collector: str, learn: Callable[..., Any], ends: str
 ) -> None:
     # After a cut its value follows from more memory than any episode gives: half of the envs go on,
     # so that it is learned what such memory is worth.
     each = [{"ends": ends}, {"ends": "never" if ends == "cut" else ends}]
-    found = learned_by_gru(COLLECTORS[collector], envs_of(each=each))
+    found = learn(COLLECTORS[collector], envs_of(each=each))
     np.testing.assert_allclose(found, VALUES[ends], atol=0.12)
 
 

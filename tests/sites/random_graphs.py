@@ -257,6 +257,8 @@ def loosened(draw: Draw, graph: dict[str, Any]) -> dict[str, Any]:
             edges.append(edge)
         else:
             options = draw(streams)
+            if graph["nodes"].get(ends_of(edge)[1], {}).get("type", "").endswith(":Learner"):
+                options = {**options, **draw(st.sampled_from([{}, {"max_staleness": 1}]))}
             edges.append({edge: options} if options else edge)
     return {**graph, "edges": edges}
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from flowrl.sites.leases import LEAST_LEASE, Leases
+from pathlib import Path
+
+import pytest
+
+from flowrl.sites import leases as module
+from flowrl.sites.leases import FEWEST, KEPT_BYTES, LEAST_LEASE, Leases
+from tests.engine.running import tree
+from tests.sites.comparing import same_everywhere
 
 
 def all_told(leases: Leases, **rounds: int) -> None:
@@ -52,3 +59,24 @@ def test_sites_that_fire_when_they_can_are_waited_for_in_the_warm_up_only() -> N
     assert leases.final == 2
     all_told(leases, b=3)
     assert leases.final == 9
+
+
+def test_large_states_make_leases_short() -> None:
+    leases = Leases("ab")
+    leases.keep(KEPT_BYTES // 5)
+    assert leases.grant(0.0) == 5
+    leases.keep(KEPT_BYTES * 3)
+    all_told(leases, a=5, b=5)
+    assert leases.grant(1e-3) == 5 + FEWEST
+    assert leases.grant(1e-3) is None
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_the_shortest_lease_changes_nothing(
+    lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "KEPT_BYTES", 1)
+    nodes = {"c": "Source", "l": "Learner", "e": {"type": "Judge", "goal": 12}}
+    edges = ["c -> l", {"l.weights -> c.weights": {"lag": lag}}, {"l.weights -> e": {"every": 4}}]
+    facts = same_everywhere(tree(nodes, edges), tmp_path, "threads", rounds=30)
+    assert facts["train_iters"] == 12

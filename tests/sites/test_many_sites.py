@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -82,6 +84,28 @@ def test_two_hundred_sites_start_run_and_end(places: tuple[str, ...], tmp_path: 
     start_s, stop_s = same_as_serial(200, tmp_path, *places, rounds=50)
     assert start_s < START_S
     assert stop_s < STOP_S
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from tests.sites.comparing import ran
+from tests.sites.test_many_sites import in_turn, tree_of
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+graph = tree_of(20)
+print(ran(graph, in_turn(graph, "process", "thread"), Path(sys.argv[2]), rounds=3)["status"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("hard", "end"), [(4096, "finished"), (128, "and 128 are allowed; raise that")]
+)
+def test_sites_raise_the_limit_of_open_files_if_they_may(
+    hard: int, end: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", LIMITED, str(hard), str(tmp_path / "r")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert end in done.stdout + done.stderr
 
 
 def test_services_are_told_from_others_once_for_all_nodes() -> None:

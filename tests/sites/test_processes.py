@@ -152,3 +152,18 @@ def test_modules_are_found_where_the_coordinator_finds_them(
 def test_the_summary_of_a_run_in_processes_is_that_of_any_run(tmp_path: Path) -> None:
     logs({"c": "Source", "d": "Drain"}, ["c -> d"], tmp_path / "r")
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_site_whose_server_has_ended_leaves_the_cause_to_be_told_by_others() -> None:
+    orphan = """
+import os, sys
+from flowrl.sites.server import Report, die_with
+with Report(int(sys.argv[1])).failure():
+    die_with(os.getpid())  # who is not its own parent
+"""
+    told, tells = os.pipe()
+    with os.fdopen(told, "rb") as heard:
+        command = [sys.executable, "-c", orphan, str(tells)]
+        done = subprocess.run(command, pass_fds=[tells], timeout=60, check=False)
+        os.close(tells)
+        assert (done.returncode, heard.read()) == (1, b"")

@@ -8,6 +8,7 @@ from flowrl.batch import Schema
 from flowrl.config import param
 from flowrl.node import Unsound
 from flowrl.nodes.buffers.transforms.transform import Discounting, Drawn, Transform, gamma_of
+from flowrl.nodes.origin import ENV, OFFSET
 from flowrl.nodes.returns import bootstrap_discount
 
 NEEDED = ("reward", "terminated", "truncated", "last", "discount")
@@ -25,14 +26,29 @@ class NStep(Transform):
     class Config(Discounting):
         steps: int = param(..., "rewards that are summed before the target bootstraps", ge=1)
 
+        tokens_apart: bool = param(
+            False, "rows do not say where they come from: windows end with their token"
+        )
+
     def check(self, schema: Schema) -> None:
-        """The columns, and rows of one reward."""
+        """The columns, and rows of one reward, that are known to follow each other."""
         gamma_of("n_step", self.config.policy)
         missing = [name for name in NEEDED if name not in schema]
         if missing or not _next_obs(schema):
             lacking = missing[0] if missing else "next_obs"
             raise Unsound(
                 f"n_step needs the column '{lacking}'", "connect a collector", "transforms"
+            )
+
+        followed = ENV in schema or OFFSET in schema  # by their origin, or whole episodes
+        if followed and self.config.tokens_apart:
+            what = "`tokens_apart` is for rows that do not say where they come from"
+            raise Unsound(what, "leave it out", "transforms")
+        if not followed and not self.config.tokens_apart:
+            raise Unsound(
+                "n_step follows rows from token to token, and these do not say where they come from",
+                "write `origin: true` at the collector, or `tokens_apart: true` here",
+                "transforms",
             )
 
     def apply(self, drawn: Drawn) -> None:
