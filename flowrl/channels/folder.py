@@ -26,13 +26,10 @@ class SocketFolder:
 
     def __init__(self) -> None:
         sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
-        if len(os.fsencode(self.path)) + 1 + NAME_BYTES > PATH_BYTES:
-            self.path.rmdir()
-            what = f"{self.path}: the path is too long for a socket"
-            raise UsageError(f"{what}; set TMPDIR to a shorter one, as /tmp")
-        self._lock = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self.path, self._lock = _made()
+        while not os.fstat(self._lock).st_nlink:  # another run swept it before it was locked
+            os.close(self._lock)
+            self.path, self._lock = _made()
 
     def address(self, site: str) -> str:
         """The address for a site, however long its name."""
@@ -42,6 +39,18 @@ class SocketFolder:
         """Remove it, with the sockets that sites left."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _made() -> tuple[Path, int]:
+    """A new folder, and the open file that locks it."""
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
+    if len(os.fsencode(path)) + 1 + NAME_BYTES > PATH_BYTES:
+        path.rmdir()
+        what = f"{path}: the path is too long for a socket"
+        raise UsageError(f"{what}; set TMPDIR to a shorter one, as /tmp")
+    lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return path, lock
 
 
 def sweep() -> None:
