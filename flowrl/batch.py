@@ -54,7 +54,7 @@ class Batch:
     __slots__ = ("_columns", "rows")
 
     def __init__(self, columns: Mapping[str, Array]) -> None:
-        """Takes the arrays over: they become read-only."""
+        """Takes the arrays over: they become read-only. Views with gaps, or that begin unevenly, are copied."""
         self._columns = dict(columns)
         rows = -1
         for name, array in self._columns.items():
@@ -64,7 +64,11 @@ class Batch:
                         f"column '{name}' has {len(array)} rows; the others have {rows}"
                     )
                 rows = len(array)
-            array.flags.writeable = False
+            flags = array.flags
+            if not flags.forc or not (flags.owndata or _begins_evenly(array)):
+                array = self._columns[name] = array.copy(order="K")
+                flags = array.flags
+            flags.writeable = False
         self.rows = max(rows, 0)
 
     def __getitem__(self, name: str) -> Array:
@@ -123,3 +127,15 @@ class Batch:
             if set(other) != set(names):
                 raise ValueError(f"columns differ: {sorted(names)} and {sorted(other)}")
         return Batch({n: np.concatenate([b[n] for b in batches]) for n in names})
+
+
+EVEN = 16  # bytes: where numpy's own memory begins
+
+
+def _begins_evenly(array: Array) -> bool:
+    """Whether an array lies in memory as one that came from another site would.
+
+    Numbers are added, and products of matrices computed, in another order where there are gaps, or memory begins
+    elsewhere: then bits would tell where the array was made.
+    """
+    return bool(array.dtype.kind != "f" or array.ctypes.data % EVEN == 0)
