@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+EVEN = 16  # bytes: where numpy's own memory begins
 Bound = float | tuple[float, ...] | None
 
 
@@ -48,6 +49,17 @@ def row_bytes(schema: Schema) -> int:
     return sum(column.row_bytes for column in schema.values())
 
 
+def is_even(array: Array) -> bool:
+    """Whether an array lies in memory as one that came from another site does.
+
+    Where there are gaps, or memory begins elsewhere, numbers are added and products computed in another order: bits
+    would tell where the array was made.
+    """
+    flags = array.flags
+    whole: bool = flags.forc
+    return whole and (flags.owndata or array.dtype.kind != "f" or array.ctypes.data % EVEN == 0)
+
+
 class Batch:
     """An immutable table: named columns with one leading dimension."""
 
@@ -64,11 +76,9 @@ class Batch:
                         f"column '{name}' has {len(array)} rows; the others have {rows}"
                     )
                 rows = len(array)
-            flags = array.flags
-            if not flags.forc or not (flags.owndata or _begins_evenly(array)):
+            if not is_even(array):
                 array = self._columns[name] = array.copy(order="K")
-                flags = array.flags
-            flags.writeable = False
+            array.flags.writeable = False
         self.rows = max(rows, 0)
 
     def __getitem__(self, name: str) -> Array:
@@ -127,15 +137,3 @@ class Batch:
             if set(other) != set(names):
                 raise ValueError(f"columns differ: {sorted(names)} and {sorted(other)}")
         return Batch({n: np.concatenate([b[n] for b in batches]) for n in names})
-
-
-EVEN = 16  # bytes: where numpy's own memory begins
-
-
-def _begins_evenly(array: Array) -> bool:
-    """Whether an array lies in memory as one that came from another site would.
-
-    Numbers are added, and products of matrices computed, in another order where there are gaps, or memory begins
-    elsewhere: then bits would tell where the array was made.
-    """
-    return bool(array.dtype.kind != "f" or array.ctypes.data % EVEN == 0)

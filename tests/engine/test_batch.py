@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.batch import Batch, Column, row_bytes
+from flowrl.state import State
 
 
 def batch(rows: int = 4, first: int = 0) -> Batch:
@@ -144,6 +145,14 @@ def test_a_column_lies_in_memory_as_one_that_came_from_elsewhere(view: Any) -> N
     assert column.flags.forc
     assert column.ctypes.data % 16 == 0
     assert not column.flags.writeable
+
+
+def test_the_arrays_of_a_state_lie_as_those_of_a_batch() -> None:
+    weights = np.arange(77, dtype=np.float32).reshape(11, 7)
+    found = State({"w": weights, "part": weights[1:, 2:5], "bias": weights[3, 1:]}).arrays
+    assert found["w"] is weights
+    np.testing.assert_array_equal(found["part"], weights[1:, 2:5])
+    assert all(array.flags.forc and array.ctypes.data % 16 == 0 for array in found.values())
 
 
 def test_an_even_view_is_no_copy() -> None:
