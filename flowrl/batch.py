@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+EVEN = 16  # bytes: where numpy's own memory begins
 Bound = float | tuple[float, ...] | None
 
 
@@ -48,13 +49,24 @@ def row_bytes(schema: Schema) -> int:
     return sum(column.row_bytes for column in schema.values())
 
 
+def is_even(array: Array) -> bool:
+    """Whether an array lies in memory as one that came from another site does.
+
+    Where there are gaps, or memory begins elsewhere, numbers are added and products computed in another order: bits
+    would tell where the array was made.
+    """
+    flags = array.flags
+    whole: bool = flags.forc
+    return whole and (flags.owndata or array.dtype.kind != "f" or array.ctypes.data % EVEN == 0)
+
+
 class Batch:
     """An immutable table: named columns with one leading dimension."""
 
     __slots__ = ("_columns", "rows")
 
     def __init__(self, columns: Mapping[str, Array]) -> None:
-        """Takes the arrays over: they become read-only."""
+        """Takes the arrays over: they become read-only. Views with gaps, or that begin unevenly, are copied."""
         self._columns = dict(columns)
         rows = -1
         for name, array in self._columns.items():
@@ -64,6 +76,8 @@ class Batch:
                         f"column '{name}' has {len(array)} rows; the others have {rows}"
                     )
                 rows = len(array)
+            if not is_even(array):
+                array = self._columns[name] = array.copy(order="K")
             array.flags.writeable = False
         self.rows = max(rows, 0)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flowrl.batch import Array
+from flowrl.batch import Array, is_even
 
 
 class Count(NamedTuple):
@@ -68,3 +68,9 @@ class State:
     command: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
     clock: Clock = START
+
+    def __post_init__(self) -> None:
+        """Arrays are as those of a batch."""
+        if not all(map(is_even, self.arrays.values())):
+            whole = {n: a if is_even(a) else a.copy(order="K") for n, a in self.arrays.items()}
+            object.__setattr__(self, "arrays", whole)

@@ -12,6 +12,8 @@ import numpy as np
 
 from flowrl.batch import Array
 
+EVEN = 16  # bytes: where the memory of arrays begins
+
 
 class Lazy:
     """Stands for a module; what was asked for once costs no more than an ordinary attribute."""
@@ -40,5 +42,12 @@ functional = Lazy("torch.nn.functional")
 
 
 def tensor(array: Array) -> Any:
-    """A tensor on the array's own memory, which nobody may write to."""
-    return torch.from_numpy(array)
+    """A tensor on the array's own memory, which nobody may write to; or on a copy, where that begins unevenly.
+
+    Products of matrices take other instructions then, and give other bits: but a view that came from another site
+    begins evenly.
+    """
+    made = torch.from_numpy(array)
+    if made.is_floating_point() and (made.data_ptr() % EVEN or not made.is_contiguous()):
+        return made.clone(memory_format=torch.contiguous_format)
+    return made

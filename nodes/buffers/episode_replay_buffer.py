@@ -19,12 +19,13 @@ from flowrl.nodes.buffers.described import (
     table_schema,
 )
 from flowrl.nodes.buffers.draws import Draw, too_few, wanted
+from flowrl.nodes.buffers.feedback import Tokens, listed, no_priorities
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.settings import Storing
+from flowrl.nodes.buffers.settings import Pacing, sound_uniform_pace
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.windows import segments
-from flowrl.ports import In, Out
+from flowrl.ports import AUTO, In, Out
 
 FLAG = Column("bool")
 
@@ -32,10 +33,18 @@ FLAG = Column("bool")
 class EpisodeReplayBuffer(Node):
     """An element is an episode; it leaves as a whole when its first row is overwritten."""
 
+    fires_on = "samples_per_insert"
     data = In("samples")
+    priorities = In(
+        "priorities",
+        rate=AUTO,
+        optional=True,
+        initial=no_priorities,
+        about="free-running: each says that a batch is done; draws stay uniform",
+    )
     batches = Out("samples", rate="updates_per_push")
 
-    class Config(Storing):
+    class Config(Pacing):
         batch_size: int = param(8, "episodes in each batch", ge=1)
         part_steps: int | None = param(
             None, "of each episode so many rows that follow each other; default: all", ge=1
@@ -51,7 +60,7 @@ class EpisodeReplayBuffer(Node):
             outs={"batches": {**schema, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
             memory_bytes=memory_bytes(config, schema, size),
-            nondeterministic=nondeterministic(config),
+            nondeterministic=nondeterministic(config, sound_uniform_pace(config, known)),
         )
 
     def setup(self) -> None:
@@ -62,9 +71,9 @@ class EpisodeReplayBuffer(Node):
         self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self.tally, self.pace = Tally(), pace_of(c, self.ctx)
 
-    def fire(self, data: Batch) -> list[Batch]:
-        """Keep what came, then draw this round's batches."""
-        return fired(self, data)
+    def fire(self, data: Batch | None, priorities: Tokens = None) -> list[Batch]:
+        """Keep what came, then draw the batches that are due."""
+        return fired(self, data, listed(priorities))
 
     @property
     def count(self) -> int:
@@ -164,6 +173,7 @@ class EpisodeReplayBuffer(Node):
             "firsts": self._firsts.copy(),
             "lengths": self._lengths.copy(),
             "tally": self.tally.state(),
+            "pace": self.pace.state(),
             "rng": self._draw.rng.bit_generator.state,
         }
 
@@ -172,4 +182,5 @@ class EpisodeReplayBuffer(Node):
         self._rows.load_state_dict(state["rows"])
         self._firsts, self._lengths = np.array(state["firsts"]), np.array(state["lengths"])
         self.tally = Tally(*state["tally"])
+        self.pace.load(state["pace"])
         self._draw.rng.bit_generator.state = state["rng"]

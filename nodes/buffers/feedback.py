@@ -18,9 +18,14 @@ def no_priorities() -> Batch:
     return Batch({"priority": np.empty(0, np.float32)})
 
 
+def listed(tokens: Tokens) -> Sequence[Batch]:
+    """The tokens, also where one was given by hand, or none."""
+    return [tokens] if isinstance(tokens, Batch) else tokens or ()
+
+
 def taken(tokens: Tokens, update: Callable[[Array], None]) -> Sequence[Batch]:
     """Update by the priorities of each token that has some; gives the tokens."""
-    given = [tokens] if isinstance(tokens, Batch) else tokens or ()
+    given = listed(tokens)
     for token in given:
         if len(token):
             update(token["priority"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.batch import Batch, Column
 from flowrl.config import param, parts
-from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.node import Facts, Known, Node
 from flowrl.nodes.buffers.demonstrations import Demonstrations, needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
@@ -20,15 +20,13 @@ from flowrl.nodes.buffers.described import (
     table_schema,
 )
 from flowrl.nodes.buffers.draws import Draw, cut, too_few, wanted
-from flowrl.nodes.buffers.feedback import Tokens, no_priorities, taken
+from flowrl.nodes.buffers.feedback import Tokens, listed, no_priorities
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.settings import Pacing, sound_pace
+from flowrl.nodes.buffers.settings import Pacing, sound_uniform_pace
 from flowrl.nodes.buffers.tally import Tally, spread
 from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
 from flowrl.ports import AUTO, In, Out
-
-HINT = "connect them to an advanced_buffer, or say `samples_per_insert`: they then pace it"
 
 
 class NaiveReplayBuffer(Node):
@@ -59,9 +57,7 @@ class NaiveReplayBuffer(Node):
     def describe(cls, config: Any, known: Known) -> Facts:
         """Memory, the rows it must have first, and the columns, which are those of the data."""
         schema, with_demos = table_schema(known), "demos" in known.inputs
-        free = sound_pace(config, known)
-        if "priorities" in known.inputs and not free:
-            raise Unsound("it draws uniformly, and does nothing with priorities", HINT)
+        free = sound_uniform_pace(config, known)
         sound_transforms(config.transforms, schema)
         bytes_of_row = stored_bytes(config, schema) + 4
         size = sound_size(config, bytes_of_row)
@@ -90,7 +86,7 @@ class NaiveReplayBuffer(Node):
         """Keep what came, then draw the batches that are due together."""
         if demos is not None:
             self.push_demos(demos)
-        return fired(self, data, taken(priorities, lambda priorities: None))
+        return fired(self, data, listed(priorities))
 
     @property
     def count(self) -> int:

@@ -65,3 +65,14 @@ def sound_pace(config: Any, known: Known) -> str:
     band = config.band_rows or DEFAULT_BATCHES * config.batch_size
     each = f"{config.samples_per_insert:g} rows drawn for each that comes"
     return f"free-running, {each}, give or take {band}"
+
+
+def sound_uniform_pace(config: Any, known: Known) -> str:
+    """The same of a buffer that draws uniformly: priorities only say that a batch is done."""
+    free = sound_pace(config, known)
+    if "priorities" in known.inputs and not free:
+        raise Unsound(
+            "it draws uniformly, and does nothing with priorities",
+            "connect them to an advanced_buffer, or say `samples_per_insert`: they then pace it",
+        )
+    return free

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import model_validator
 
 from flowrl.batch import Array
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
 from flowrl.nodes.envs.accounts import Accounts
+from flowrl.nodes.envs.callables import makers_of
 from flowrl.nodes.envs.crash import Crash
 from flowrl.nodes.envs.env_error import EnvError
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
@@ -38,6 +40,18 @@ class EnvManager(Node):
         dynamic_seeds: bool = param(
             True, "a reset goes on to new episodes; false: it begins the same list of them again"
         )
+
+        @model_validator(mode="before")
+        @classmethod
+        def one_env_a_callable(cls, given: Any) -> Any:
+            """By hand, `env` may be a list of functions: then there are as many envs."""
+            several = isinstance(given, dict) and isinstance(given.get("env"), list | tuple)
+            if not several or not makers_of(given["env"]):
+                return given
+            made = len(given["env"])
+            if given.setdefault("count", made) != made:
+                raise ValueError(f"{made} functions for {given['count']} envs; give one for each")
+            return given
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flowrl.config import Config, Part, PartSpec
 from flowrl.node import Unsound
 
 PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
+CALL, PARTIAL = "$call", "$partial"
 
 
 def portable(value: Any, where: str = "env") -> Any:
@@ -31,6 +33,11 @@ def portable(value: Any, where: str = "env") -> Any:
         return {TUPLE: portable(list(value), where)}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return {ARRAY: value.tolist(), "dtype": str(value.dtype)}
+    if isinstance(value, partial):
+        given = {"args": portable(value.args, where), "kwargs": portable(value.keywords, where)}
+        return {PARTIAL: portable(value.func, where), **given}
+    if callable(value) and hasattr(value, "__qualname__"):
+        return {CALL: _path(value, where)}
     raise Unsound(
         f"{where} is a {type(value).__name__}, which another process cannot be told",
         "give numbers, texts, lists and mappings, or make it in the env's own constructor",
@@ -52,6 +59,10 @@ def whole(data: Any) -> Any:
         return PartSpec(data["type"], cls, _configured(cls, data))
     if TUPLE in data:
         return tuple(whole(data[TUPLE]))
+    if CALL in data:
+        return _imported(data[CALL])
+    if PARTIAL in data:
+        return partial(whole(data[PARTIAL]), *whole(data["args"]), **whole(data["kwargs"]))
     if ARRAY in data:
         array = np.array(data[ARRAY], data["dtype"])
         return array if array.ndim else array[()]
@@ -73,10 +84,11 @@ def _key(key: Any, where: str) -> str:
     return key
 
 
-def _path(cls: type, where: str) -> str:
-    if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+def _path(cls: Any, where: str) -> str:
+    if cls.__module__ == "__main__" or {"<locals>", "<lambda>"} & set(cls.__qualname__.split(".")):
+        what = f"of the class {cls.__qualname__}" if isinstance(cls, type) else cls.__qualname__
         raise Unsound(
-            f"{where} is of the class {cls.__qualname__}, which another process cannot import",
+            f"{where} is {what}, which another process cannot import",
             "define it at the top of a module of its own",
             where,
         )

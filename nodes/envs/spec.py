@@ -142,5 +142,10 @@ def to_evaluate(env: Any) -> Any:
 
 
 def ready(env: Any) -> Any:
-    """The env part itself."""
+    """The env part itself; by hand, functions that make envs are one, too."""
+    from flowrl.nodes.envs.callables import Callables, makers_of
+
+    makers = makers_of(env)
+    if makers:
+        return Callables(makers=makers)
     return env.make() if isinstance(env, PartSpec) else env

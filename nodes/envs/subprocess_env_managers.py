@@ -95,12 +95,12 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
             if not len(others) or (until_s is not None and now >= until_s):
                 return ready, self._gather(ready)
             missing = wanted - len(ready) if until_s is None else len(others)
-            crew.wait(self._from[others], len(others) - missing, until_s)
+            crew.wait(self._settling.source[others], len(others) - missing, until_s)
 
     def _all_in_time(self, wanted: int) -> bool:
         """Whether all envs are under way and come to their results, all good, in time."""
         crew, count = self._team, self.config.count
-        if len(self._sent) < count or self.config.pre_reset or self._odd:
+        if len(self._sent) < count or self.config.pre_reset or self._settling.odd:
             return False
         crew.wait(busy=count - wanted)
         crew.wait(until_s=time.monotonic() + self.config.step_wait_timeout_s)
@@ -111,8 +111,8 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
         ready: list[int] = []
         others: list[int] = []
         for index in self._sent:
-            idle = not self._board.todo[self._from[index]]
-            (ready if idle and self._settle(index) else others).append(index)
+            idle = not self._board.todo[self._settling.source[index]]
+            (ready if idle and self._settling.settle(index) else others).append(index)
         return np.array(ready, np.int64), np.array(others, np.int64)
 
     def _asked(self, ids: list[int]) -> Array | None:

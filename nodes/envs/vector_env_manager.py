@@ -219,6 +219,8 @@ def _plain(config: Any) -> Any:
     env = ready(config.env).config if config.env is not None else None
     if env is None:
         raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
+    if not hasattr(env, "id"):
+        raise Unsound("a pool is made by an id", "give `Gymnasium(id=…)`, not functions", "env")
     for name in ("wrappers", "each"):
         if getattr(env, name, None):
             raise Unsound(

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from flowrl.batch import Array
 from flowrl.config import param
 from flowrl.node import Facts, Known
-from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.board import (
     BEGIN,
-    ENDED,
     FAILED,
     FAILED_AFTER,
-    RENEW,
     STEP,
     TERMINATED,
     TRUNCATED,
     Board,
 )
 from flowrl.nodes.envs.crew import Crew, cores
-from flowrl.nodes.envs.env_error import InWorker
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.patience import MOST_S
-from flowrl.nodes.envs.rescue import Rescue
-from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.envs.settling import Settling
+from flowrl.nodes.envs.steps import Steps
 from flowrl.nodes.envs.workers import Answers, Worker
 from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes
 
 
 class WorkerEnvManager(EnvManager):
-    """What kinds with workers share. An env has a row on the board; with `pre_reset` it has two, and
-    plays in one while its next episode is begun in the other."""
+    """What kinds with workers share: orders, results, and columns of these."""
 
     class Config(Tolerant):
         envs_per_worker: int | None = param(
@@ -98,7 +93,6 @@ class WorkerEnvManager(EnvManager):
         zeros = np.zeros_like(self._board.flat_obs) if self._checked else np.zeros(0)
         self._zeros = np.zeros(self._board.rows), zeros
         self._row = np.arange(c.count)  # where each env plays
-        self._from = self._row.copy()  # where what it sees next comes from: the spare, after an end
         return Crew(self._board, groups, self._hire, self._lost, c, self.look_s)
 
     def _default_envs_per_worker(self) -> int:
@@ -131,65 +125,25 @@ class WorkerEnvManager(EnvManager):
             self._crew = self._open()
         else:
             self._crew.wait()  # what was sent, and is of no use now
-        count = self.config.count
         self._accounts.restart()
-        self._log = ActionLog(count)
-        self._sent: dict[int, None] = {}
-        self._broken = [False] * count
-        self._begins = [True] * count  # rather than steps
-        self._kept: dict[int, tuple[int, Episode]] = {}  # of ends whose successor could not begin
-        self._odd: set[int] = set()  # envs that failed on the way to their next result
-        self._unfit: set[int] = set()  # envs that were lost while nobody waited for them
-        self._from = self._row.copy()
-        self._rescue = self._new_rescue(self._crew)
+        c, error = self.config, self._error
+        settling = self._settling = Settling(
+            self._crew, c, self._accounts, self._failures, self._row, self._checked, error
+        )
+        self._log, self._sent = settling.log, settling.sent
         board = self._board
         board.flags[:] = 0
         for index in self._ids:
-            self._begin(index, int(self._row[index]), BEGIN)
+            settling.begin(index, int(self._row[index]), BEGIN)
         self._wait(self._everyone)
-        self._begins[:] = [False] * count
-        self._odd.clear()
-        if self.config.pre_reset:
+        settling.clear()
+        if c.pre_reset:
             for index in self._ids:
-                self._order_spare(index, self._other(int(self._row[index])))
+                settling.order_spare(index, settling.other(int(self._row[index])))
         else:
-            self._next_seeds(self._ids)
+            settling.next_seeds(self._ids)
         self._failures.tell()
         return board.obs[self._row]
-
-    def _new_rescue(self, crew: Crew) -> Rescue:
-        """What knows, by these very lists, what each env is about."""
-        return Rescue(
-            crew,
-            self._accounts,
-            self._log,
-            self._failures.counts,
-            self._row,
-            self._begins,
-            self._sent,
-            self._unfit,
-            self.config.pre_reset,
-        )
-
-    def _begin(self, index: int, row: int, order: int, pause_s: float = 0.0) -> None:
-        self._board.seed[row] = self._accounts.begin(index)
-        self._log.begin(index)
-        self._order(row, order, pause_s)
-
-    def _order(self, row: int, order: int, pause_s: float = 0.0) -> None:
-        self._board.pause[row] = pause_s
-        self._board.flags[row] = 0
-        self._team.order(row, order)
-
-    def _order_spare(self, index: int, row: int, order: int = BEGIN, pause_s: float = 0.0) -> None:
-        """Begin the next episode ahead of time."""
-        self._board.seed[row] = self._accounts.seed_of(index)
-        self._order(row, order, pause_s)
-
-    def _next_seeds(self, indexes: Sequence[int]) -> None:
-        """Tell the workers how the episodes after these begin."""
-        for index in indexes:
-            self._board.seed[self._row[index]] = self._accounts.seed_of(index)
 
     @property
     def _team(self) -> Crew:
@@ -208,7 +162,9 @@ class WorkerEnvManager(EnvManager):
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         crew = self._team
-        if ids is self._everyone and not (self._sent or self._unfit or self.config.pre_reset):
+        if ids is self._everyone and not (
+            self._sent or self._settling.unfit or self.config.pre_reset
+        ):
             self._send_all(crew, actions)
             return
         at = np.asarray(ids)
@@ -221,9 +177,9 @@ class WorkerEnvManager(EnvManager):
         self._log.add(at.copy(), acts)
         self._sent.update(sent)
         self._board.action[rows] = acts
-        if self._unfit:
-            rows = self._row[[index for index in sent if index not in self._unfit]]
-            self._unfit -= sent.keys()
+        if self._settling.unfit:
+            rows = self._row[[index for index in sent if index not in self._settling.unfit]]
+            self._settling.unfit -= sent.keys()
         crew.order(rows, STEP)
 
     def _send_all(self, crew: Crew, actions: Array) -> None:
@@ -251,19 +207,19 @@ class WorkerEnvManager(EnvManager):
         """Until all of these have what they were sent for, whatever it takes."""
         crew = self._team
         while True:
-            crew.wait(self._from[at])
+            crew.wait(self._settling.source[at])
             if self._all_plain():
                 return
-            if not [index for index in at.tolist() if not self._settle(index)]:
+            if not [index for index in at.tolist() if not self._settling.settle(index)]:
                 return
 
     def _recv_all(self) -> Steps:
         """The steps of all envs, each in its own row: the shortest way."""
         crew, board = self._team, self._board
         crew.wait()
-        if self._odd or not self._all_sound():
+        if self._settling.odd or not self._all_sound():
             self._wait(self._everyone)
-        if self._odd or board.any_flags():
+        if self._settling.odd or board.any_flags():
             return self._gather(self._everyone)
         self._sent.clear()
         self._accounts.count_steps(None, board.reward)
@@ -272,7 +228,7 @@ class WorkerEnvManager(EnvManager):
 
     def _all_plain(self) -> bool:
         """Whether nothing failed, ended, or began: so it is nearly always."""
-        return not (self._board.any_flags() or any(self._begins)) and self._all_sound()
+        return not (self._board.any_flags() or any(self._settling.begins)) and self._all_sound()
 
     def _all_sound(self) -> bool:
         """Whether nothing failed; looked at all at once, because that costs least."""
@@ -289,45 +245,6 @@ class WorkerEnvManager(EnvManager):
             return False
         return not self._checked or bool(np.isfinite(board.last[flags != 0]).all())
 
-    def _settle(self, index: int) -> bool:
-        """Whether an idle env has all that it was sent for; if not, what is missing is ordered."""
-        board, row, source = self._board, int(self._row[index]), int(self._from[index])
-        flags = int(board.flags[source])
-        if source != row:  # a spare: its episode is there, or could not begin
-            if flags & FAILED:
-                self._retry_spare(index, source)
-            return not flags & FAILED
-        if not flags & FAILED and not self._begins[index] and not self._sound(row, flags):
-            flags = FAILED
-        if flags & FAILED:
-            self._retry(index, row)
-            return False
-        if flags & FAILED_AFTER:
-            self._keep_end(index, row, flags)
-            self._retry(index, row)
-            return False
-        if flags & ENDED and self.config.pre_reset and not self._begins[index]:
-            self._from[index] = self._other(row)
-            return False
-        return True
-
-    def _sound(self, row: int, flags: int) -> bool:
-        board = self._board
-        seen = (board.last if flags & ENDED else board.obs)[row]
-        if not np.isfinite(board.reward[row]):
-            what = f"the reward is {board.reward[row]}; it must be a finite number"
-        elif self._checked and not np.isfinite(seen).all():
-            what = f"the observation is not finite: {seen}"
-        else:
-            return True
-        board.write(row, what)
-        return False
-
-    def _other(self, row: int) -> int:
-        """An env's other row."""
-        count = int(self.config.count)
-        return row - count if row >= count else row + count
-
     def _gather(self, at: Array) -> Steps:
         """What came of the steps of these envs, all of which have settled."""
         board, rows = self._board, self._row[at]
@@ -337,7 +254,7 @@ class WorkerEnvManager(EnvManager):
         else:
             for index in at.tolist():
                 del self._sent[index]
-        if not flags.any() and not self._odd:
+        if not flags.any() and not self._settling.odd:
             obs, none = board.obs[rows], self._no_ends[: len(at)]
             self._accounts.count_steps(at, reward)
             return Steps(obs, reward.astype(np.float32), none, none, obs, [])
@@ -346,92 +263,26 @@ class WorkerEnvManager(EnvManager):
     def _gather_ends(self, at: Array, reward: Array, flags: Array) -> Steps:
         """The same, where some have ended, or failed."""
         board, rows, accounts = self._board, self._row[at], self._accounts
-        obs, broken = board.obs[self._from[at]], []
-        counted: Any = [] if self._odd else slice(None)
-        for k, index in enumerate(at.tolist() if self._odd else ()):
-            if self._broken[index]:
+        obs, broken = board.obs[self._settling.source[at]], []
+        counted: Any = [] if self._settling.odd else slice(None)
+        for k, index in enumerate(at.tolist() if self._settling.odd else ()):
+            if self._settling.broken[index]:
                 broken.append(k)
                 reward[k], flags[k] = 0.0, 0
-            elif index in self._kept:
-                flags[k] = self._kept[index][0]
+            elif index in self._settling.kept:
+                flags[k] = self._settling.kept[index][0]
             else:
                 counted.append(k)
         accounts.count_steps(at[counted], reward[counted])
         ended = np.flatnonzero(flags)
         next_obs = obs.copy()
         next_obs[ended] = board.last[rows[ended]]
-        episodes = [self._end(int(at[k])) for k in ended]
+        episodes = [self._settling.end(int(at[k])) for k in ended]
         for k in {*ended.tolist(), *broken}:
-            self._begun(int(at[k]))
+            self._settling.begun(int(at[k]))
         final, cut = (flags & TERMINATED) != 0, (flags & TRUNCATED) != 0
         self._failures.tell()
         return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
 
-    def _end(self, index: int) -> Episode:
-        if index in self._kept:
-            return self._kept[index][1]
-        total = float(self._board.total[self._row[index]])
-        self._failures.ended(index)
-        return self._accounts.end(index, None if np.isnan(total) else total)
-
-    def _begun(self, index: int) -> None:
-        """The env is in its next episode."""
-        old, row = int(self._row[index]), int(self._from[index])
-        if old != row or index not in self._odd:  # else the retry has noted it
-            self._accounts.begin(index)
-            self._log.begin(index)
-        self._row[index] = row
-        if old != row:
-            order = RENEW if index in self._odd else BEGIN
-            self._order_spare(index, old, order)
-        else:
-            self._next_seeds([index])
-            self._board.flags[row] = 0
-        self._broken[index] = self._begins[index] = False
-        self._kept.pop(index, None)
-        self._odd.discard(index)
-
-    # what failed
-
-    def _retry(self, index: int, row: int) -> None:
-        """A step or a reset failed: begin anew, if there is another attempt."""
-        self._odd.add(index)
-        stepped = not self._begins[index]
-        lost = self._accounts.length(index) + 1 if stepped else None
-        if not self._failures.failed(index, lost):
-            self._fail(index, row, lost or 0)
-        self._begins[index] = True
-        if stepped:
-            self._broken[index] = True
-            if self.config.pre_reset:
-                self._from[index] = self._other(row)
-                return
-        order = RENEW if self._failures.renews(index) else BEGIN
-        self._begin(index, row, order, self._failures.pause_s(index))
-
-    def _keep_end(self, index: int, row: int, flags: int) -> None:
-        """The episode has ended as it should; the next could not begin."""
-        self._accounts.count_steps([index], self._board.reward[row : row + 1])
-        self._kept[index] = (flags & ENDED, self._end(index))
-        self._begins[index] = True
-        self._accounts.begin(index)  # the episode that failed
-
-    def _retry_spare(self, index: int, row: int) -> None:
-        if not self._failures.failed(index, None):
-            self._fail(index, row, 0)
-        self._accounts.skip(index)
-        order = RENEW if self._failures.renews(index) else BEGIN
-        self._order_spare(index, row, order, self._failures.pause_s(index))
-
-    def _fail(self, index: int, row: int, step: int) -> NoReturn:
-        """There is no other attempt."""
-        what, _, traced = self._board.read(row).partition("\n")
-        taken, complete = self._log.of(index) if step else ([], True)
-        seed = int(self._board.seed[row]) if not step else self._accounts.seeds[index]
-        self._failures.tell()
-        error = self._error(index, seed, step, taken, what, traced, complete, self._rescue.limit_s)
-        raise error from (InWorker(traced) if traced else None)
-
     def _lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
-        self._rescue.lost(number, blamed, why, limit_s)
-        self._failures.tell()
+        self._settling.lost(number, blamed, why, limit_s)

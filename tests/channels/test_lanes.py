@@ -51,6 +51,16 @@ def test_an_array_arrives_as_it_was_sent(sites: Pair, value: np.ndarray) -> None
         sites.until(lambda: sender.settled)
 
 
+def test_arrays_begin_where_their_own_memory_would(sites: Pair) -> None:
+    """Products of matrices take other instructions elsewhere, and give other bits."""
+    sender, receiver = sites.lane()
+    for _ in range(4):
+        for rows in (3, 900, 5_000, 9_000, 300_000):
+            token = {n: np.ones((rows, 3), np.float32) for n in "abc"}
+            [batch] = sites.flow(sender, receiver, [Batch(token)])
+            assert [column.ctypes.data % 16 for column in batch.columns.values()] == [0, 0, 0]
+
+
 def test_received_batches_are_read_only(sites: Pair) -> None:
     sender, receiver = sites.lane()
     for rows in (3, 50_000):

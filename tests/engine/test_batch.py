@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.batch import Batch, Column, row_bytes
+from flowrl.state import State
 
 
 def batch(rows: int = 4, first: int = 0) -> Batch:
@@ -37,7 +40,7 @@ def test_what_is_taken_cannot_be_written_to_either(index: object) -> None:
 
 def test_a_slice_is_a_view_and_a_gather_is_a_copy() -> None:
     whole = batch()
-    assert np.shares_memory(whole.take(slice(1, 3))["obs"], whole["obs"])
+    assert np.shares_memory(whole.take(slice(2, 4))["obs"], whole["obs"])
     assert not np.shares_memory(whole.take(np.array([1, 2]))["obs"], whole["obs"])
 
 
@@ -119,3 +122,40 @@ def test_bounds_are_no_part_of_what_a_column_is() -> None:
     assert Column("int64", n=2) == Column("int64", n=5, low=0.0, high=4.0)
     assert Column("int64") != Column("int32")
     assert Column("int64") != Column("int64", (1,))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[1:],
+        lambda a: a[::2],
+        lambda a: a[:, 1:3],
+        lambda a: a[::-1],
+        lambda a: a.T[1:],
+        lambda a: a[:, 2],
+        lambda a: a[3:, 1:2].reshape(-1),
+    ],
+    ids=["later rows", "gaps", "columns", "reversed", "transposed", "one", "flat"],
+)
+def test_a_column_lies_in_memory_as_one_that_came_from_elsewhere(view: Any) -> None:
+    """Sums are taken in another order where there are gaps, products where memory begins unevenly."""
+    given = view(np.arange(77, dtype=np.float32).reshape(11, 7))
+    column = Batch({"x": given})["x"]
+    np.testing.assert_array_equal(column, given)
+    assert column.flags.forc
+    assert column.ctypes.data % 16 == 0
+    assert not column.flags.writeable
+
+
+def test_the_arrays_of_a_state_lie_as_those_of_a_batch() -> None:
+    weights = np.arange(77, dtype=np.float32).reshape(11, 7)
+    found = State({"w": weights, "part": weights[1:, 2:5], "bias": weights[3, 1:]}).arrays
+    assert found["w"] is weights
+    np.testing.assert_array_equal(found["part"], weights[1:, 2:5])
+    assert all(array.flags.forc and array.ctypes.data % 16 == 0 for array in found.values())
+
+
+def test_an_even_view_is_no_copy() -> None:
+    table = np.zeros((100, 4), np.float32)
+    assert np.shares_memory(Batch({"x": table[8:]})["x"], table)
+    assert np.shares_memory(Batch({"x": table}).take(slice(5, 9))["x"], table)

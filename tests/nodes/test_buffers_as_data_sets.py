@@ -58,7 +58,8 @@ def test_a_buffer_is_saved_as_a_data_set_and_loaded(kind: str, name: str, tmp_pa
     assert len(held) > 60
     for column in again:
         assert np.array_equal(held[column], again[column]), column
-    assert len(empty.sample()) == len(full.sample()) or kind == "episode"
+    if kind != "episode":  # of those, a batch has as many rows as its episodes
+        assert len(empty.sample()) == len(full.sample())
 
 
 @pytest.mark.parametrize("kind", KINDS)

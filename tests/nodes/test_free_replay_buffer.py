@@ -16,6 +16,7 @@ from flowrl.batch import Batch, Column
 from flowrl.context import Context
 from flowrl.node import Known, Unsound
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 
@@ -95,12 +96,13 @@ def test_a_saved_buffer_knows_what_was_asked_for() -> None:
     assert len(copy.fire(rows(1), None, None)) == len(node.fire(rows(1), None, None)) == 2
 
 
-KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer]
+KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer, EpisodeReplayBuffer]
 
 
 def step_rows(count: int) -> Batch:
-    """Rows that are episodes of one step each: as many sequences as rows."""
-    return Batch({"reward": np.arange(count, dtype=np.float32), "last": np.ones(count, np.bool_)})
+    """Rows that are episodes of one step each: as many sequences and episodes as rows."""
+    flags = dict.fromkeys(("last", "terminated", "truncated"), np.ones(count, np.bool_))
+    return Batch({"reward": np.arange(count, dtype=np.float32), **flags})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +110,7 @@ def test_every_kind_runs_free_and_says_what_its_band_is(kind: type[Any]) -> None
     config = kind.Config(**BAND, log_every_pushes=1)
     inputs = {"data": {}, "priorities": {}}
     node = kind(config=config, context=Context("buffer", inputs=inputs))
-    demos = () if kind is SequenceReplayBuffer else (None,)
+    demos = (None,) if kind in (NaiveReplayBuffer, AdvancedReplayBuffer) else ()
     assert kind.fires_on_any(config)
     assert not kind.fires_on_any(kind.Config())
     assert node.fire(step_rows(9), *demos, done(0)) == []

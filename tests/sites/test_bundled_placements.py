@@ -84,7 +84,7 @@ def test_processes_cannot_be_seen_in_any_graph(case: Case, poisoned: Path, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("case", turns(2, replicas=3, lag=1), ids=str)
 def test_no_replica_lets_a_placement_be_seen(case: Case, poisoned: Path, tmp_path: Path) -> None:
-    compare(tmp_path, case, "mixed", "threads")
+    compare(tmp_path, case, "mixed")
 
 
 @pytest.mark.slow

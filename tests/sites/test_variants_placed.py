@@ -89,6 +89,15 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], str]] = 
         {"train_iters": 4},
         "collector=process,evaluator=process",
     ),
+    "batches that begin unevenly in what was drawn for a round": (
+        "cartpole_dqn",
+        {
+            **{"env.id": "Acrobot-v1", "env.max_episode_steps": 60, "policy.model.hidden": []},
+            **{"buffer.batch_size": 33, "evaluator.episodes": 1},
+        },
+        {"train_iters": 40},
+        "learner=process",
+    ),
     "envs called from another process": (
         "cartpole_ppo",
         {**SMALL["cartpole_ppo"], "collector.n_sample": 64, "collector.replicas": 3},

@@ -67,7 +67,7 @@ def wrapped(env: Any, wrappers: Wrappers) -> Any:
 
 def refuse_across_episodes(env: Any) -> None:
     """Raises `Unsound` where an episode cannot be begun in another env than the last one."""
-    for wrapper in getattr(env.config, "wrappers", ()):
+    for wrapper in getattr(getattr(env, "config", None), "wrappers", ()):  # a function has none
         cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
         if issubclass(cls, Wrapper) and cls.across_episodes and _only(wrapper) != "evaluate":
             what = f"with {cls.__name__} an env goes on where its last episode ended"

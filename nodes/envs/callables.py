@@ -1,0 +1,54 @@
+"""Envs that functions make: by hand one gives these instead of an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowrl.batch import Column
+from flowrl.config import Config as BaseConfig
+from flowrl.config import Part, param
+from flowrl.nodes.envs.spec import column, observed
+from flowrl.nodes.observations import Observed
+
+Maker = Callable[[], Any]
+
+
+class Callables(Part):
+    """Env i is made by callable i, modulo their number.
+
+    A worker process is told their import paths: there it must be functions or classes at the top of
+    a module, or `functools.partial` of these with plain arguments.
+    """
+
+    kind = "env"
+
+    class Config(BaseConfig):
+        makers: tuple[Any, ...] = param(..., "functions without arguments, each gives a new env")
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        self._spec: tuple[Observed, Column] | None = None
+
+    def spec(self) -> tuple[Observed, Column]:
+        """The columns of observations and actions; one env is made to see them."""
+        if self._spec is None:
+            env = self.make(0)
+            try:
+                self._spec = observed(env.observation_space), column(env.action_space, "action")
+            finally:
+                env.close()
+        return self._spec
+
+    def make(self, index: int) -> Any:
+        """One more env."""
+        makers = self.config.makers
+        return makers[index % len(makers)]()
+
+
+def makers_of(env: Any) -> Sequence[Maker]:
+    """The callables that make envs, where these were given instead of an env part."""
+    if callable(env):
+        return (env,)
+    several = isinstance(env, list | tuple) and len(env) > 0
+    return tuple(env) if several and all(map(callable, env)) else ()

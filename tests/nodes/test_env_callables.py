@@ -1,0 +1,117 @@
+"""Envs that functions make, given by hand instead of an id."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from flowrl.node import Unsound
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
+from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.envs.vector_env_manager import VectorEnvManager
+from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.policies.random import Random
+from tests.nodes.env_managers import same
+from tests.nodes.toy_envs import Counting
+
+CARTPOLE = partial(gymnasium.make, "CartPole-v1", disable_env_checker=True)
+
+
+def short() -> Any:
+    return Counting(length=2)
+
+
+def played(envs: Any, steps: int = 30) -> list[Any]:
+    """What so many steps give."""
+    try:
+        return [envs.reset(), *(envs.advance(np.zeros(3, np.int64)) for _ in range(steps))]
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: BaseEnvManager(env=lambda: gymnasium.make("CartPole-v1"), count=3),
+        lambda: ThreadEnvManager(env=lambda: gymnasium.make("CartPole-v1"), count=3),
+        lambda: BaseEnvManager(env=[lambda: gymnasium.make("CartPole-v1") for _ in range(3)]),
+        lambda: SyncSubprocessEnvManager(env=CARTPOLE, count=3),
+    ],
+    ids=["function", "in threads", "list", "partial in processes"],
+)
+def test_it_is_as_if_the_id_had_been_given(make: Any) -> None:
+    named = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=3)
+    named.seed(5)
+    envs = make()
+    envs.seed(5)
+    assert str(envs.spec()) == str(named.spec())
+    first, *expected = played(named)
+    begun, *found = played(envs)
+    np.testing.assert_array_equal(first, begun)
+    assert all(map(same, expected, found))
+
+
+@pytest.mark.parametrize("kind", [BaseEnvManager, SyncSubprocessEnvManager])
+def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
+    envs = kind(env=[short, Counting, partial(Counting, length=4)])
+    envs.reset()
+    lengths: dict[int, list[int]] = {0: [], 2: []}
+    for _ in range(8):
+        for episode in envs.advance(np.zeros(3, np.int64)).episodes:
+            lengths.setdefault(episode.env_id, []).append(episode.length)
+    envs.close()
+    assert (lengths[0], lengths[2]) == ([2] * 4, [4] * 2)
+
+
+def test_a_list_says_how_many_envs_there_are() -> None:
+    assert BaseEnvManager(env=[short, short]).spec().count == 2
+    with pytest.raises(ValidationError, match="2 functions for 3 envs; give one for each"):
+        BaseEnvManager(env=[short, short], count=3)
+
+
+def test_an_evaluator_takes_a_function_too() -> None:
+    spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
+    policy = Random(obs=spec.obs, action=spec.action)
+    evaluator = Evaluator(env=CARTPOLE, policy=policy, seed=0)
+    assert len(evaluator.eval(None, n_episode=3).returns) == 3
+
+
+@pytest.mark.parametrize("made", [lambda: Counting(), partial(Counting, length=object())])
+def test_what_a_process_cannot_be_told_is_said_at_once(made: Any) -> None:
+    with pytest.raises(Unsound, match="which another process cannot"):
+        SyncSubprocessEnvManager(env=made, count=2)
+
+
+def test_a_pool_needs_an_id() -> None:
+    with pytest.raises(Unsound, match="a pool is made by an id"):
+        VectorEnvManager(env=CARTPOLE, count=2)
+
+
+def test_a_function_that_fails_is_named() -> None:
+    def broken() -> Any:
+        raise OSError("no simulator answers")
+
+    with pytest.raises(Unsound, match="the env cannot be made: OSError: no simulator answers"):
+        BaseEnvManager(env=broken, count=2)
+
+
+def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot_be_replayed() -> (
+    None
+):
+    class Fails(Counting):
+        def step(self, action: Any) -> Any:
+            raise ZeroDivisionError("it fell over")
+
+    envs = BaseEnvManager(env=Fails, count=1)
+    envs.reset()
+    with pytest.raises(EnvError, match="it fell over") as told:
+        envs.advance(np.zeros(1, np.int64))
+    assert "cannot be made again" in next(iter(told.value.files.values()))
