@@ -72,6 +72,7 @@ class Mapped(Storage):
         """The rows that are there, if they are to be gone on with."""
         if not hasattr(os, "posix_fallocate"):
             raise OSError("storage: mapped files need Linux; say `storage: compressed`")
+        _remove_remains(self._path)
         if not os.path.lexists(self._path):
             return None
         if self._existing == "error":
@@ -99,7 +100,6 @@ class Mapped(Storage):
     def allocate(self, columns: Places, table: Table) -> dict[str, Rows]:
         """Files for all columns, made aside, and put in their place when they are whole."""
         aside = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
-        _remove_remains(self._path)
         aside.mkdir(parents=True)
         try:
             (aside / ABOUT).write_text(json.dumps(_described(columns, table), indent=1))
@@ -218,9 +218,12 @@ def _remains(path: Path) -> Iterator[Path]:
 def _remove_remains(path: Path) -> None:
     """A process that was killed while it made its files left them; nobody holds their lock."""
     for aside in list(_remains(path)):
+        pid = aside.name.split(".")[-2]
         try:
             if (aside / COMMITS).exists():
                 Commits(aside / COMMITS).close()
+            elif os.path.exists(f"/proc/{pid}"):
+                continue  # it is about to make its lock
         except BlockingIOError:
             continue
         except ValueError:

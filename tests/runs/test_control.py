@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -21,11 +23,14 @@ from flowrl.source.loading import load_tree
 from tests.runs.going import going, look_until, pair
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A runtime folder of this test's own."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return runtime_folder()
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A runtime folder of this test's own: others may have runs of their own going on."""
+    with TemporaryDirectory(prefix="flowrl-test-", dir="/tmp") as short:  # sockets want short paths
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        folder = runtime_folder()
+        assert folder.parent == Path(short)
+        yield folder
 
 
 def sent(entry: Entry, text: bytes) -> dict[str, str]:
