@@ -85,14 +85,14 @@ def test_a_random_free_running_graph_ends(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@some(80)
+@some(60)
 @given(st.data())
 def test_many_random_free_running_graphs_end(data: st.DataObject) -> None:
     free_running(data)
 
 
 @pytest.mark.slow
-@some(100)
+@some(50)
 @given(st.data())
 def test_many_random_graphs_do_the_same_in_threads(data: st.DataObject) -> None:
     compare(data, thread_places)
