@@ -1,6 +1,6 @@
 """What placements gain, and what they cost: rounds a second in one thread, in threads and in processes.
 
-    python -m bench placement [REPEATS]
+    python -m bench placement [REPEATS]        (two minutes)
 
 Three graphs, their placements interleaved, medians of the time from the first firing to the last: two nodes of equal
 cost that overlap (`lag: 1`), where two cores can be at most twice as fast; DQN on CartPole with `lag: 1`, set to about
@@ -12,10 +12,11 @@ gains more than that, and on a shared machine it may be far from two.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from flowrl.batch import Batch
 from flowrl.checks.check import Checked, check
 from flowrl.config import Config, param
 from flowrl.context import Record
+from flowrl.engine.account import Account
 from flowrl.engine.engine import Engine
 from flowrl.engine.guard import Failed
 from flowrl.engine.teller import Teller
@@ -38,7 +40,7 @@ from flowrl.source.loading import load, load_tree
 from flowrl.state import State
 
 PLACEMENTS = ("serial", "threads", "processes")
-REPEATS = 5
+REPEATS = 9
 FIRING_S = 0.005  # of a node of equal cost
 ROUNDS, CHEAP_ROUNDS, REAL_ROUNDS = 200, 5000, 60
 GAIN = 1.8  # to reach with two cores
@@ -117,8 +119,13 @@ def cartpole(updates: int) -> Checked:
     return check(load("cartpole_dqn", sets)).demand()
 
 
-def firing_s(checked: Checked, placement: str, rounds: int) -> tuple[float, str]:
-    """Seconds from the first firing to the last, and the digest."""
+Spent = dict[str, float]  # seconds that nodes fired for, and that they waited for
+
+
+def firing_s(
+    checked: Checked, placement: str, rounds: int, spent: Spent | None = None
+) -> tuple[float, str]:
+    """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
     limits = Limits(rounds=rounds)
     settle_numerics(checked.graph.torch_threads)
     if placement == "serial":
@@ -126,6 +133,7 @@ def firing_s(checked: Checked, placement: str, rounds: int) -> tuple[float, str]
         began_s = time.perf_counter()
         engine.run()
         took_s = time.perf_counter() - began_s
+        add_up(engine.accounts(), spent)
         digest = engine.digest()
         for error in engine.close():
             raise error
@@ -136,9 +144,31 @@ def firing_s(checked: Checked, placement: str, rounds: int) -> tuple[float, str]
         coordinator.run()
         assert coordinator.began_s is not None
         assert coordinator.ended_s is not None
+        add_up(coordinator.accounts(), spent)
         return coordinator.ended_s - coordinator.began_s, coordinator.digest()
     finally:
         coordinator.close()
+
+
+def add_up(accounts: Sequence[Account], spent: Spent | None) -> None:
+    """Add what all nodes spent."""
+    if spent is not None:
+        spent["firing"] += sum(account.busy_s for account in accounts)
+        spent["waiting"] += sum(sum(account.waiting_s.values()) for account in accounts)
+
+
+def spent_by(checked: Checked) -> dict[str, float]:
+    """Milliseconds of a round: a node's firing in one process and in two, and its waiting in two."""
+    spent = {placement: Spent(firing=0.0, waiting=0.0) for placement in ("serial", "processes")}
+    for _ in range(REPEATS):
+        for placement, told in spent.items():
+            firing_s(checked, placement, ROUNDS, told)
+    each = 1e3 / (2 * ROUNDS * REPEATS)
+    return {
+        "firing, serial (ms)": round(spent["serial"]["firing"] * each, 3),
+        "firing, processes (ms)": round(spent["processes"]["firing"] * each, 3),
+        "waiting, processes (ms)": round(spent["processes"]["waiting"] * each, 3),
+    }
 
 
 def apart(loops: int, rounds: int) -> float:
@@ -203,7 +233,9 @@ def show(title: str, times: Mapping[str, float], rounds: int) -> dict[str, float
 
 def main(arguments: list[str]) -> dict[str, Any]:
     """Measure and print."""
-    repeats = int(arguments[0]) if arguments else REPEATS
+    parser = argparse.ArgumentParser(prog="bench placement", description=__doc__.splitlines()[0])
+    parser.add_argument("repeats", nargs="?", type=int, default=REPEATS)
+    repeats = parser.parse_args(arguments).repeats
     loops, updates = calibrated(), balanced_updates()
     most: list[float] = []
     equal = compared(
@@ -214,6 +246,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
     found["equal cost"]["two processes apart (x one)"] = round(could, 3)
     print(f"  two processes that have nothing to do with each other: {could:.2f} x one")
     print(f"  {'reached' if gain >= GAIN else 'MISSED'}: processes {gain:.2f} x serial, of {GAIN}")
+    spent = spent_by(two_nodes(loops))
+    found["equal cost"] |= spent
+    print("  a node of them: " + ", ".join(f"{what} {ms:.2f}" for what, ms in spent.items()))
     title = f"cartpole_dqn, lag 1, {updates} train iterations a round"
     real = compared(cartpole(updates), REAL_ROUNDS, repeats)
     found["cartpole_dqn"] = show(title, real, REAL_ROUNDS)
