@@ -1,6 +1,6 @@
 """The published experiment: how long collecting takes where envs and the policy only sleep.
 
-    python -m bench collector            # twenty minutes
+    python -m bench collector            # forty minutes
     python -m bench collector --quick    # three: small and middle envs, one seed, the fastest peer
     python -m bench collector --size small --load 0.6 --contender flowrl_sync ding_sync
 
