@@ -49,6 +49,11 @@ def row_bytes(schema: Schema) -> int:
     return sum(column.row_bytes for column in schema.values())
 
 
+def begins_evenly(array: Array) -> bool:
+    """Whether its memory begins where an array's own does."""
+    return bool(array.ctypes.data % EVEN == 0)
+
+
 def is_even(array: Array) -> bool:
     """Whether an array lies in memory as one that came from another site does.
 
@@ -57,7 +62,7 @@ def is_even(array: Array) -> bool:
     """
     flags = array.flags
     whole: bool = flags.forc
-    return whole and (flags.owndata or array.dtype.kind != "f" or array.ctypes.data % EVEN == 0)
+    return whole and (flags.owndata or array.dtype.kind != "f" or begins_evenly(array))
 
 
 class Batch:

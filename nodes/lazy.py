@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
-
-EVEN = 16  # bytes: where the memory of arrays begins
+from flowrl.batch import EVEN, Array
 
 
 class Lazy:

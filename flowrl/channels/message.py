@@ -16,13 +16,12 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.batch import Array, begins_evenly
 from flowrl.channels.decode import Memory, Received
 from flowrl.channels.encode import ALIGN
 from flowrl.channels.errors import Refused
 from flowrl.channels.items import TOKEN, Item, check_item
 
-EVEN = 16  # bytes: where the memory of arrays begins, whoever asks for it
 HEAD_BYTES = 64 << 20  # a larger head is refused
 SURROGATES = "surrogatepass"  # Python's strings may hold halves of characters
 
@@ -82,7 +81,7 @@ def _even(frame: Memory) -> Memory:
     """Memory that begins where an array's own would: products of matrices take other instructions elsewhere, and
     give other bits. ZeroMQ's begins 8 bytes after such a place."""
     array: Array = np.frombuffer(frame, np.uint8)
-    return array.tobytes() if array.ctypes.data % EVEN else frame
+    return frame if begins_evenly(array) else array.tobytes()
 
 
 def place(

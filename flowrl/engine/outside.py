@@ -35,10 +35,12 @@ class Deeds:
 
     def do(self, counts: Callable[[Position], bool] = lambda position: True) -> None:
         """Do what firings want that are sure to count."""
-        now = [held for held in self._held if counts(held.position)]
-        self._held = [held for held in self._held if not counts(held.position)]
-        for held in now:
-            _do(held)
+        held, self._held = self._held, []
+        for one in held:
+            if counts(one.position):
+                _do(one)
+            else:
+                self._held.append(one)
 
 
 def _do(held: Held) -> None:

@@ -27,9 +27,8 @@ def neighbours(graph: Graph, layout: Layout, names: list[str]) -> dict[str, list
                 found[a] |= homes[edge.to.node]
             for b in homes[edge.to.node]:
                 found[b] |= homes[source.node]
-    for (
-        node
-    ) in graph.nodes:  # where something is paced, it may have to be heard that a node has fired
+    # where something is paced, it may have to be heard that a node has fired
+    for node in {s.node for e in graph.edges if e.every is not None for s in e.sources}:
         for paced in paced_by(graph, node):
             for a in homes[node]:
                 found[a] |= homes[paced]

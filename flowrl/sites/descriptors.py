@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from flowrl.errors import UsageError
 
-SITE, PEER = (
-    16,
-    6,
-)  # of one site, and for each such peer: sockets, and what wakes those who wait on them
+SITE = 16  # of one site: sockets, and what wakes those who wait on them
+PEER = 6  # for each such peer
 OTHERS = 64  # files of nodes and libraries, beside those that are open already
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from flowrl.batch import Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, param
-from flowrl.nodes.envs.spec import column, observed
+from flowrl.nodes.envs.spec import shown_by
 from flowrl.nodes.observations import Observed
 
 Maker = Callable[[], Any]
@@ -33,11 +33,7 @@ class Callables(Part):
     def spec(self) -> tuple[Observed, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
-            env = self.make(0)
-            try:
-                self._spec = observed(env.observation_space), column(env.action_space, "action")
-            finally:
-                env.close()
+            self._spec = shown_by(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:

@@ -12,7 +12,7 @@ from flowrl.config import Part, param, parts
 from flowrl.node import Unsound
 from flowrl.nodes.envs.entry import entry_point, install_hint, package
 from flowrl.nodes.envs.registry import package_of, registering
-from flowrl.nodes.envs.spec import column, observed
+from flowrl.nodes.envs.spec import shown_by
 from flowrl.nodes.envs.wrappers.wrapper import everywhere, for_purpose, wrapped
 from flowrl.nodes.observations import Observed
 
@@ -44,11 +44,7 @@ class Gymnasium(Part):
     def spec(self) -> tuple[Observed, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
-            env = self.make(0)
-            try:
-                self._spec = observed(env.observation_space), column(env.action_space, "action")
-            finally:
-                env.close()
+            self._spec = shown_by(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:

@@ -119,6 +119,14 @@ _COLUMNS = {
 }
 
 
+def shown_by(env: Any) -> tuple[Observed, Column]:
+    """The columns of an env that was made to see them."""
+    try:
+        return observed(env.observation_space), column(env.action_space, "action")
+    finally:
+        env.close()
+
+
 def columns_of(env: Any) -> tuple[Observed, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -87,10 +87,12 @@ def exploration(config: Any, progress: Count) -> dict[str, float]:
     return {"epsilon": fall(*line, progress.env_steps)}
 
 
-class DqnLearn:
-    """Moves Q(s, a) towards r + discount * Q_target(s', a')."""
+class ValueLearn:
+    """A network of action values that learns, and one that follows it and rates what comes next."""
 
-    def __init__(self, policy: Dqn, seed: int) -> None:
+    name: ClassVar[str]  # of the policy, for errors
+
+    def __init__(self, policy: Any, seed: int) -> None:
         from flowrl.nodes.models.trained import Trained
 
         self.config = policy.config
@@ -101,34 +103,8 @@ class DqnLearn:
         self.loss = losses[self.config.loss]
         self.iters = 0
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
-        """One gradient step; the priorities are the absolute errors."""
-        goal = self._goal(batch)
-        action = tensor(batch["action"]).unsqueeze(1)
-        obs = inputs(batch, "obs")
-        q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
-        losses = self.loss(q_t, goal, reduction="none")
-        if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
-            losses = losses * tensor(batch["weight"])
-        loss = losses.mean()
-        norm = self.online.descend(loss, self.config.lr)
-        self.online.observe(obs)
-        self._update_target()
-        q_t = q_t.detach()
-        metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
-        return Learned(metrics, (goal - q_t).abs_().numpy())
-
-    def _goal(self, batch: Batch) -> Any:
-        """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
-        next_obs = inputs(batch, "next_obs")
-        with torch.no_grad():
-            q_tp1 = self.target(next_obs)["q"]
-            chooser = self.online(next_obs)["q"] if self.config.double else q_tp1
-            best = chooser.argmax(1, keepdim=True)
-            v_tp1 = q_tp1.gather(1, best).squeeze(1)
-            return tensor(batch["reward"]) + tensor(batch["discount"]) * v_tp1
-
-    def _update_target(self) -> None:
+    def follow(self) -> None:
+        """After a train iteration: the target network follows, if it is time."""
         self.iters += 1
         if self.config.target == "blend":
             self.target.follow(self.online, self.config.target_tau)
@@ -143,10 +119,43 @@ class DqnLearn:
         return {**networks, "iters": self.iters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        same_names("dqn", state, {"online", "target", "iters"})
+        same_names(self.name, state, {"online", "target", "iters"})
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self.iters = int(state["iters"])
+
+
+class DqnLearn(ValueLearn):
+    """Moves Q(s, a) towards r + discount * Q_target(s', a')."""
+
+    name = "dqn"
+
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+        """One gradient step; the priorities are the absolute errors."""
+        goal = self._goal(batch)
+        action = tensor(batch["action"]).unsqueeze(1)
+        obs = inputs(batch, "obs")
+        q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
+        losses = self.loss(q_t, goal, reduction="none")
+        if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
+            losses = losses * tensor(batch["weight"])
+        loss = losses.mean()
+        norm = self.online.descend(loss, self.config.lr)
+        self.online.observe(obs)
+        self.follow()
+        q_t = q_t.detach()
+        metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
+        return Learned(metrics, (goal - q_t).abs_().numpy())
+
+    def _goal(self, batch: Batch) -> Any:
+        """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
+        next_obs = inputs(batch, "next_obs")
+        with torch.no_grad():
+            q_tp1 = self.target(next_obs)["q"]
+            chooser = self.online(next_obs)["q"] if self.config.double else q_tp1
+            best = chooser.argmax(1, keepdim=True)
+            v_tp1 = q_tp1.gather(1, best).squeeze(1)
+            return tensor(batch["reward"]) + tensor(batch["discount"]) * v_tp1
 
 
 class DqnEval:

@@ -11,13 +11,13 @@ from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Unsound
-from flowrl.nodes.lazy import functional, tensor, torch
+from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.gru import Gru
-from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made, same_names
+from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made
 from flowrl.nodes.models.sampling import argmax, epsilon_greedy
 from flowrl.nodes.observations import leaves, under
-from flowrl.nodes.policies.dqn import Dqn, exploration
+from flowrl.nodes.policies.dqn import Dqn, ValueLearn, exploration
 from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
 from flowrl.nodes.policies.remembering import Remembering
 from flowrl.state import Count, State
@@ -93,20 +93,14 @@ class R2d2(Policy):
         return exploration(self.config, progress)
 
 
-class R2d2Learn:
+class R2d2Learn(ValueLearn):
     """Moves Q of each step behind the burn-in towards its n-step target."""
 
-    def __init__(self, policy: R2d2, seed: int) -> None:
-        from flowrl.nodes.models.trained import Trained
+    name = "r2d2"
 
-        self.config = policy.config
+    def __init__(self, policy: R2d2, seed: int) -> None:
+        super().__init__(policy, seed)
         (self.memory,) = policy.memory_columns()
-        module = policy.model.build(policy.obs, policy.heads, seed)
-        self.online = Trained(module, max_grad_norm=self.config.max_grad_norm)
-        self.target = self.online.frozen()
-        losses = {"huber": functional.smooth_l1_loss, "mse": functional.mse_loss}
-        self.loss = losses[self.config.loss]
-        self.iters = 0
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
         """One gradient step; the priorities are the absolute errors of steps, (W, T)."""
@@ -129,7 +123,7 @@ class R2d2Learn:
         loss = losses.sum() / valid.sum().clamp_(min=1)
         norm = self.online.descend(loss, c.lr)
         self.online.observe(_flat(_cut(obs, slice(-1))))
-        self._update_target()
+        self.follow()
         errors = np.zeros(batch["reward"].shape, np.float32)
         errors[:, learned] = ((goal - q_t.detach()).abs() * valid).numpy()
         metrics = {"loss": loss.detach(), "q": q_t.detach().mean(), "grad_norm": norm}
@@ -144,26 +138,6 @@ class R2d2Learn:
             begins = seen.view(len(memory), burn, -1)[:, -1]
         found = _unrolled(net.module, _cut(obs, slice(burn, None)), begins)["q"]
         return found.view(len(memory), -1, found.shape[1])
-
-    def _update_target(self) -> None:
-        self.iters += 1
-        if self.config.target == "blend":
-            self.target.follow(self.online, self.config.target_tau)
-        elif self.iters % self.config.target_every_iters == 0:
-            self.target.follow(self.online)
-
-    def weights(self) -> dict[str, Array]:
-        return self.online.weights()
-
-    def state_dict(self) -> dict[str, Any]:
-        networks = {"online": self.online.state_dict(), "target": self.target.state_dict()}
-        return {**networks, "iters": self.iters}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        same_names("r2d2", state, {"online", "target", "iters"})
-        self.online.load_state_dict(state["online"])
-        self.target.load_state_dict(state["target"])
-        self.iters = int(state["iters"])
 
 
 def rescaled(x: Any) -> Any:
