@@ -22,7 +22,7 @@ from flowrl.nodes.envs.board import (
 )
 from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.envs.server import doing_of
-from flowrl.nodes.envs.slices import ask_for_short_slices
+from flowrl.nodes.envs.waking import ask_for_exact_timers, ask_for_short_slices
 from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
@@ -53,7 +53,8 @@ class Crew:
             lost,
             config,
         )
-        ask_for_short_slices()  # who is hired inherits it
+        ask_for_short_slices()  # who is hired inherits this
+        ask_for_exact_timers()  # and this
         self.dropped_output_bytes = 0
         self.answers = Answers()
         self._fence = Lock()
