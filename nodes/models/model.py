@@ -75,6 +75,16 @@ def same_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shap
             )
 
 
+def demand_numbers(weights: Mapping[str, Array]) -> None:
+    """What is no number never becomes one again; a policy acts with it all the same: in one way, for ever."""
+    lost = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
+    if lost:
+        raise ValueError(
+            f"learning has diverged: {len(lost)} of {len(weights)} weights hold nan (the first: "
+            f"'{lost[0]}'); take a lower `lr`, or look for rewards or observations that are too large"
+        )
+
+
 def load(module: Module, arrays: Mapping[str, Array]) -> None:
     """Copies arrays into the parameters and buffers of these names."""
     places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
