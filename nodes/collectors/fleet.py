@@ -118,5 +118,8 @@ def _reordered(parts: Sequence[Steps], places: Array) -> Steps:
     columns = {n: np.concatenate([getattr(part, n) for part in parts])[order] for n in COLUMNS}
     episodes = [episode for part in parts for episode in part.episodes]
     before = np.cumsum([0, *(len(part.reward) for part in parts)])
-    broken = [int(places[before[n] + k]) for n, part in enumerate(parts) for k in part.broken]
-    return Steps(**columns, episodes=episodes, broken=sorted(broken))
+    broken, absent = (
+        sorted(int(places[before[n] + k]) for n, rows in enumerate(void) for k in rows)
+        for void in ([part.broken for part in parts], [part.absent for part in parts])
+    )
+    return Steps(**columns, episodes=episodes, broken=broken, absent=absent)

@@ -13,6 +13,7 @@ from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.cut import Cut, cut_schema
+from flowrl.nodes.collectors.own_pace import OwnPace
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.collectors.waiting import Waiting
 from flowrl.nodes.envs.spec import EnvSpec
@@ -31,12 +32,13 @@ class SampleCollector(Collector):
 
     class Config(Collector.Config):
         n_sample: int = param(96, "env steps in each token, over all envs", ge=1)
-        stepping: Literal["together", "halves", "ready"] = param(
+        stepping: Literal["together", "halves", "own_pace", "ready"] = param(
             "together",
-            "all envs at once; one half while the policy serves the other; or each as it is ready",
+            "all envs at once; one half while the policy serves the other; each as it is ready, "
+            "for the same rows as together; or for whichever rows are there first",
         )
         least: int = param(
-            1, "`ready`: envs that the policy waits for, to serve them at once", ge=1
+            1, "`own_pace`, `ready`: envs that the policy waits for, to serve them at once", ge=1
         )
 
     @classmethod
@@ -70,6 +72,7 @@ class SampleCollector(Collector):
         self._steps = {
             "together": self._together,
             "halves": self._by_halves,
+            "own_pace": self._at_own_pace,
             "ready": self._as_ready,
         }
 
@@ -110,6 +113,9 @@ class SampleCollector(Collector):
                 acting.send(first)
             yield acting.receive(second)
 
+    def _at_own_pace(self, steps: int, pieces: int) -> Iterator[Taken]:
+        return OwnPace(self._acting, self.config.least).rounds(steps)
+
     def _as_ready(self, steps: int, pieces: int) -> Iterator[Taken]:
         acting = self._acting
         while self._cut.pieces(self._waiting.held) < pieces:
@@ -137,8 +143,9 @@ def _demand(config: Any, spec: EnvSpec, cut: Cut) -> None:
         raise Unsound(_uneven(config.n_sample, cut), "", "n_sample")
     if config.stepping == "halves" and spec.count < 2 * spec.agents:
         raise Unsound("one env has no halves", "step it `together`, or take more", "stepping")
-    if config.least > 1 and config.stepping != "ready":
-        raise Unsound("`least` is for `stepping: ready`", "leave it out", "least")
+    if config.least > 1 and config.stepping not in ("own_pace", "ready"):
+        what = "`least` is for `stepping: own_pace` and `ready`"
+        raise Unsound(what, "leave it out", "least")
     if config.least > spec.count:
         raise Unsound(f"there are {spec.count} envs, fewer than `least`", "take fewer", "least")
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from flowrl.node import Unsound
 
-PARALLEL = ("possible_agents", "agents", "observation_space", "action_space", "reset", "step")
+PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
+# ^ `agents`, too: but some have that from their first reset on only
 
 
 def refuse_others(env: Any, id: str) -> None:

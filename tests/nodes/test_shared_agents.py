@@ -65,9 +65,7 @@ def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
     for act in range(7):
         s = envs.advance(np.full((3, 1), act == 1, np.float32))
         played = sorted(set(range(3)) - set(s.absent))
-        rows = [
-            (k, s.reward[k], s.next_obs[k, 1], s.terminated[k], s.truncated[k]) for k in played
-        ]
+        rows = [(k, s.reward[k], s.next_obs[k, 1], s.terminated[k], s.truncated[k]) for k in played]
         table.append((rows, s.obs[:, 1].tolist(), s.episodes))
     assert table == [
         # who acted: reward, what it saw then, its end; what all act on next; whose episodes ended
@@ -269,10 +267,14 @@ def test_an_env_that_breaks_the_rules_is_told_with_the_agent(
     kwargs: dict[str, Any], what: str
 ) -> None:
     envs = lanes(managed(comings(**kwargs), count=1))
-    with pytest.raises(EnvError, match=what):
+
+    def play() -> None:
         rows = len(envs.reset())
         for _ in range(3):
             envs.advance(zeros(rows))
+
+    with pytest.raises(EnvError, match=what):
+        play()
 
 
 @pytest.mark.parametrize("kind", ["base", "sync, one env a worker", "thread"])
@@ -360,3 +362,26 @@ def test_one_record_says_all_and_is_described_before_it_is_seen() -> None:
     record, _ = env.reset(seed=3)
     assert record.dtype == part.spec()[0].dtype  # type: ignore[union-attr]
     assert isinstance(BaseEnvManager(env=part, count=1).spec().obs, Column)
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_an_env_of_others_is_played_as_by_its_own_interface(continuous: bool) -> None:
+    mpe = pytest.importorskip("mpe2.simple_spread_v3")
+    kwargs = {"max_cycles": 7, "continuous_actions": continuous}
+    env = PettingZoo(id="mpe2.simple_spread_v3:parallel_env", agents="shared", kwargs=kwargs)
+    manager = managed(env, count=1)
+    envs, bare, rng = lanes(manager), mpe.parallel_env(**kwargs), np.random.default_rng(0)
+    obs = envs.reset()
+    for _ in range(3):
+        seen, _ = bare.reset(seed=manager._accounts.seeds[0])
+        np.testing.assert_array_equal(obs, [*seen.values()])
+        while bare.agents:
+            acts = rng.random((3, 5), np.float32) if continuous else rng.integers(5, size=3)
+            steps = envs.advance(acts)
+            seen, rewards, _, cut, _ = bare.step(dict(zip(bare.agents, acts, strict=True)))
+            np.testing.assert_array_equal(steps.next_obs, [*seen.values()])
+            np.testing.assert_array_equal(steps.reward, np.float32([*rewards.values()]))
+            assert steps.truncated.tolist() == [*cut.values()]
+            assert len(steps.absent) == 0
+            obs = steps.obs
+    bare.close(), manager.close()

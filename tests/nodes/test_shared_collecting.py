@@ -26,7 +26,9 @@ from tests.nodes.recalling import Recalling
 from tests.nodes.test_shared_agents import comings, managed
 from tests.nodes.toy_policies import Toy, ToyAct, weights
 
-Row = tuple[float, float, float, bool]  # what it saw, its reward, what it saw then, whether it ended
+Row = tuple[
+    float, float, float, bool
+]  # what it saw, its reward, what it saw then, whether it ended
 
 
 def expected(k: int, games: int) -> list[Row]:
@@ -57,7 +59,7 @@ def collector(made: Any = SampleCollector, kind: str = "base", **params: Any) ->
     return made(envs=envs, policy=policy, origin=True, **params)
 
 
-@pytest.mark.parametrize("stepping", ["together", "halves", "ready"])
+@pytest.mark.parametrize("stepping", ["together", "halves", "own_pace", "ready"])
 @pytest.mark.parametrize("n_sample", [5, 12, 40])
 def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
     stepping: str, n_sample: int
@@ -71,13 +73,27 @@ def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
     assert node.ctx.take_count().env_steps == n_sample * len(tokens)
 
 
+@pytest.mark.parametrize("least", [1, 5])
+def test_at_their_own_pace_rows_are_those_of_all_together(least: int) -> None:
+    plain = collector(n_sample=36, policy=Recalling, learns={"unroll_steps": None})
+    envs = managed(comings(space="choice"), "thread")
+    params: Any = {"policy": Recalling, "learns": {"unroll_steps": None}, "least": least}
+    paced = collector(n_sample=36, stepping="own_pace", envs=envs, **params)
+    try:
+        for _ in range(5):
+            a, b = plain.fire(weights(0)), paced.fire(weights(0))
+            assert list(a) == list(b)
+            assert all(np.array_equal(a[name], b[name]) for name in a)
+    finally:
+        envs.close()
+
+
 def test_steps_without_an_agent_are_not_counted_as_dropped() -> None:
     node = collector(n_sample=100, log_every_steps=1)
-    told: list[dict[str, Any]] = []
-    node.ctx.metrics = told.append
     node.fire(weights(0))
-    assert told[0]["length_mean"] == pytest.approx(np.mean([2, 2, 4, 3]), abs=0.3)
-    assert "dropped_steps" not in told[0]
+    told = node.ctx.records[-1].values
+    assert told["length_mean"] == pytest.approx(np.mean([2, 2, 4, 3]), abs=0.3)
+    assert "dropped_steps" not in told
 
 
 def test_n_step_windows_end_where_the_agents_episode_does() -> None:
@@ -154,7 +170,7 @@ def test_episodes_are_whole_from_their_beginning_and_as_many_as_asked(stepping: 
 def test_an_agent_that_never_comes_is_told_and_not_waited_for() -> None:
     env = comings(space="choice", game=["ab", "ab"])
     node = collector(EpisodeCollector, n_episode=3, envs=managed(env, count=1), most_steps=50)
-    with pytest.raises(ValueError, match="env 2: .* after 50 steps"):
+    with pytest.raises(ValueError, match=r"env 2: .* after 50 steps"):
         node.collect()
 
 
