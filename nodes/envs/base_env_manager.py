@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
-from flowrl.nodes.envs.env_error import said
+from flowrl.nodes.envs.env_error import Unclosed, said
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.saved_episodes import dealt, refuse_other, saved
@@ -271,16 +270,20 @@ class BaseEnvManager(EnvManager):
         """Close the envs; a later reset makes new ones."""
         self._watchdog.close()
         envs, self._envs = self._envs, []
-        for env in envs:
-            if env is not None:
-                env.close()
+        raised = [_close(env) for env in envs if env is not None]
+        for index, error in enumerate(raised):
+            if error is not None:
+                raise Unclosed(f"env {index}: {said('close', error)}") from error
 
 
 def _not_made(*_: Any, **__: Any) -> Any:
     raise RuntimeError("the env was not made")
 
 
-def _close(env: Any) -> None:
-    """What failed may fail again: it is given up in any case."""
-    with contextlib.suppress(*RAISED):
+def _close(env: Any) -> BaseException | None:
+    """Close an env; what it raised. (One that has failed may fail again: it is given up in any case.)"""
+    try:
         env.close()
+    except RAISED as error:
+        return error
+    return None

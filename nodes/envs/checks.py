@@ -11,7 +11,6 @@ import numpy as np
 from flowrl.batch import Array, Column
 from flowrl.nodes.observations import Nested, Observed, leaf_of
 
-
 LARGEST = float(np.finfo(np.float32).max)  # rewards travel in single precision
 NUMBERS = "biuf"  # kinds of dtypes: truth values count as 0 and 1
 

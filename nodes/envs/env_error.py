@@ -45,6 +45,10 @@ class EnvError(RuntimeError):
         return paths
 
 
+class Unclosed(RuntimeError):
+    """An env raised, or hung, when it was closed. All others are closed, and all that was played counts."""
+
+
 class InWorker(Exception):
     """Where an error was raised in a worker; or what the worker printed before it ended."""
 

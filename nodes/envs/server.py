@@ -26,7 +26,7 @@ from flowrl.nodes.envs.board import (
     UP,
     Board,
 )
-from flowrl.nodes.envs.checks import LARGEST, Bad, observation, observations, rewards
+from flowrl.nodes.envs.checks import LARGEST, observation, observations, rewards
 from flowrl.nodes.envs.env_error import said
 from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.observations import Nested, Observed
