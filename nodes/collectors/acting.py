@@ -33,7 +33,7 @@ class Acting:
         self._origin = origin
         self.envs, self.count = envs, envs.spec().count
         self._row_memory = memory
-        self._mode: Any = None
+        self.mode: Any = None
         self.obs: Array | None = None
         self._owned = False  # whether nobody else holds them
         self.memory: dict[str, Array] = {}  # of the mode that acts, by env
@@ -43,7 +43,7 @@ class Acting:
 
     def let(self, mode: AnyActMode) -> None:
         """From now on this mode acts; it remembers nothing."""
-        self._mode = mode
+        self.mode = mode
         memory: Schema = getattr(mode, "memory", {})
         self.memory = self._zeros(memory)
         self._blank = self._zeros({n: c for n, c in self._row_memory.items() if n not in memory})
@@ -71,10 +71,13 @@ class Acting:
             self._forget(ids, taken)
         return taken
 
-    def send(self, ids: Array) -> None:
-        """Let these envs begin a step."""
+    def send(self, ids: Array, shown_all: bool = False) -> None:
+        """Let these envs begin a step; `shown_all`: the policy is asked for all, and theirs is taken."""
+        if shown_all:
+            acted = _at(self._act(self._seen(None), self.memory), ids)
         seen, memory = self._seen(ids), _at(self.memory, ids)
-        acted = self._act(seen, memory)
+        if not shown_all:
+            acted = self._act(seen, memory)
         self.envs.send(ids, acted["action"])
         self._remember(ids, acted)
         for name, value in {**acted, "obs": seen, **self._beside(ids), **memory}.items():
@@ -111,7 +114,7 @@ class Acting:
 
     def _act(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
         acted: dict[str, Array] = (
-            self._mode.forward(obs, memory) if memory else self._mode.forward(obs)
+            self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
         )
         return acted
 

@@ -13,6 +13,7 @@ from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.cut import Cut, cut_schema
+from flowrl.nodes.collectors.own_pace import OwnPace
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.collectors.waiting import Waiting
 from flowrl.nodes.envs.steps import Episode
@@ -30,12 +31,13 @@ class SampleCollector(Collector):
 
     class Config(Collector.Config):
         n_sample: int = param(96, "env steps in each token, over all envs", ge=1)
-        stepping: Literal["together", "halves", "ready"] = param(
+        stepping: Literal["together", "halves", "own_pace", "ready"] = param(
             "together",
-            "all envs at once; one half while the policy serves the other; or each as it is ready",
+            "all envs at once; one half while the policy serves the other; each as it is ready, "
+            "for the same rows as together; or for whichever rows are there first",
         )
         least: int = param(
-            1, "`ready`: envs that the policy waits for, to serve them at once", ge=1
+            1, "`own_pace`, `ready`: envs that the policy waits for, to serve them at once", ge=1
         )
 
     @classmethod
@@ -68,6 +70,7 @@ class SampleCollector(Collector):
         self._steps = {
             "together": self._together,
             "halves": self._by_halves,
+            "own_pace": self._at_own_pace,
             "ready": self._as_ready,
         }
 
@@ -108,6 +111,9 @@ class SampleCollector(Collector):
                 acting.send(first)
             yield acting.receive(second)
 
+    def _at_own_pace(self, steps: int, pieces: int) -> Iterator[Taken]:
+        return OwnPace(self._acting, self.config.least).rounds(steps)
+
     def _as_ready(self, steps: int, pieces: int) -> Iterator[Taken]:
         acting = self._acting
         idle = np.flatnonzero(~acting.under_way)
@@ -139,8 +145,9 @@ def _demand(config: Any, envs: int, cut: Cut) -> None:
         raise Unsound(_uneven(config.n_sample, cut), "", "n_sample")
     if config.stepping == "halves" and envs < 2:
         raise Unsound("one env has no halves", "step it `together`, or take more", "stepping")
-    if config.least > 1 and config.stepping != "ready":
-        raise Unsound("`least` is for `stepping: ready`", "leave it out", "least")
+    if config.least > 1 and config.stepping not in ("own_pace", "ready"):
+        what = "`least` is for `stepping: own_pace` and `ready`"
+        raise Unsound(what, "leave it out", "least")
     if config.least > envs:
         raise Unsound(f"there are {envs} envs, fewer than `least`", "take fewer", "least")
 

@@ -91,10 +91,7 @@ class EnvManager(Node):
         raise NotImplementedError
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready.
-
-        Only kinds that are not deterministic leave any out that were sent.
-        """
+        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready."""
         raise NotImplementedError
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
