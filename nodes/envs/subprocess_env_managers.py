@@ -109,4 +109,5 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
         return None
 
     def _waiting(self) -> list[int]:
-        return [index for index in super()._waiting() if index not in self._sent]
+        n = self.spec().agents
+        return [index for index in super()._waiting() if index // n not in self._sent]
