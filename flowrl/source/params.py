@@ -163,12 +163,12 @@ class ParamReader:
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 if not (e["loc"] and e["loc"][0] in told):
-                    self.invalid(e, written, path)
+                    self.invalid(e, written, path, cls)
         except Exception as error:  # from a validator of the type's own
             self.tell(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
-    def invalid(self, error: Any, written: Item, path: str) -> None:
+    def invalid(self, error: Any, written: Item, path: str, cls: type[Config]) -> None:
         name = ".".join(str(part) for part in error["loc"])
         if error["type"] == "missing":
             what = f"{path}: missing required parameter '{name}'"
@@ -180,6 +180,9 @@ class ParamReader:
             wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
             wanted = {"a integer": "an integer"}.get(wanted, wanted)
             self.tell(item, f"{path}.{name} is {short(error['input'])}", f"expected {wanted}")
+        elif error["type"] in ("string_pattern_mismatch", "string_too_short"):
+            what = f"{path}.{name} is {short(error['input'])}"
+            self.tell(item, what, f"expected {cls.model_fields[error['loc'][0]].description}")
         else:
             self.tell(item, f"{path}{'.' + name if name else ''}: {said}")
 
