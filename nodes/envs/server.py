@@ -18,12 +18,14 @@ from flowrl.nodes.envs.board import (
     FAILED_AFTER,
     IDLE,
     RENEW,
+    STARTING,
     STEP,
     TERMINATED,
     TRUNCATED,
     UP,
     Board,
 )
+from flowrl.nodes.envs.carried import Carriers, carriers_of
 from flowrl.nodes.envs.checks import Bad, observation, observations, rewards
 from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.observations import Observed
@@ -52,6 +54,7 @@ class Server:
         self._shape = board.obs.shape[1:]
         self._envs: dict[int, Any] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._carriers: dict[int, Carriers] = {}  # of the envs that have any
         self._know_returns: set[int] = set()  # the rows whose envs know their episode's better
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
@@ -66,7 +69,8 @@ class Server:
         def ordered() -> bool:
             return memory[begin:end] != idle
 
-        board.state[self.worker] = UP
+        if board.state[self.worker] == STARTING:  # who is to leave by now will hear of it
+            board.state[self.worker] = UP
         while self.alive:
             since_s = clock()
             if not patience.look(ordered):
@@ -152,8 +156,12 @@ class Server:
         self._tell(row, BEGIN)
         board = self.board
         try:
+            if renew:  # it has nothing of what was before
+                board.carry(row, "")
             if renew or row not in self._envs:
-                self._renew(row)
+                self._renew(row, board.carries(row))
+            carriers = self._carriers.get(row)
+            carried = "" if carriers is None else carriers.carried()
             obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
             found = observation(obs, self._observed, self._dtype)
         except Bad as bad:
@@ -164,10 +172,13 @@ class Server:
             with self.lock:
                 if self.alive:
                     board.obs[row] = found
+                    if carried:
+                        board.carry(row, carried)
             return False
         return True
 
-    def _renew(self, row: int) -> None:
+    def _renew(self, row: int, carried: str) -> None:
+        """Make the env anew; it goes on with what another one carried."""
         old = self._envs.pop(row, None)
         if old is not None:
             try:
@@ -178,6 +189,9 @@ class Server:
         self._steps[row] = env.step
         if hasattr(env, "unwrapped_return"):
             self._know_returns.add(row)
+        if (carriers := carriers_of(env)) is not None:
+            carriers.carry(carried)
+            self._carriers[row] = carriers
 
     def _tell(self, row: int, order: int) -> None:
         self._done += 1
