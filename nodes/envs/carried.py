@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-MOST_BYTES = 1024  # of text: it has a place in memory that workers share
+MOST_BYTES = 4096  # of text: it has a place in memory that workers share
 GOES_ON = "null"
 
 
@@ -51,3 +51,5 @@ def _layers(env: Any) -> Iterator[Any]:
         yield env
         env = env.env
     yield env
+    for inner in getattr(env, "layers", ()):  # of agents, each in its own wrappers
+        yield from _layers(inner)

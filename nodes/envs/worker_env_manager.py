@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from flowrl.nodes.envs.board import (
     STEP,
     TERMINATED,
     TRUNCATED,
+    UNCLOSED,
     Board,
 )
 from flowrl.nodes.envs.crew import Crew, cores
+from flowrl.nodes.envs.env_error import Unclosed
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.patience import MOST_S
@@ -27,7 +30,7 @@ from flowrl.nodes.envs.replay_on_board import Restoring
 from flowrl.nodes.envs.saved_episodes import played_episodes, saved_episodes
 from flowrl.nodes.envs.settling import Settling
 from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.workers import Answers, Worker
+from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes, refuse_carried
 
 
@@ -111,7 +114,17 @@ class WorkerEnvManager(EnvManager):
         """Send the workers home; a later reset starts others."""
         if self._crew is not None:
             crew, self._crew = self._crew, None
-            crew.close()
+            stayed = crew.close()
+            self._tell_unclosed([row for number in stayed for row in crew.rows[number]])
+
+    def _tell_unclosed(self, hung: list[int]) -> None:
+        board = self._board
+        told = dict.fromkeys(hung, f"close took longer than {LEAVE_S:g} s; its worker was given up")
+        for row in np.flatnonzero(board.flags & UNCLOSED).tolist():
+            told[row] = board.read(row).partition("\n")[0]
+        if told:
+            row, what = min(told.items())
+            raise Unclosed(f"env {row % self.config.count}: {what}")
 
     # episodes
 
@@ -120,7 +133,8 @@ class WorkerEnvManager(EnvManager):
         try:
             return self._reset()
         except BaseException:
-            self.close()
+            with suppress(Unclosed):  # what comes first is told
+                self.close()
             raise
 
     def _reset(self) -> Array:
@@ -207,13 +221,36 @@ class WorkerEnvManager(EnvManager):
         crew.order(slice(None), STEP)
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs, in this order; without `ids`, of all that were sent, as sent."""
-        at = np.array(list(self._sent), np.int64) if ids is None else np.asarray(ids)
+        """The steps of these envs, in this order; without `ids`, of those that are ready, as sent."""
+        if ids is None:
+            at = self._ready(least)
+            return at, self._gather(at)
+        at = np.asarray(ids)
         if ids is self._everyone and len(self._sent) == len(at) and not self.config.pre_reset:
             return at, self._recv_all()
         self._refuse_unsent(at.tolist())
         self._wait(at)
         return at, self._gather(at)
+
+    def _ready(self, least: int) -> Array:
+        """Those that are, as soon as so many of those that were sent are."""
+        if not self._sent:
+            raise ValueError("no env was sent; send some before they are received")
+        while True:
+            ready, others = self._parted()
+            missing = min(least, len(self._sent)) - len(ready)
+            if missing <= 0:
+                return ready
+            self._team.wait(self._settling.source[others], busy=len(others) - missing)
+
+    def _parted(self) -> tuple[Array, Array]:
+        """The envs that are ready, and the others that were sent; of these, some may begin anew."""
+        ready: list[int] = []
+        others: list[int] = []
+        for index in self._sent:
+            idle = not self._board.todo[self._settling.source[index]]
+            (ready if idle and self._settling.settle(index) else others).append(index)
+        return np.array(ready, np.int64), np.array(others, np.int64)
 
     def _refuse_unsent(self, at: list[int]) -> None:
         if missing := set(at) - self._sent.keys():
@@ -332,5 +369,6 @@ class WorkerEnvManager(EnvManager):
             self._look_ahead()
         except BaseException:
             self._restoring = None
-            self.close()
+            with suppress(Unclosed):  # what comes first is told
+                self.close()
             raise

@@ -15,6 +15,7 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
 from tests.nodes.env_managers import KINDS, manager, same
+from tests.nodes.test_shared_agents import comings, managed
 from tests.nodes.test_wrappers import GAME, part
 
 PROCESSES = [kind for kind in KINDS if "sync" in kind]  # slow to start: a few tests for each
@@ -165,6 +166,27 @@ def test_by_hand_it_goes_on_with_the_same_envs_to_play(kind: str) -> None:
                 last = one.step(dict.fromkeys(ready, 1))
             assert last is not None
         assert other.done
+
+
+@pytest.mark.parametrize("kind", [*HERE, "sync"])
+def test_agents_that_share_a_policy_go_on_too_each_with_its_own_unit(kind: str) -> None:
+    if "pre-reset" in kind:
+        wrappers: tuple[Any, ...] = ()
+    else:
+        wrappers = (part("reward_normalise"), part("frame_stack", n=2))
+    envs, other = (managed(comings(*wrappers), kind) for _ in range(2))
+    try:
+        envs.launch()
+        for _ in range(13):
+            envs.step({i: np.ones(1, np.float32) for i in envs.ready_obs})
+        other.load_state_dict(plain(envs.state_dict()))
+        assert other.failures.unrestored_envs == 0
+        for _ in range(20):
+            assert repr(other.ready_obs) == repr(envs.ready_obs)
+            acts = {i: np.ones(1, np.float32) for i in envs.ready_obs}
+            assert repr(envs.step(acts)) == repr(other.step(acts))
+    finally:
+        envs.close(), other.close()
 
 
 @kinds_here

@@ -1,19 +1,27 @@
-"""Short slices of processor time."""
+"""Short slices of processor time, and exact timers."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+import subprocess
 import sys
 import threading
 
 import pytest
 
-from flowrl.nodes.envs import slices
-from flowrl.nodes.envs.slices import ATTRIBUTES, SLICE_NS, ask_for_short_slices
+from flowrl.nodes.envs import waking
+from flowrl.nodes.envs.waking import (
+    ATTRIBUTES,
+    SLICE_NS,
+    ask_for_exact_timers,
+    ask_for_short_slices,
+)
 
 GETTERS = {"x86_64": 315, "aarch64": 275, "riscv64": 275}
+PR_GET_TIMERSLACK = 30
+READ_SLACK = f"ctypes.CDLL(None).prctl({PR_GET_TIMERSLACK}, 0, 0, 0, 0)"
 KNOWN = sys.platform == "linux" and platform.machine() in GETTERS
 
 
@@ -58,5 +66,27 @@ def test_whoever_has_another_policy_keeps_it() -> None:
 
 
 def test_a_system_without_the_call_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices.platform, "machine", lambda: "pdp11")
+    monkeypatch.setattr(waking.platform, "machine", lambda: "pdp11")
     assert not ask_for_short_slices()
+
+
+def slack_ns() -> int:
+    return int(ctypes.CDLL(None).prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_timers_become_exact_for_a_thread_and_what_it_starts() -> None:
+    before = slack_ns()
+
+    def asked() -> tuple[bool, int, list[object], bytes]:
+        understood, code = ask_for_exact_timers(), f"import ctypes; print({READ_SLACK})"
+        child = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+        return understood, slack_ns(), in_a_thread(slack_ns), child.stdout.strip()
+
+    assert in_a_thread(asked) == [(True, 1, [1], b"1")]
+    assert slack_ns() == before
+
+
+def test_another_system_keeps_its_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waking.sys, "platform", "darwin")
+    assert not ask_for_exact_timers()
