@@ -14,12 +14,18 @@ from flowrl.nodes.policies.policy import AnyActMode
 
 
 class Taken(NamedTuple):
-    """One step of some envs."""
+    """One step of some envs, or of agents that act for themselves."""
 
     ids: Array | None  # which; None: all, in their order
     columns: dict[str, Array]  # (B, …)
     episodes: list[Episode]  # that ended
     failed: Sequence[int]  # envs whose unfinished episode came to nothing
+    absent: Sequence[int] | Array = ()  # where no agent played: they have no row
+
+    def of(self, rows: Array) -> Taken:
+        """These rows alone (B,) bool."""
+        ids = np.flatnonzero(rows) if self.ids is None else self.ids[rows]
+        return self._replace(ids=ids, columns={k: c[rows] for k, c in self.columns.items()})
 
 
 class Acting:
@@ -68,7 +74,7 @@ class Acting:
             self._own_obs()[ids] = stepped.obs
         if memory:
             self._remember(ids, acted)
-            self._forget(ids, taken)
+            self._forget(taken)
         return taken
 
     def send(self, ids: Array, shown_all: bool = False) -> None:
@@ -92,7 +98,7 @@ class Acting:
         taken = _taken(at, _at(self._sent, at), stepped)
         self._own_obs()[at] = stepped.obs
         self.under_way[at] = False
-        self._forget(at, taken)
+        self._forget(taken)
         return taken
 
     def _beside(self, ids: Array | None) -> dict[str, Array]:
@@ -126,14 +132,14 @@ class Acting:
         for name, array in self.memory.items():
             array[ids] = acted[name]
 
-    def _forget(self, ids: Array | None, taken: Taken) -> None:
+    def _forget(self, taken: Taken) -> None:
         """Where an episode began, nothing is remembered."""
         over = taken.columns["terminated"] | taken.columns["truncated"]
-        if self.memory and (over.any() or len(taken.failed)):
-            ended = np.arange(self.count)[over] if ids is None else ids[over]
+        if self.memory and (over.any() or len(taken.failed) or len(taken.absent)):
+            ended = np.flatnonzero(over) if taken.ids is None else taken.ids[over]
             for array in self.memory.values():
-                array[ended] = 0
-                array[np.asarray(taken.failed, np.int64)] = 0
+                for at in (ended, taken.failed, taken.absent):
+                    array[np.asarray(at, np.int64)] = 0
 
     def _forget_steps_under_way(self) -> None:
         if self.under_way.any():
@@ -159,10 +165,16 @@ def _at(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
 
 
 def _taken(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> Taken:
-    _, reward, terminated, truncated, next_obs, episodes, broken = stepped
+    _, reward, terminated, truncated, next_obs, episodes, broken, absent = stepped
     if len(broken):  # void: neither flag says that an episode ended
         terminated, truncated = terminated.copy(), truncated.copy()
         terminated[broken] = truncated[broken] = False
         broken = [int(k) if ids is None else int(ids[k]) for k in broken]
     columns.update(reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs)
-    return Taken(ids, columns, episodes, broken)
+    taken = Taken(ids, columns, episodes, broken)
+    if not len(absent):
+        return taken
+    played = np.ones(len(reward), np.bool_)
+    played[absent] = False
+    away = np.flatnonzero(~played) if ids is None else ids[~played]
+    return taken.of(played)._replace(absent=away)

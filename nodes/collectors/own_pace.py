@@ -71,6 +71,8 @@ class OwnPace:
             for round_ in np.unique(done[taken.ids]):
                 rounds[round_].take(taken, done[taken.ids] == round_)
             done[taken.ids] += 1
+            if len(taken.absent):
+                done[taken.absent] += 1
             for whole in rounds[given : int(done.min())]:
                 given += 1
                 yield whole.taken()
@@ -90,6 +92,7 @@ class Round:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._played = np.zeros(count, np.bool_)
         self._columns: dict[str, Array] = {}
         self._episodes: list[Episode] = []
         self._failed: list[int] = []
@@ -98,6 +101,7 @@ class Round:
         """Those rows that are of this round."""
         assert taken.ids is not None
         ids = taken.ids[mine]
+        self._played[ids] = True
         for name, value in taken.columns.items():
             if name not in self._columns:
                 self._columns[name] = np.empty((self._count, *value.shape[1:]), value.dtype)
@@ -109,7 +113,8 @@ class Round:
     def taken(self) -> Taken:
         """As if all had been stepped together."""
         episodes = sorted(self._episodes, key=lambda episode: episode.env_id)
-        return Taken(None, self._columns, episodes, sorted(self._failed))
+        taken = Taken(None, self._columns, episodes, sorted(self._failed))
+        return taken if self._played.all() else taken.of(self._played)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from flowrl.nodes.collectors.acting import Acting, Taken
 from flowrl.nodes.collectors.episodes import all_at_once, quotas
 from flowrl.nodes.collectors.episodes import play as play_on
+from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
@@ -46,7 +47,10 @@ class Evaluation:
         """One of the three averages: of returns, of wins, or of rewards."""
         if name == "win_rate" and self.win_above is None:
             raise ValueError("a win rate needs `win_above`, the return above which one has won")
-        return self.metrics()[name]
+        found = self.metrics()
+        if name not in found:
+            raise ValueError(f"there is no average '{name}'; known: {', '.join(get_args(Average))}")
+        return found[name]
 
     def metrics(self, rng: np.random.Generator | None = None) -> dict[str, float]:
         """The episodes in numbers; with a generator, also how sure their middle is."""
@@ -75,11 +79,13 @@ def play(
     most_steps: int = 100_000,
 ) -> list[Episode]:
     """Play every env's quota of episodes, from new ones on; `steps`, if given, collects them."""
-    acting = Acting(envs, {})
+    rows = lanes(envs)
+    acting = Acting(rows, {})
     acting.let(mode)
     acting.begin()
     played: list[Episode] = []
-    for taken in play_on(all_at_once(acting), quotas(episodes, acting.count), most_steps):
+    left = quotas(episodes, acting.count)
+    for taken in play_on(all_at_once(acting), left, most_steps, rows.spec().agents):
         played += taken.episodes
         if steps is not None:
             steps.append(taken)
