@@ -22,6 +22,7 @@ from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import ready, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import film, scenes_of
+from flowrl.nodes.models.model import demand_numbers
 from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
@@ -64,15 +65,14 @@ class Evaluator(Node):
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
         spec = spec_of(to_evaluate(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
-        if config.average == "win_rate" and config.win_above is None:
-            what = "a win rate needs the return above which an episode is won"
-            raise Unsound(what, "give `win_above`", "win_above")
+        _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
+        _demand(c)
         env = ready(to_evaluate(c.env))
         agents = spec_of(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or MOST_ENVS)
@@ -124,6 +124,7 @@ class Evaluator(Node):
 
     def _evaluate(self, weights: State, steps: list[Taken] | None, n: int) -> Evaluation:
         self._firings += 1
+        demand_numbers(weights.arrays)
         self._mode.load(weights)
         found = self._play("episodes", steps, n)
         metrics = found.metrics(self.ctx.rng("bootstrap"))
@@ -172,3 +173,9 @@ class Evaluator(Node):
         columns = row_schema(policy.obs, policy.action, {})
         rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})
+
+
+def _demand(config: Any) -> None:
+    if config.average == "win_rate" and config.win_above is None:
+        what = "a win rate needs the return above which an episode is won"
+        raise Unsound(what, "give `win_above`", "win_above")
