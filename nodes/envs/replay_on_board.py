@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from flowrl.batch import Array
 from flowrl.nodes.envs.board import BEGIN, ENDED, STEP, Board
 from flowrl.nodes.envs.crew import Crew
 from flowrl.nodes.envs.saved_episodes import ENDED_EARLY, TOO_LONG, Played
 
-Episodes = Sequence[tuple[int, Sequence[Any]]]  # seeds and actions; each goes on in the next
+Episodes = Sequence[
+    tuple[int, Sequence[Array] | Array]
+]  # seeds and actions; each goes on in the next
 
 
 def play_again(crew: Crew, plays: Mapping[int, Episodes]) -> dict[int, float]:
