@@ -20,6 +20,7 @@ from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.vector_env_manager import VectorEnvManager
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.random import Random
+from flowrl.state import State
 from tests.nodes.env_managers import same
 from tests.nodes.toy_envs import Counting
 
@@ -82,7 +83,7 @@ def test_an_evaluator_takes_a_function_too() -> None:
     spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
     policy = Random(obs=spec.obs, action=spec.action)
     evaluator = Evaluator(env=CARTPOLE, policy=policy, seed=0)
-    assert len(evaluator.eval(None, n_episode=3).returns) == 3
+    assert len(evaluator.eval(State({}), n_episode=3).returns) == 3
 
 
 @pytest.mark.parametrize("made", [lambda: Counting(), partial(Counting, length=object())])
