@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
+from flowrl.nodes.envs.env_error import Unclosed, said
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.saved_episodes import dealt, refuse_other, saved
@@ -219,7 +219,8 @@ class BaseEnvManager(EnvManager):
         self._failures.tell()
         if not again:
             self._fail(index, lost or 0, error)
-        self.ctx.log(f"env {index}: {_said(error, lost)}; it is begun anew")
+        doing = "reset" if lost is None else "step"
+        self.ctx.log(f"env {index}: {said(doing, error)}; it is begun anew")
         time.sleep(self._failures.pause_s(index))
         if self._failures.renews(index):
             old, self._envs[index] = self._envs[index], None
@@ -228,7 +229,7 @@ class BaseEnvManager(EnvManager):
     def _fail(self, index: int, step: int, error: BaseException) -> NoReturn:
         taken, complete = self._log.of(index) if step else ([], True)
         seed, traced = self._accounts.seeds[index], "".join(traceback.format_exception(error))
-        what = _said(error, step or None)
+        what = said("step" if step else "reset", error)
         raise self._error(index, seed, step, taken, what, traced, complete) from error
 
     # saving
@@ -269,22 +270,20 @@ class BaseEnvManager(EnvManager):
         """Close the envs; a later reset makes new ones."""
         self._watchdog.close()
         envs, self._envs = self._envs, []
-        for env in envs:
-            if env is not None:
-                env.close()
+        raised = [_close(env) for env in envs if env is not None]
+        for index, error in enumerate(raised):
+            if error is not None:
+                raise Unclosed(f"env {index}: {said('close', error)}") from error
 
 
 def _not_made(*_: Any, **__: Any) -> Any:
     raise RuntimeError("the env was not made")
 
 
-def _close(env: Any) -> None:
-    """What failed may fail again: it is given up in any case."""
-    with contextlib.suppress(*RAISED):
+def _close(env: Any) -> BaseException | None:
+    """Close an env; what it raised. (One that has failed may fail again: it is given up in any case.)"""
+    try:
         env.close()
-
-
-def _said(error: BaseException, lost: int | None) -> str:
-    if isinstance(error, Bad):
-        return str(error)
-    return f"{'reset' if lost is None else 'step'} raised {type(error).__name__}: {error}"
+    except RAISED as error:
+        return error
+    return None

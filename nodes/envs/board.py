@@ -22,6 +22,7 @@ from flowrl.nodes.observations import Observed
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
 TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
 # ^ FAILED_AFTER: the episode ended as it should, but the next could not begin
+UNCLOSED = 16  # told by a worker that left: the env raised when it was closed
 ENDED = TERMINATED | TRUNCATED
 STARTING, UP, LEAVING = range(3)  # states of a worker
 AWAKE, ASLEEP = range(2)
@@ -99,7 +100,7 @@ class Board:
 
     def write(self, row: int, text: str) -> None:
         """What went wrong with an env; of a long text the beginning and the end."""
-        data = text.encode()
+        data = text.encode(errors="backslashreplace")  # names of files need not be text
         if len(data) > TEXT_BYTES - 2:
             half = TEXT_BYTES // 2 - 4
             data = data[:half] + b"\n...\n" + data[-half:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,17 @@ from flowrl.nodes.envs.board import (
     STEP,
     TERMINATED,
     TRUNCATED,
+    UNCLOSED,
     Board,
 )
 from flowrl.nodes.envs.crew import Crew, cores
+from flowrl.nodes.envs.env_error import Unclosed
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.patience import MOST_S
 from flowrl.nodes.envs.settling import Settling
 from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.workers import Answers, Worker
+from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes
 
 
@@ -108,7 +111,17 @@ class WorkerEnvManager(EnvManager):
         """Send the workers home; a later reset starts others."""
         if self._crew is not None:
             crew, self._crew = self._crew, None
-            crew.close()
+            stayed = crew.close()
+            self._tell_unclosed([row for number in stayed for row in crew.rows[number]])
+
+    def _tell_unclosed(self, hung: list[int]) -> None:
+        board = self._board
+        told = dict.fromkeys(hung, f"close took longer than {LEAVE_S:g} s; its worker was given up")
+        for row in np.flatnonzero(board.flags & UNCLOSED).tolist():
+            told[row] = board.read(row).partition("\n")[0]
+        if told:
+            row, what = min(told.items())
+            raise Unclosed(f"env {row % self.config.count}: {what}")
 
     # episodes
 
@@ -117,7 +130,8 @@ class WorkerEnvManager(EnvManager):
         try:
             return self._reset()
         except BaseException:
-            self.close()
+            with suppress(Unclosed):  # what comes first is told
+                self.close()
             raise
 
     def _reset(self) -> Array:
