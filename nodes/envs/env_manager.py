@@ -26,8 +26,9 @@ from flowrl.ports import Service
 class EnvManager(Node):
     """Some envs of one kind; an env whose episode ends begins the next in the same step.
 
-    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these. Their rows are of
-    envs; where agents share a policy, `lanes(envs)` offers the same by agents, and by hand it is so.
+    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these. One that can be
+    saved defines `_save` and `_restore`, too. Rows are of envs; where agents share a policy, `lanes(envs)`
+    offers the same by agents, and by hand it is so.
     """
 
     serve = Service(
@@ -142,6 +143,38 @@ class EnvManager(Node):
     def _make_index(self, index: int) -> int:
         """An env's place among those of all replicas: it may be told apart by that."""
         return int(self.ctx.replica * self.config.count + index)
+
+    # saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every env is, as data that any kind can load; no step may be under way."""
+        return {
+            "accounts": self._accounts.state_dict(),
+            "envs": self._save(),
+            "launched": None if self._by_hand is None else list(self._ended),
+            "quota": self._quota,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. An env that does not come to be where it was is begun anew in its next step,
+        which is `broken`; that is counted, and told."""
+        self.close()
+        self._accounts.load_state_dict(state["accounts"])
+        self._quota, self._by_hand = state["quota"], None
+        if state["envs"] is not None:
+            self._restore(state["envs"])
+            if state["launched"] is not None:
+                self._ended = list(state["launched"])
+                seen, rows = np.array(state["envs"]["seen"]), lanes(self)
+                self._by_hand = seen if rows is self else rows.to_act_on(seen)
+
+    def _save(self) -> dict[str, Any] | None:
+        """The envs, as data; None where none has begun."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its envs are saved")
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        """Make the envs what they were; the accounts are already."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its envs are restored")
 
     # by hand
 

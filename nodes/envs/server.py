@@ -26,6 +26,7 @@ from flowrl.nodes.envs.board import (
     UP,
     Board,
 )
+from flowrl.nodes.envs.carried import Carriers, carriers_of
 from flowrl.nodes.envs.checks import LARGEST, observation, observations, rewards
 from flowrl.nodes.envs.env_error import said
 from flowrl.nodes.envs.patience import Patience
@@ -58,6 +59,7 @@ class Server:
         )  # of arrays that are taken as they are
         self._envs: dict[int, Any] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._carriers: dict[int, Carriers] = {}  # of the envs that have any
         self._know_returns: set[int] = set()  # the rows whose envs know their episode's better
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
@@ -159,8 +161,12 @@ class Server:
         self._tell(row, BEGIN)
         board = self.board
         try:
+            if renew:  # it has nothing of what was before
+                board.carry(row, "")
             if renew or row not in self._envs:
-                self._renew(row)
+                self._renew(row, board.carries(row))
+            carriers = self._carriers.get(row)
+            carried = "" if carriers is None else carriers.carried()
             obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
             found = observation(obs, self._observed, self._dtype)
         except Exception as error:
@@ -169,10 +175,13 @@ class Server:
             with self.lock:
                 if self.alive:
                     board.obs[row] = found
+                    if carried:
+                        board.carry(row, carried)
             return False
         return True
 
-    def _renew(self, row: int) -> None:
+    def _renew(self, row: int, carried: str) -> None:
+        """Make the env anew; it goes on with what another one carried."""
         old = self._envs.pop(row, None)
         if old is not None:
             try:
@@ -183,6 +192,9 @@ class Server:
         self._steps[row] = env.step
         if hasattr(env, "unwrapped_return"):
             self._know_returns.add(row)
+        if (carriers := carriers_of(env)) is not None:
+            carriers.carry(carried)
+            self._carriers[row] = carriers
 
     def _tell(self, row: int, order: int) -> None:
         self._done += 1

@@ -157,6 +157,14 @@ class VectorEnvManager(EnvManager):
     def _call(self, actions: Array) -> Any:
         return self._pool.step(actions)
 
+    def _save(self) -> dict[str, Any] | None:
+        if self._pool is None:
+            return None
+        raise ValueError(
+            f"{type(self).__name__}: a pool cannot be saved: its envs draw their episodes from streams "
+            "that cannot be set again; take another kind of env manager, or begin with new episodes"
+        )
+
     def close(self) -> None:
         """Close the pool; a later reset makes another."""
         if self._pool is not None:

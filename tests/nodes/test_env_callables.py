@@ -8,7 +8,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from flowrl.node import Unsound
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
@@ -73,7 +72,7 @@ def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
 
 def test_a_list_says_how_many_envs_there_are() -> None:
     assert BaseEnvManager(env=[short, short]).spec().count == 2
-    with pytest.raises(ValidationError, match="2 functions for 3 envs; give one for each"):
+    with pytest.raises(ValueError, match="2 functions for 3 envs; give one for each"):
         BaseEnvManager(env=[short, short], count=3)
 
 

@@ -74,6 +74,18 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: Any) -> None:
 
 
 @kinds
+def test_a_pool_says_why_it_cannot_be_saved(kind: Any) -> None:
+    envs, other = manager(kind), manager(kind)
+    other.load_state_dict(envs.state_dict())  # nothing has begun: there is nothing to lose
+    assert envs.state_dict()["envs"] is None
+    envs.reset()
+    with pytest.raises(ValueError, match=r"a pool cannot be saved.*begin with new episodes"):
+        envs.state_dict()
+    envs.close()
+    assert envs.state_dict()["envs"] is None
+
+
+@kinds
 def test_all_envs_are_sent_and_received_together(kind: Any) -> None:
     envs = manager(kind)
     envs.reset()
