@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -93,6 +94,44 @@ def test_what_a_process_cannot_be_told_is_said_at_once(made: Any) -> None:
 def test_a_pool_needs_an_id() -> None:
     with pytest.raises(Unsound, match="a pool is made by an id"):
         VectorEnvManager(env=CARTPOLE, count=2)
+
+
+def test_a_function_that_makes_no_env_is_told() -> None:
+    with pytest.raises(
+        Unsound, match="the function gives a NoneType, which has no 'observation_sp"
+    ):
+        BaseEnvManager(env=lambda: None, count=2)
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ("CartPole-v1", "'CartPole-v1' is no description of an env; by hand, give Gymnasium"),
+        ([], "a list is no description of an env"),
+        (Counting(), "a Counting is no description of an env; .* a function that makes an env"),
+    ],
+)
+def test_what_describes_no_env_is_told(env: Any, told: str) -> None:
+    with pytest.raises(Unsound, match=told):
+        BaseEnvManager(env=env, count=2)
+
+
+def test_an_env_that_ends_the_program_when_it_is_made_is_told() -> None:
+    def leaves() -> Any:
+        sys.exit("no licence")
+
+    with pytest.raises(Unsound, match="the env cannot be made: SystemExit: no licence"):
+        BaseEnvManager(env=leaves, count=2)
+
+
+def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
+    class Closing(Counting):
+        def close(self) -> None:
+            self.seed += 0  # which a reset sets
+
+    envs = BaseEnvManager(env=Closing, count=2)
+    envs.reset()
+    envs.close()
 
 
 def test_a_function_that_fails_is_named() -> None:
