@@ -77,6 +77,11 @@ class Shared:
         over = not record[PLAYS].any()
         return record[()], float(record[REWARD].sum()), over and not cut, over and cut, {}
 
+    @property
+    def layers(self) -> list[Any]:
+        """The wrappers of each agent: what they carry from episode to episode is carried."""
+        return [agent.outermost for agent in self._played.values()]
+
     def close(self) -> None:
         """Give back windows."""
         self._env.close()
