@@ -92,9 +92,19 @@ class Evaluator(Node):
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
-    def eval(self, weights: State, n_episode: int | None = None) -> Evaluation:
-        """By hand: the evaluation of these weights, over `episodes` by default as configured."""
+    def eval(self, weights: State | None = None, n_episode: int | None = None) -> Evaluation:
+        """By hand: the evaluation of these weights, over `episodes` by default as configured.
+
+        Without weights: of a policy that acts without, such as `random` and `expert`.
+        """
         n = amount("n_episode", n_episode, self.config.episodes)
+        if weights is None:
+            if not self._policy.acts_without_weights:
+                raise ValueError(
+                    f"{type(self._policy).__name__} acts with weights, and none are given; give those "
+                    "of a learner: `learner.state()`"
+                )
+            weights = State({})
         return self._evaluate(weights, None, n)
 
     def film(self, weights: State, out: Path) -> list[Path]:

@@ -18,8 +18,8 @@ from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.vector_env_manager import VectorEnvManager
 from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random
-from flowrl.state import State
 from tests.nodes.env_managers import same
 from tests.nodes.toy_envs import Counting
 
@@ -82,7 +82,7 @@ def test_an_evaluator_takes_a_function_too() -> None:
     spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
     policy = Random(obs=spec.obs, action=spec.action)
     evaluator = Evaluator(env=CARTPOLE, policy=policy, seed=0)
-    assert len(evaluator.eval(State({}), n_episode=3).returns) == 3
+    assert len(evaluator.eval(n_episode=3).returns) == 3
 
 
 @pytest.mark.parametrize("made", [lambda: Counting(), partial(Counting, length=object())])
@@ -154,3 +154,10 @@ def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot
     with pytest.raises(EnvError, match="it fell over") as told:
         envs.advance(np.zeros(1, np.int64))
     assert "cannot be made again" in next(iter(told.value.files.values()))
+
+
+def test_a_policy_that_needs_weights_is_not_evaluated_without() -> None:
+    spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
+    evaluator = Evaluator(env=CARTPOLE, policy=Dqn(obs=spec.obs, action=spec.action), seed=0)
+    with pytest.raises(ValueError, match=r"Dqn acts with weights.*`learner\.state\(\)`"):
+        evaluator.eval()
