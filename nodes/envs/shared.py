@@ -77,6 +77,15 @@ class Shared:
         over = not record[PLAYS].any()
         return record[()], float(record[REWARD].sum()), over and not cut, over and cut, {}
 
+    @property
+    def metadata(self) -> Any:
+        """What the env says of itself, for films."""
+        return getattr(self._env, "metadata", {})
+
+    def render(self) -> Any:
+        """A picture of all."""
+        return self._env.render()
+
     def close(self) -> None:
         """Give back windows."""
         self._env.close()
