@@ -92,6 +92,11 @@ class Shared:
         """A picture of all."""
         return self._env.render()
 
+    @property
+    def layers(self) -> list[Any]:
+        """The wrappers of each agent: what they carry from episode to episode is carried."""
+        return [agent.outermost for agent in self._played.values()]
+
     def close(self) -> None:
         """Give back windows."""
         self._env.close()

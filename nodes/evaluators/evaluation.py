@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -46,7 +46,10 @@ class Evaluation:
         """One of the three averages: of returns, of wins, or of rewards."""
         if name == "win_rate" and self.win_above is None:
             raise ValueError("a win rate needs `win_above`, the return above which one has won")
-        return self.metrics()[name]
+        found = self.metrics()
+        if name not in found:
+            raise ValueError(f"there is no average '{name}'; known: {', '.join(get_args(Average))}")
+        return found[name]
 
     def metrics(self, rng: np.random.Generator | None = None) -> dict[str, float]:
         """The episodes in numbers; with a generator, also how sure their middle is."""

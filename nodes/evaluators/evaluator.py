@@ -20,6 +20,7 @@ from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import ready, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import Watched, film
+from flowrl.nodes.models.model import demand_numbers
 from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
@@ -62,15 +63,14 @@ class Evaluator(Node):
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
         spec = spec_of(to_evaluate(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
-        if config.average == "win_rate" and config.win_above is None:
-            what = "a win rate needs the return above which an episode is won"
-            raise Unsound(what, "give `win_above`", "win_above")
+        _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
+        _demand(c)
         env = ready(to_evaluate(c.env))
         agents = spec_of(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or MOST_ENVS)
@@ -90,9 +90,19 @@ class Evaluator(Node):
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
-    def eval(self, weights: State, n_episode: int | None = None) -> Evaluation:
-        """By hand: the evaluation of these weights, over `episodes` by default as configured."""
+    def eval(self, weights: State | None = None, n_episode: int | None = None) -> Evaluation:
+        """By hand: the evaluation of these weights, over `episodes` by default as configured.
+
+        Without weights: of a policy that acts without, such as `random` and `expert`.
+        """
         n = amount("n_episode", n_episode, self.config.episodes)
+        if weights is None:
+            if not self._policy.acts_without_weights:
+                raise ValueError(
+                    f"{type(self._policy).__name__} acts with weights, and none are given; give those "
+                    "of a learner: `learner.state()`"
+                )
+            weights = State({})
         return self._evaluate(weights, None, n)
 
     def film(self, weights: State, out: Path) -> list[Path]:
@@ -122,6 +132,7 @@ class Evaluator(Node):
         self, weights: State, steps: list[Taken] | None, n: int, watched: Watched | None = None
     ) -> Evaluation:
         self._firings += 1
+        demand_numbers(weights.arrays)
         self._mode.load(weights)
         found = self._play(watched or self._envs, "episodes", steps, n)
         metrics = found.metrics(self.ctx.rng("bootstrap"))
@@ -170,3 +181,9 @@ class Evaluator(Node):
         columns = row_schema(policy.obs, policy.action, {})
         rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})
+
+
+def _demand(config: Any) -> None:
+    if config.average == "win_rate" and config.win_above is None:
+        what = "a win rate needs the return above which an episode is won"
+        raise Unsound(what, "give `win_above`", "win_above")

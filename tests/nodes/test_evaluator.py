@@ -167,6 +167,13 @@ def test_every_new_best_is_kept_and_no_other() -> None:
     assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
 
 
+def test_weights_that_are_no_numbers_are_not_judged() -> None:
+    node = evaluator(env(length=1))
+    with pytest.raises(ValueError, match="learning has diverged"):
+        node.fire(State({"w": np.array([np.nan], np.float32)}))
+    assert records(node, Keep) == []
+
+
 @pytest.mark.parametrize(
     ("seen", "unseen", "verdict"),
     [(10.0, 10.0, True), (10.0, 9.9, False), (9.9, 10.0, False)],
