@@ -67,11 +67,11 @@ def by_hand(owner: str, config: type[Config], given: Mapping[str, Any]) -> Confi
     try:
         return config(**given)
     except ValidationError as error:
-        told = [in_words(owner, one) for one in error.errors(include_url=False)]
+        told = [in_words(owner, config, one) for one in error.errors(include_url=False)]
     raise ValueError("\n".join("; ".join(filter(None, words)) for words in told))
 
 
-def in_words(owner: str, error: Any) -> tuple[str, str]:
+def in_words(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
     """Of one of pydantic's errors: what is wrong, and what was expected, if that is another thing."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
@@ -81,6 +81,9 @@ def in_words(owner: str, error: Any) -> tuple[str, str]:
         wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
         wanted = {"a integer": "an integer"}.get(wanted, wanted)
         return f"{owner}.{name} is {short(error['input'])}", f"expected {wanted}"
+    if error["type"] in ("string_pattern_mismatch", "string_too_short"):
+        meaning = cls.model_fields[error["loc"][0]].description
+        return f"{owner}.{name} is {short(error['input'])}", f"expected {meaning}"
     return f"{owner}{'.' + name if name else ''}: {said}", ""
 
 

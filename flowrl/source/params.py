@@ -163,13 +163,13 @@ class ParamReader:
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 if not (e["loc"] and e["loc"][0] in told):
-                    self.invalid(e, written, path)
+                    self.invalid(e, written, path, cls)
         except Exception as error:  # from a validator of the type's own
             self.tell(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
-    def invalid(self, error: Any, written: Item, path: str) -> None:
-        what, hint = in_words(path, error)
+    def invalid(self, error: Any, written: Item, path: str, cls: type[Config]) -> None:
+        what, hint = in_words(path, cls, error)
         if error["type"] == "missing":
             name = ".".join(map(str, error["loc"]))
             self.tell(written, what, f"add '{name}: …'", key=True)

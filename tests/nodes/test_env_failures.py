@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,24 @@ def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: 
         assert envs.failures.replaced_workers > 0
         assert envs.failures.restored_envs > 0
         assert envs.failures.dropped_trajectories == 0
+
+
+def test_an_env_that_ends_the_next_worker_too_is_lost_and_its_neighbours_go_on(
+    tmp_path: Path,
+) -> None:
+    """It ends one worker in its fifth step, and the next while the envs are brought back."""
+    ends = str(tmp_path / "ends")
+    Path(ends).write_text("0")
+    with manager("sync", "EndsTwo", ends=ends, envs_per_worker=3, max_retry=2) as envs:
+        first = envs.reset()
+        steps = [envs.advance(np.zeros(3, np.int64)) for _ in range(9)]
+        assert [k for k, step in enumerate(steps) if len(step.broken)] == [4]
+        (broken,) = steps[4].broken
+        others = [index for index in range(3) if index != broken]
+        for step in steps:
+            assert (step.obs[others, 0] == first[others, 0]).all()
+        assert steps[-1].obs[others, 1].tolist() == [9, 9]
+        assert (envs.failures.failures, envs.failures.restored_envs) == (1, 2)
 
 
 def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> None:
