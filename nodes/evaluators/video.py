@@ -10,8 +10,8 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import ready
-from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.envs.spec import EnvSpec, ready
+from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.evaluators.film_files import Film, usual_ending, writer
 
 FPS = 30  # where an env does not say
@@ -78,6 +78,40 @@ class Filmed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
+
+
+class Watched:
+    """An env manager; what its envs do is noted."""
+
+    def __init__(self, envs: BaseEnvManager) -> None:
+        self._envs = envs
+        self.count = envs.config.count
+        self._ids: list[Array] = []
+        self._actions: list[Array] = []
+        self._episodes: list[Episode] = []
+
+    def spec(self) -> EnvSpec:
+        """As the manager."""
+        return self._envs.spec()
+
+    def reset(self) -> Array:
+        """As the manager."""
+        return self._envs.reset()
+
+    def advance(self, actions: Array, ids: Any = None) -> Steps:
+        """As the manager."""
+        steps = self._envs.advance(actions, ids)
+        self._ids.append(np.arange(self.count) if ids is None else np.asarray(ids))
+        self._actions.append(actions)
+        self._episodes += steps.episodes
+        return steps
+
+    def scenes(self) -> list[Scene]:
+        """Of the worst, the median and the best episode of an env."""
+        ids = np.concatenate(self._ids)
+        order = np.argsort(ids, kind="stable")
+        episodes = sorted(self._episodes, key=lambda episode: episode.env_id)
+        return scenes_of(episodes, ids[order], np.concatenate(self._actions)[order])
 
 
 class Rendering:

@@ -16,10 +16,12 @@ from PIL import Image, ImageSequence
 from flowrl.config import PartSpec
 from flowrl.node import Unsound
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators import film_files
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.evaluators.video import scenes_of
+from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_envs import Painted
 from tests.nodes.toy_policies import Toy, weights
 
@@ -121,6 +123,28 @@ def test_what_cannot_be_filmed_is_said(
     without_ffmpeg(monkeypatch)
     with pytest.raises(Unsound, match=what):
         evaluator(cls).film(weights(1), tmp_path / file)
+
+
+@pytest.mark.parametrize("agents", ["shared", "joint"])
+def test_of_agents_whole_games_are_filmed(
+    agents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ffmpeg(monkeypatch)
+    games = [{"game": ["ab"] * length} for length in (2, 5, 3)]
+    kwargs = {"names": ["a", "b"], "space": "choice"}
+    env = PettingZoo(id="tests.nodes.comings:Comings", agents=agents, kwargs=kwargs, each=games)
+    policy = (
+        PartSpec("toy", Toy, Toy.Config())
+        if agents == "shared"
+        else PartSpec("random", Random, Random.Config())
+    )
+    node = Evaluator(env=env, policy=policy, episodes=6 if agents == "shared" else 3, seed=5)
+    films = node.film(weights(2), tmp_path / "films")
+    assert [[red for red, _, _ in pictures(film)] for film in films] == [
+        [0, 1, 2],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3, 4, 5],
+    ]
 
 
 @pytest.mark.parametrize("ending", ["mp4", "gif"])
