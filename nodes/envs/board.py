@@ -18,6 +18,7 @@ import numpy as np
 
 from flowrl.batch import Array, Column
 from flowrl.nodes.envs.carried import MOST_BYTES as CARRIED_BYTES
+from flowrl.nodes.envs.gong import Gong, can_sleep_here
 from flowrl.nodes.observations import Observed
 
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
@@ -61,15 +62,19 @@ class Board:
             "rest": (np.uint8, workers, ()),  # whether the worker sleeps
             "doing": (np.int64, workers, ()),  # counts what it does: see `worker.Server`
             "awaited": (np.bool_, rows, ()),  # whether the manager sleeps for the row's result
+            "gong": (np.uint32, 1, ()),  # wakes workers that are processes
             "waiting": (np.int64, 1, ()),  # 0: it is awake; n: until fewer than n such are busy
         }
         places, size = _places(fields)
         self.memory = mmap.mmap(-1, size) if memory is None else _mapped(memory, size)
         self.places, self._no_flags = places, bytes(rows)
+        shared = memory is not None and can_sleep_here()
+        self.gong = Gong(self.memory, places["gong"]) if shared else None
         self.rows, self.workers = rows, workers
         for name, (dtype, count, shape) in fields.items():
             array = np.frombuffer(self.memory, dtype, count * _size(shape), places[name])
-            setattr(self, name, array.reshape(count, *shape))
+            if name != "gong":
+                setattr(self, name, array.reshape(count, *shape))
         self._views = {n: memoryview(self.memory)[places[n] :] for n in ("reward", "doing")}
         self.set_reward = self._views["reward"][: 8 * rows].cast("d")
         self.set_doing = self._views["doing"][: 8 * workers].cast("q")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -108,9 +108,16 @@ class Crew:
         with self._fence:  # its atomic instruction: what we wrote is seen by who sleeps after it
             resting = memory[self._rest]
         if ASLEEP in resting:
-            for worker, rests in enumerate(resting):
-                if rests and not self._rests_rightly(worker):
-                    self.workers[worker].wake()
+            self._wake(
+                [n for n, rests in enumerate(resting) if rests and not self._rests_rightly(n)]
+            )
+
+    def _wake(self, workers: Iterable[int]) -> None:
+        if self.board.gong is not None:
+            self.board.gong.strike(workers)
+            return
+        for worker in workers:
+            self.workers[worker].wake()
 
     def _rests_rightly(self, worker: int) -> bool:
         rows = self.rows[worker]
@@ -237,8 +244,7 @@ class Crew:
         deadline = time.monotonic() + LEAVE_S
         began = (self.board.state != STARTING).tolist()
         self.board.state[:] = LEAVING
-        for worker in self.workers:
-            worker.wake()
+        self._wake(range(len(self.workers)))
         left = [worker.leave(deadline) for worker in self.workers]
         self.answers.close()
         return [n for n, has_left in enumerate(left) if began[n] and not has_left]

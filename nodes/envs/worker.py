@@ -38,10 +38,14 @@ def main() -> None:
         observed,
         told["auto"],
     )
-    bell, answer, worker = told["bell"], told["answer"], told["worker"]
+    answer, worker, gong = told["answer"], told["worker"], board.gong
 
     def sleep() -> bool:
-        return bool(os.read(bell, 4096)) and board.state[worker] != LEAVING
+        if "bell" in told:
+            os.read(told["bell"], 4096)
+        elif gong is not None:
+            gong.sleep(worker)
+        return bool(board.state[worker] != LEAVING)
 
     server.serve(sleep, lambda: ring(answer), told["look_s"])
     if board.state[worker] == LEAVING:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from flowrl.nodes.envs.board import LEAVING, Board
 from flowrl.nodes.envs.env_error import how_ended
+from flowrl.nodes.envs.gong import can_sleep_here
 from flowrl.nodes.envs.server import Server
 from flowrl.nodes.envs.worker import ring
 
@@ -68,13 +69,16 @@ class ProcessWorker:
 
     def __init__(self, told: Mapping[str, Any], answers: Bell) -> None:
         with ExitStack() as undo:  # where it cannot be started, nothing stays open
-            self._bell = Bell()
-            undo.callback(self._bell.close)
+            self._bell = None if can_sleep_here() else Bell()
+            if self._bell is not None:
+                undo.callback(self._bell.close)
             life, self._life = os.pipe()
             undo.callback(self._let_go)
             try:
                 self._output = undo.enter_context(_appended())
-                fds = {"bell": self._bell.ear, "life": life, "answer": answers.rope}
+                fds = {"life": life, "answer": answers.rope}
+                if self._bell is not None:
+                    fds["bell"] = self._bell.ear
                 self._process = _started(told, fds, self._output)
             finally:
                 os.close(life)
@@ -86,8 +90,9 @@ class ProcessWorker:
         return self._process.pid
 
     def wake(self) -> None:
-        """There is something to do."""
-        self._bell.ring()
+        """There is something to do. (Where there is a gong, that wakes several at once.)"""
+        if self._bell is not None:
+            self._bell.ring()
 
     def why_dead(self) -> str | None:
         """How its process ended, if it did."""
@@ -132,7 +137,8 @@ class ProcessWorker:
         return left
 
     def _free(self) -> None:
-        self._bell.close()
+        if self._bell is not None:
+            self._bell.close()
         self._let_go()
         self._output.close()
 
