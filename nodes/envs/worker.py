@@ -41,9 +41,9 @@ def main() -> None:
     answer, worker, gong = told["answer"], told["worker"], board.gong
 
     def sleep() -> bool:
-        if "bell" in told:
-            os.read(told["bell"], 4096)
-        elif gong is not None:
+        if "bell" in told and not os.read(told["bell"], 4096):
+            return False
+        if gong is not None and "bell" not in told:
             gong.sleep(worker)
         return bool(board.state[worker] != LEAVING)
 
