@@ -195,7 +195,7 @@ def gated(tmp_path: Path, first: str = "waits", kind: str = "env_manager") -> An
     return flowrl.load(str(graph))
 
 
-@pytest.mark.parametrize("where", [w if "proc" not in w else slow(w) for w in APART])
+@pytest.mark.parametrize("where", APART)
 def test_a_slow_manager_does_not_hold_up_one_that_is_ready(where: str, tmp_path: Path) -> None:
     result = gated(tmp_path).run(placement=APART[where], steps=128, out=tmp_path / "run")
     assert result.env_steps == 128
@@ -216,7 +216,7 @@ def test_nor_does_one_with_slow_workers_here(
 def test_a_manager_that_dies_while_it_is_waited_for_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(FlowError, match="SIGKILL"):
         gated(tmp_path, first="dies").run(
-            placement=APART["processes"], steps=128, out=tmp_path / "run", recover=False
+            placement=APART["processes"], steps=128, out=tmp_path / "run"
         )
 
 
