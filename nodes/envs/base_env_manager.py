@@ -93,15 +93,17 @@ class BaseEnvManager(EnvManager):
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
         acts = self._acts(actions, len(at)).copy()  # the log keeps them
-        if self._sent:
-            self._refuse_sent(at)
+        self._refuse_unbegun()
+        if self._sent or ids is not None:
+            self._refuse_to_step(at, self._sent)
         return self._advance(at, acts)
 
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         at = np.asarray(ids).tolist()
         acts = self._acts(actions, len(at))
-        self._refuse_sent(at)
+        self._refuse_unbegun()
+        self._refuse_to_step(at, self._sent)
         self._sent.update(zip(at, acts, strict=True))
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
@@ -115,11 +117,9 @@ class BaseEnvManager(EnvManager):
         acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
         return np.array(at, np.int64), self._advance(at, acts)
 
-    def _refuse_sent(self, at: Sequence[int]) -> None:
-        if self._sent and (twice := self._sent.keys() & set(at)):
-            raise ValueError(
-                f"env {min(twice)} is being stepped; receive it before it is sent again"
-            )
+    def _refuse_unbegun(self) -> None:
+        if not self._envs:
+            raise ValueError("the envs have not begun; call reset() first")
 
     # stepping
 

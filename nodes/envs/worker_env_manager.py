@@ -198,11 +198,9 @@ class WorkerEnvManager(EnvManager):
             self._send_all(crew, actions)
             return
         at = np.asarray(ids)
-        sent = dict.fromkeys(at.tolist())
         acts = self._acts(actions, len(at)).copy()
-        if len(sent) != len(at) or not self._sent.keys().isdisjoint(sent):
-            twice = min(self._sent.keys() & sent.keys(), default=at[0])
-            raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
+        self._refuse_to_step(at.tolist(), self._sent)
+        sent = dict.fromkeys(at.tolist())
         rows = self._row[at]
         self._log.add(at.copy(), acts)
         self._sent.update(sent)

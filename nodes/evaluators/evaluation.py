@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from flowrl.nodes.collectors.acting import Acting, Taken
 from flowrl.nodes.collectors.episodes import all_at_once, quotas
 from flowrl.nodes.collectors.episodes import play as play_on
 from flowrl.nodes.envs.agents import lanes
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
 from flowrl.nodes.policies.policy import AnyActMode
@@ -72,7 +71,7 @@ class Evaluation:
 
 
 def play(
-    envs: BaseEnvManager,
+    envs: Any,
     mode: AnyActMode,
     episodes: int,
     steps: list[Taken] | None = None,

@@ -57,11 +57,10 @@ _building = threading.Lock()
 
 def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> None:
     """A saved state must hold what is loaded, no less and no more."""
-    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    if missing or unknown:
-        raise KeyError(
-            f"{what}: the state lacks {missing} and has unknown {unknown}; was it of another model?"
-        )
+    names = {"lacks": set(wanted) - set(given), "has unknown": set(given) - set(wanted)}
+    wrong = [f"{verb} {sorted(found)}" for verb, found in names.items() if found]
+    if wrong:
+        raise ValueError(f"{what}: the state {' and '.join(wrong)}; was it of another model?")
 
 
 def same_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shape]) -> None:

@@ -87,8 +87,8 @@ class Expert(Policy):
         path = Path(self.config.checkpoint)
         try:
             mode.load(read_weights(path))
-        except (KeyError, ValueError) as error:
-            what = f"'{path}' is not of the policy that is described: {error.args[0]}"
+        except ValueError as error:
+            what = f"'{path}' is not of the policy that is described: {error}"
             hint = "describe what was trained under `trained`, its model included"
             raise Unsound(what, hint, "checkpoint") from error
         return Fixed(mode)

@@ -144,8 +144,8 @@ def scored(scores: dict[str, float], **params: Any) -> Evaluator:
     node = evaluator(env(length=1), **params)
     play = node._play
 
-    def fake(seeds: str, steps: Any, n: int) -> Evaluation:
-        found = play(seeds, steps, n)
+    def fake(envs: Any, seeds: str, steps: Any, n: int) -> Evaluation:
+        found = play(envs, seeds, steps, n)
         score = scores[seeds.partition("/")[0]]
         return Evaluation([episode._replace(total=score) for episode in found.episodes])
 
