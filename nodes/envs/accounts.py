@@ -81,6 +81,14 @@ class Accounts:
         known = float(self.totals[index]) if total is None else total
         return Episode(int(index), known, self.length(index))
 
+    def end_several(self, at: Array) -> list[Episode]:
+        """The same for several at once: where many envs step together, some end at every step."""
+        total, since, turns = self.totals.item, self._since.item, self._turns
+        indexes: list[int] = at.tolist()
+        for index in indexes:
+            self.ended[index] += 1
+        return [Episode(index, total(index), turns - since(index)) for index in indexes]
+
     def state_dict(self) -> dict[str, Any]:
         """Where every env is."""
         return {
