@@ -26,10 +26,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from bench.peers import DING, ROOT, SB3, TIANSHOU, NotInstalled, Peer
-from bench.peers.limits import ideal_s, late_s, together_s
+from bench.peers.limits import even_s, ideal_s
 from bench.peers.sleeping import ENVS, SAMPLES
 
 COLLECTS = {"small": 40, "middle": 24, "big": 8}
+LIMITS = ["A", "H", "H+", "D", "D+"]
 SEEDS = 2
 CELLS = [
     *((size, resets, 0.0) for size in COLLECTS for resets in (1.0, 5.0)),
@@ -37,7 +38,7 @@ CELLS = [
 ]
 CONTENDERS: Mapping[str, Peer | None] = {
     "flowrl sync": None,
-    "flowrl halves": None,
+    "flowrl own_pace": None,
     "flowrl async": None,
     "sb3 sync": SB3,
     "tianshou sync": TIANSHOU,
@@ -100,17 +101,18 @@ def _cell(
     size: str, resets: float, load: float, collects: int, seeds: int, contenders: Sequence[str]
 ) -> Row:
     """All contenders in one cell, in milliseconds a sample."""
-    n = collects * SAMPLES
+    n, drawn = collects * SAMPLES, range(seeds)
     limits = {
-        "A": [ideal_s(size, resets, seed, n, False) / n for seed in range(seeds)],
-        "H": [ideal_s(size, resets, seed, n, True) / n for seed in range(seeds)],
-        "L": [together_s(size, resets, seed, n) / n for seed in range(seeds)],
+        "A": [ideal_s(size, resets, seed, n, False) / n for seed in drawn],
+        "H": [ideal_s(size, resets, seed, n, True) / n for seed in drawn],
+        "D": [even_s(size, resets, seed, collects) / n for seed in drawn],
     }
     rows_of: dict[str, list[Row]] = {name: [] for name in contenders}
     with loaded(load):
         late = measured_late_s(size)
-        limits["S"] = [late_s(size, resets, seed, n, late) / n for seed in range(seeds)]
-        for seed in range(seeds):
+        limits["H+"] = [ideal_s(size, resets, seed, n, True, late) / n for seed in drawn]
+        limits["D+"] = [even_s(size, resets, seed, collects, late) / n for seed in drawn]
+        for seed in drawn:
             for name in contenders:
                 rows_of[name].append(_run(name, size, resets, seed, collects))
     found: dict[str, Any] = {name: {"ms": _mean_ms(times)} for name, times in limits.items()}
@@ -183,30 +185,33 @@ def loaded(share: float) -> Iterator[None]:
 def verdicts(found: Mapping[str, Any]) -> list[str]:
     """What was to be reached in a cell, and what was."""
     times = {name: row["ms"] for name, row in found.items() if "ms" in row}
-    ours = [times[name] for name in ("flowrl sync", "flowrl halves") if name in times]
+    ours = [times[name] for name in ("flowrl sync", "flowrl own_pace") if name in times]
     peers = [ms for name, ms in times.items() if name.endswith(" sync") and "flowrl" not in name]
     told = []
     if "flowrl async" in times:
         share = times["flowrl async"]
         told.append(
-            f"async {share / times['A']:.3f} of A (at most 1.05), {share / times['S']:.3f} of S"
+            f"async {share / times['A']:.3f} of A (at most 1.05), {share / times['H+']:.3f} of H+"
         )
     if ours and peers:
-        told.append(f"sync {min(ours) / min(peers):.3f} of the best peer's (at most 0.9)")
+        told.append(
+            f"sync {min(ours) / min(peers):.3f} of the best peer's (at most 0.9; "
+            f"D+ {times['D+'] / min(peers):.3f})"
+        )
     return told
 
 
 def table(cells: Sequence[Row]) -> str:
     """Each contender as a multiple of A, in Markdown."""
     names = [name for name in CONTENDERS if any(name in cell["found"] for cell in cells)]
-    head = ["", "A, ms", "H", "L", "S", *names, "reached"]
+    head = ["", "A, ms", *LIMITS[1:], *names, "reached"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
         found = cell["found"]
         a = found["A"]["ms"]
         load = f", {cell['load']:.0%} load" if cell["load"] else ""
         row = [f"{cell['size']} ×{cell['resets']:g}{load}", f"{a:.3f}"]
-        row += [f"{found[limit]['ms'] / a:.3f}" for limit in ("H", "L", "S")]
+        row += [f"{found[limit]['ms'] / a:.3f}" for limit in LIMITS[1:]]
         row += [_shown(found.get(name, {})) for name in names]
         lines.append(f"| {' | '.join([*row, '; '.join(verdicts(found))])} |")
     return "\n".join(lines)

@@ -86,7 +86,9 @@ def taken(batch: Batch, name: str, rows: Any = slice(None)) -> Array | dict[str,
 
 
 def leaf_of(value: Any, leaf: str) -> Any:
-    """The leaf of one nested value, as an env gives it."""
+    """The leaf of one nested value, as an env gives it: in containers, or in one record."""
+    if isinstance(value, np.void):
+        return value[leaf]
     for step in leaf.split(SEPARATOR) if leaf else ():
         value = value[step] if isinstance(value, Mapping) else _at(value, int(step))
     return value

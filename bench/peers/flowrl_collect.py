@@ -24,14 +24,17 @@ EPISODES = 400  # of an env, more than any run plays
 SYNC = {"envs_per_worker": 1, "pre_reset": True}
 MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "sync": (SyncSubprocessEnvManager, SYNC, {"stepping": "together"}),
-    "halves": (SyncSubprocessEnvManager, SYNC, {"stepping": "halves"}),
+    "own_pace": (SyncSubprocessEnvManager, SYNC, {"stepping": "own_pace"}),
     "async": (
         AsyncSubprocessEnvManager,
         {**SYNC, "wait_num": 1, "step_wait_timeout_s": 0.0},
         {"stepping": "ready"},
     ),
 }
-LEAST = {"small": 4, "middle": 4, "big": 1}
+LEAST = {
+    "own_pace": {"small": 8, "middle": 8, "big": 1},  # 8: as together
+    "async": {"small": 4, "middle": 4, "big": 1},
+}
 
 
 class Sleeping(gymnasium.Env):  # type: ignore[misc]
@@ -79,7 +82,7 @@ class Thinking:
 def make(
     mode: str, sleeper: Callable[[int], Sleeper], think: Callable[[], None], size: Size, seed: int
 ) -> Collect:
-    """`sync` and `halves` are deterministic, `async` is not; all begin episodes ahead of time."""
+    """`sync` and `own_pace` are deterministic, `async` is not; all begin episodes ahead of time."""
     name, resets, _ = sleeper.args  # type: ignore[attr-defined]
     kind, of_envs, of_collector = MODES[mode]
     env = Gymnasium(
@@ -91,7 +94,7 @@ def make(
     spec = envs.spec()
     assert isinstance(spec.obs, Column)
     policy = Random(obs=spec.obs, action=spec.action)
-    least = {"least": LEAST[name]} if mode == "async" else {}
+    least = {"least": LEAST[mode][name]} if mode in LEAST else {}
     collector = SampleCollector(envs=envs, policy=policy, n_sample=SAMPLES, **of_collector, **least)
     collector.reset_policy(Thinking(think))
     collector.collect()

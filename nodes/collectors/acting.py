@@ -14,12 +14,18 @@ from flowrl.nodes.policies.policy import AnyActMode
 
 
 class Taken(NamedTuple):
-    """One step of some envs."""
+    """One step of some envs, or of agents that act for themselves."""
 
     ids: Array | None  # which; None: all, in their order
     columns: dict[str, Array]  # (B, …)
     episodes: list[Episode]  # that ended
     failed: Sequence[int]  # envs whose unfinished episode came to nothing
+    absent: Sequence[int] | Array = ()  # where no agent played: they have no row
+
+    def of(self, rows: Array) -> Taken:
+        """These rows alone (B,) bool."""
+        ids = np.flatnonzero(rows) if self.ids is None else self.ids[rows]
+        return self._replace(ids=ids, columns={k: c[rows] for k, c in self.columns.items()})
 
 
 class Acting:
@@ -33,7 +39,7 @@ class Acting:
         self._origin = origin
         self.envs, self.count = envs, envs.spec().count
         self._row_memory = memory
-        self._mode: Any = None
+        self.mode: Any = None
         self.obs: Array | None = None
         self._owned = False  # whether nobody else holds them
         self.memory: dict[str, Array] = {}  # of the mode that acts, by env
@@ -43,7 +49,7 @@ class Acting:
 
     def let(self, mode: AnyActMode) -> None:
         """From now on this mode acts; it remembers nothing."""
-        self._mode = mode
+        self.mode = mode
         memory: Schema = getattr(mode, "memory", {})
         self.memory = self._zeros(memory)
         self._blank = self._zeros({n: c for n, c in self._row_memory.items() if n not in memory})
@@ -68,13 +74,16 @@ class Acting:
             self._own_obs()[ids] = stepped.obs
         if memory:
             self._remember(ids, acted)
-            self._forget(ids, taken)
+            self._forget(taken)
         return taken
 
-    def send(self, ids: Array) -> None:
-        """Let these envs begin a step."""
+    def send(self, ids: Array, shown_all: bool = False) -> None:
+        """Let these envs begin a step; `shown_all`: the policy is asked for all, and theirs is taken."""
+        if shown_all:
+            acted = _at(self._act(self._seen(None), self.memory), ids)
         seen, memory = self._seen(ids), _at(self.memory, ids)
-        acted = self._act(seen, memory)
+        if not shown_all:
+            acted = self._act(seen, memory)
         self.envs.send(ids, acted["action"])
         self._remember(ids, acted)
         for name, value in {**acted, "obs": seen, **self._beside(ids), **memory}.items():
@@ -89,7 +98,7 @@ class Acting:
         taken = _taken(at, _at(self._sent, at), stepped)
         self._own_obs()[at] = stepped.obs
         self.under_way[at] = False
-        self._forget(at, taken)
+        self._forget(taken)
         return taken
 
     def _beside(self, ids: Array | None) -> dict[str, Array]:
@@ -111,7 +120,7 @@ class Acting:
 
     def _act(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
         acted: dict[str, Array] = (
-            self._mode.forward(obs, memory) if memory else self._mode.forward(obs)
+            self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
         )
         return acted
 
@@ -123,14 +132,14 @@ class Acting:
         for name, array in self.memory.items():
             array[ids] = acted[name]
 
-    def _forget(self, ids: Array | None, taken: Taken) -> None:
+    def _forget(self, taken: Taken) -> None:
         """Where an episode began, nothing is remembered."""
         over = taken.columns["terminated"] | taken.columns["truncated"]
-        if self.memory and (over.any() or len(taken.failed)):
-            ended = np.arange(self.count)[over] if ids is None else ids[over]
+        if self.memory and (over.any() or len(taken.failed) or len(taken.absent)):
+            ended = np.flatnonzero(over) if taken.ids is None else taken.ids[over]
             for array in self.memory.values():
-                array[ended] = 0
-                array[np.asarray(taken.failed, np.int64)] = 0
+                for at in (ended, taken.failed, taken.absent):
+                    array[np.asarray(at, np.int64)] = 0
 
     def _forget_steps_under_way(self) -> None:
         if self.under_way.any():
@@ -156,10 +165,16 @@ def _at(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
 
 
 def _taken(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> Taken:
-    _, reward, terminated, truncated, next_obs, episodes, broken = stepped
+    _, reward, terminated, truncated, next_obs, episodes, broken, absent = stepped
     if len(broken):  # void: neither flag says that an episode ended
         terminated, truncated = terminated.copy(), truncated.copy()
         terminated[broken] = truncated[broken] = False
         broken = [int(k) if ids is None else int(ids[k]) for k in broken]
     columns.update(reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs)
-    return Taken(ids, columns, episodes, broken)
+    taken = Taken(ids, columns, episodes, broken)
+    if not len(absent):
+        return taken
+    played = np.ones(len(reward), np.bool_)
+    played[absent] = False
+    away = np.flatnonzero(~played) if ids is None else ids[~played]
+    return taken.of(played)._replace(absent=away)

@@ -85,7 +85,10 @@ class EpisodeCollector(Collector):
         left = quotas(n, acting.count, self._turn)
         self._turn = (self._turn + n) % acting.count
         step = as_ready(acting, c.least) if c.stepping == "ready" else all_at_once(acting)
-        steps = list(play(step, left, c.most_steps))
+        agents = self.envs.spec().agents
+        if agents > 1:
+            acting.begin()  # who had played its share may be in the middle of an episode
+        steps = list(play(step, left, c.most_steps, agents))
         rows = episode_rows(in_order(steps, acting.count), self._policy.gamma, self._policy.nstep)
         rows[OFFSET] = offsets(rows["last"])
         episodes = [episode for taken in steps for episode in taken.episodes]

@@ -10,7 +10,7 @@ from flowrl.batch import Array
 from flowrl.nodes.collectors.acting import Acting, Taken
 from flowrl.nodes.collectors.transitions import transitions
 
-Step = Callable[[Array], Taken]  # send these envs on, and give what some of them did
+Step = Callable[[Array], Taken]  # send on whoever is wanted (B,) bool; gives what some did
 
 
 def quotas(episodes: int, envs: int, first: int = 0) -> Array:
@@ -18,31 +18,51 @@ def quotas(episodes: int, envs: int, first: int = 0) -> Array:
     return episodes // envs + ((np.arange(envs) - first) % envs < episodes % envs)
 
 
-def play(step: Step, left: Array, most_steps: int) -> Iterator[Taken]:
+def play(step: Step, left: Array, most_steps: int, agents: int = 1) -> Iterator[Taken]:
     """Step envs until each has played as many episodes as are `left` to it.
 
     Which episodes count is settled before any is played. To take the first that end, wherever they
-    end, would prefer short ones. An env that has played its quota is not stepped any more.
+    end, would prefer short ones. An env that has played its quota is not stepped any more; an agent
+    that has, goes on with the others of its env (`agents` each), and what it does has no row.
     An episode of more than `most_steps` may have no end, and nothing else would ever end the wait.
     """
     left, lengths = left.copy(), np.zeros_like(left)
-    ids = np.flatnonzero(left)
+    wanted = _wanted(left, agents)
     loops, due = 0, most_steps  # before so many nothing can be too long
     while left.any():
         if loops == due:
-            due = loops + _spare(lengths, most_steps)
+            due = loops + _spare(lengths * (left > 0), most_steps)
         loops += 1
-        taken = step(ids)
+        taken = step(wanted)
+        if agents > 1:
+            taken = _counted(taken, left)
         yield taken
-        ids = np.arange(len(left)) if taken.ids is None else taken.ids
-        lengths[ids] += 1
+        lengths[slice(None) if taken.ids is None else taken.ids] += 1
+        if len(taken.absent):
+            lengths[taken.absent] += 1
         if taken.episodes:
             ended = [episode.env_id for episode in taken.episodes]
             left[ended] -= 1
             lengths[ended] = 0
-            ids = ids[left[ids] > 0]
+            wanted = _wanted(left, agents)
         if len(taken.failed):
             lengths[np.asarray(taken.failed)] = 0
+
+
+def _wanted(left: Array, agents: int) -> Array:
+    """Whoever has episodes left, and all who are in an env with such."""
+    left_of_env = (left > 0).reshape(-1, agents)
+    return np.repeat(left_of_env.any(axis=1), agents)
+
+
+def _counted(taken: Taken, left: Array) -> Taken:
+    """Without those who have played their quota."""
+    rows = left > 0 if taken.ids is None else left[taken.ids] > 0
+    if rows.all():
+        return taken
+    episodes = [episode for episode in taken.episodes if left[episode.env_id] > 0]
+    failed = [index for index in taken.failed if left[index] > 0]
+    return taken.of(rows)._replace(episodes=episodes, failed=failed)
 
 
 def _spare(lengths: Array, most_steps: int) -> int:
@@ -58,14 +78,14 @@ def _spare(lengths: Array, most_steps: int) -> int:
 
 def all_at_once(acting: Acting) -> Step:
     """Steps the envs that are left together."""
-    return lambda ids: acting.together(None if len(ids) == acting.count else ids)
+    return lambda wanted: acting.together(None if wanted.all() else np.flatnonzero(wanted))
 
 
 def as_ready(acting: Acting, least: int) -> Step:
     """Steps each env as soon as it, and at least so many, are ready."""
 
-    def step(ids: Array) -> Taken:
-        if len(ids):
+    def step(wanted: Array) -> Taken:
+        if len(ids := np.flatnonzero(wanted & ~acting.under_way)):
             acting.send(ids)
         return acting.receive(least=min(least, int(acting.under_way.sum())))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.batch import Array
 from flowrl.node import Unsound
+from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import COLUMNS, Steps
 
@@ -20,6 +21,9 @@ def joined(specs: Any) -> EnvSpec:
         return specs
     first: EnvSpec = specs[0]
     for spec in specs[1:]:
+        if spec.agents != first.agents:
+            what = f"env managers have {first.agents} and {spec.agents} agents in each env"
+            raise Unsound(what, "link managers of like envs")
         if (spec.obs, spec.action) != (first.obs, first.action):
             raise Unsound(
                 f"env managers differ: {first.obs} and {spec.obs}, {first.action} and "
@@ -30,10 +34,11 @@ def joined(specs: Any) -> EnvSpec:
 
 
 def fleet(managers: Any) -> Any:
-    """One manager as it is, several as a fleet."""
+    """One manager as it is, several as a fleet; a row is what acts for itself."""
     if not isinstance(managers, Sequence):
-        return managers
-    return managers[0] if len(managers) == 1 else Fleet(managers)
+        return managers if isinstance(managers, Fleet) else lanes(managers)
+    found = [lanes(manager) for manager in managers]
+    return found[0] if len(found) == 1 else Fleet(found)
 
 
 class Fleet:
@@ -113,5 +118,8 @@ def _reordered(parts: Sequence[Steps], places: Array) -> Steps:
     columns = {n: np.concatenate([getattr(part, n) for part in parts])[order] for n in COLUMNS}
     episodes = [episode for part in parts for episode in part.episodes]
     before = np.cumsum([0, *(len(part.reward) for part in parts)])
-    broken = [int(places[before[n] + k]) for n, part in enumerate(parts) for k in part.broken]
-    return Steps(**columns, episodes=episodes, broken=sorted(broken))
+    broken, absent = (
+        sorted(int(places[before[n] + k]) for n, rows in enumerate(void) for k in rows)
+        for void in ([part.broken for part in parts], [part.absent for part in parts])
+    )
+    return Steps(**columns, episodes=episodes, broken=broken, absent=absent)

@@ -13,8 +13,10 @@ from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.cut import Cut, cut_schema
+from flowrl.nodes.collectors.own_pace import OwnPace
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.collectors.waiting import Waiting
+from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
 from flowrl.state import State
 
@@ -30,19 +32,20 @@ class SampleCollector(Collector):
 
     class Config(Collector.Config):
         n_sample: int = param(96, "env steps in each token, over all envs", ge=1)
-        stepping: Literal["together", "halves", "ready"] = param(
+        stepping: Literal["together", "halves", "own_pace", "ready"] = param(
             "together",
-            "all envs at once; one half while the policy serves the other; or each as it is ready",
+            "all envs at once; one half while the policy serves the other; each as it is ready, "
+            "for the same rows as together; or for whichever rows are there first",
         )
         least: int = param(
-            1, "`ready`: envs that the policy waits for, to serve them at once", ge=1
+            1, "`own_pace`, `ready`: envs that the policy waits for, to serve them at once", ge=1
         )
 
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
         """Rows and env steps of one firing."""
         spec, policy = cls.described(config, known)
-        _demand(config, spec.count, Cut.of(policy))
+        _demand(config, spec, Cut.of(policy))
         extra = cls.extra_columns(config, policy)
         why = "envs are stepped as they are ready"
         return Facts(
@@ -56,7 +59,7 @@ class SampleCollector(Collector):
     def setup(self) -> None:
         """Everything from the first step on is in `_start`, so that one can begin anew."""
         super().setup()
-        _demand(self.config, self._acting.count, self._cut)
+        _demand(self.config, self.envs.spec(), self._cut)
 
     def _start(self) -> None:
         super()._start()
@@ -64,10 +67,12 @@ class SampleCollector(Collector):
         extra = self.extra_columns(self.config, policy)
         self._cut = Cut.of(policy)
         self._waiting = Waiting(step_schema(spec.obs, spec.action, extra), spec.count)
-        self._halves = np.array_split(np.arange(spec.count), 2)
+        envs = np.array_split(np.arange(spec.count).reshape(-1, spec.agents), 2)
+        self._halves = [half.reshape(-1) for half in envs]
         self._steps = {
             "together": self._together,
             "halves": self._by_halves,
+            "own_pace": self._at_own_pace,
             "ready": self._as_ready,
         }
 
@@ -108,16 +113,15 @@ class SampleCollector(Collector):
                 acting.send(first)
             yield acting.receive(second)
 
+    def _at_own_pace(self, steps: int, pieces: int) -> Iterator[Taken]:
+        return OwnPace(self._acting, self.config.least).rounds(steps)
+
     def _as_ready(self, steps: int, pieces: int) -> Iterator[Taken]:
         acting = self._acting
-        idle = np.flatnonzero(~acting.under_way)
         while self._cut.pieces(self._waiting.held) < pieces:
-            if len(idle):
+            if len(idle := np.flatnonzero(~acting.under_way)):
                 acting.send(idle)
-            taken = acting.receive(least=min(self.config.least, int(acting.under_way.sum())))
-            yield taken
-            assert taken.ids is not None  # only what steps all envs together leaves them out
-            idle = taken.ids
+            yield acting.receive(least=min(self.config.least, int(acting.under_way.sum())))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next token depends on, beside the weights and the envs."""
@@ -133,16 +137,17 @@ class SampleCollector(Collector):
         self._waiting.load_state_dict(state["waiting"])
 
 
-def _demand(config: Any, envs: int, cut: Cut) -> None:
+def _demand(config: Any, spec: EnvSpec, cut: Cut) -> None:
     """What cannot be is refused, before the run or by hand."""
     if config.n_sample % cut.stride:
         raise Unsound(_uneven(config.n_sample, cut), "", "n_sample")
-    if config.stepping == "halves" and envs < 2:
+    if config.stepping == "halves" and spec.count < 2 * spec.agents:
         raise Unsound("one env has no halves", "step it `together`, or take more", "stepping")
-    if config.least > 1 and config.stepping != "ready":
-        raise Unsound("`least` is for `stepping: ready`", "leave it out", "least")
-    if config.least > envs:
-        raise Unsound(f"there are {envs} envs, fewer than `least`", "take fewer", "least")
+    if config.least > 1 and config.stepping not in ("own_pace", "ready"):
+        what = "`least` is for `stepping: own_pace` and `ready`"
+        raise Unsound(what, "leave it out", "least")
+    if config.least > spec.count:
+        raise Unsound(f"there are {spec.count} envs, fewer than `least`", "take fewer", "least")
 
 
 def _uneven(n: int, cut: Cut) -> str:

@@ -20,6 +20,7 @@ class Waiting:
         self._columns = columns
         self.arrays = {name: column.empty(envs, 0) for name, column in columns.items()}
         self.begin, self.end = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
+        self._level = True  # whether the steps of all surely end at one place
 
     @property
     def held(self) -> Array:
@@ -42,13 +43,15 @@ class Waiting:
             for env in np.flatnonzero(held):
                 span = slice(self.begin[env], self.end[env])
                 array[env, width - held[env] : width] = old[name][env, span]
-        self.begin, self.end = width - held, np.full(envs, width)
+        self.begin, self.end, self._level = width - held, np.full(envs, width), True
 
     def put(self, taken: Taken) -> int:
         """Take one step of some envs in; gives how many steps were lost with a failed episode."""
         ids = taken.ids
+        if ids is None and not self._level:
+            ids = np.arange(len(self.end))
         if ids is None:
-            at = self.end[0]  # all are stepped together, so all end there
+            at = self.end[0]
             for name, array in self.arrays.items():
                 array[:, at] = taken.columns[name]
             self.end += 1
@@ -60,6 +63,7 @@ class Waiting:
             for name, array in self.arrays.items():
                 array[ids, ends] = taken.columns[name]
             self.end[ids] += 1
+            self._level = False
         return sum(map(self._drop, taken.failed)) if len(taken.failed) else 0
 
     def _drop(self, env: int) -> int:
@@ -93,7 +97,7 @@ class Waiting:
         """Go on from there."""
         self.arrays = {name: np.array(state["steps"][name]) for name in self._columns}
         self.begin = np.array(state["begin"], np.int64)
-        self.end = np.full(len(self.begin), self.arrays["reward"].shape[1])
+        self.end, self._level = np.full(len(self.begin), self.arrays["reward"].shape[1]), True
 
 
 def _zeros(array: Array) -> Array:

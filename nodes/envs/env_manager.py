@@ -13,6 +13,7 @@ from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
 from flowrl.nodes.envs.accounts import Accounts
+from flowrl.nodes.envs.agents import lanes, spec_of
 from flowrl.nodes.envs.callables import makers_of
 from flowrl.nodes.envs.crash import Crash
 from flowrl.nodes.envs.env_error import EnvError
@@ -25,7 +26,8 @@ from flowrl.ports import Service
 class EnvManager(Node):
     """Some envs of one kind; an env whose episode ends begins the next in the same step.
 
-    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these.
+    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these. Their rows are of
+    envs; where agents share a policy, `lanes(envs)` offers the same by agents, and by hand it is so.
     """
 
     serve = Service(
@@ -57,7 +59,7 @@ class EnvManager(Node):
     def describe(cls, config: Any, known: Known) -> Facts:
         """Linked nodes are told an `EnvSpec`."""
         why = cls.nondeterministic(config)
-        return Facts(service=EnvSpec(*columns_of(config.env), config.count), nondeterministic=why)
+        return Facts(service=spec_of(config.env, config.count), nondeterministic=why)
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
@@ -70,13 +72,14 @@ class EnvManager(Node):
         self._obs_column, self._action_column = columns_of(self._part)
         self._action_dtype = np.dtype(self._action_column.dtype)
         self._ids: Sequence[int] = range(self.config.count)
+        self._spec = spec_of(self._part, self.config.count)
         self._quota: int | None = None
         self._by_hand: Array | None = None  # the observations to act on, where `launch` was called
         self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
 
     def spec(self) -> EnvSpec:
-        """The columns of observations and actions, and how many envs there are."""
-        return EnvSpec(self._obs_column, self._action_column, self.config.count)
+        """The columns of observations and actions, and how many envs, or agents, there are."""
+        return self._spec
 
     def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
         """From the next reset on, the seed of env i's episode k follows from `seed`, i and k."""
@@ -91,10 +94,7 @@ class EnvManager(Node):
         raise NotImplementedError
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready.
-
-        Only kinds that are not deterministic leave any out that were sent.
-        """
+        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready."""
         raise NotImplementedError
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
@@ -146,19 +146,23 @@ class EnvManager(Node):
     # by hand
 
     def launch(self, episodes: int | None = None) -> None:
-        """By hand: begin; an env is done when it has played so many episodes (None: never)."""
+        """By hand: begin; an env is done when it has played so many episodes (None: never).
+
+        Where agents act for themselves, ids are theirs, and an env is done when they all are.
+        """
         self._quota = episodes
-        self._by_hand = self.reset().copy()
+        self._ended = [0] * self.spec().count
+        self._by_hand = lanes(self).reset().copy()
 
     @property
     def ready_obs(self) -> dict[int, Array]:
-        """By hand: the observation of every env that waits for an action."""
+        """By hand: the observation of every env, or agent, that waits for an action."""
         if self._by_hand is None:
             raise ValueError("nothing was launched; call launch() first")
         return {i: self._by_hand[i] for i in self._waiting()}
 
     def _waiting(self) -> list[int]:
-        return [i for i in self._ids if not self._is_done(i)]
+        return [i for i in range(self.spec().count) if not self._is_done(i)]
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
         """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
@@ -166,8 +170,9 @@ class EnvManager(Node):
         over = [i for i in ids if self._is_done(i)]
         if over:
             raise ValueError(f"env {over[0]} is done; step only those of ready_obs")
-        self.send(np.array(ids), np.array([actions[i] for i in ids]))
-        return self._timesteps(*self.recv(self._asked(ids)))
+        rows = lanes(self)
+        rows.send(np.array(ids), np.array([actions[i] for i in ids]))
+        return self._timesteps(*rows.recv(self._asked(ids)))
 
     def _asked(self, ids: list[int]) -> Array | None:
         """The envs to wait for, when these were just sent."""
@@ -179,18 +184,22 @@ class EnvManager(Node):
         self._by_hand = self._by_hand.copy()  # whoever was given the old one may still hold it
         self._by_hand[ids] = steps.obs
         ended = {episode.env_id: episode for episode in steps.episodes}
+        for i in ended:
+            self._ended[i] += 1
         flags = (steps.reward.tolist(), steps.terminated.tolist(), steps.truncated.tolist())
         rows = zip(ids.tolist(), steps.next_obs, *flags, strict=True)
-        broken = set(steps.broken)
+        broken, absent = set(steps.broken), set(map(int, steps.absent))
         return {
-            i: Timestep(obs, reward, final, cut, ended.get(i), k in broken)
+            i: Timestep(obs, reward, final, cut, ended.get(i), k in broken, k in absent)
             for k, (i, obs, reward, final, cut) in enumerate(rows)
         }
 
     @property
     def done(self) -> bool:
         """By hand: whether every env has played its episodes."""
-        return all(map(self._is_done, self._ids))
+        return all(map(self._is_done, range(self.spec().count)))
 
     def _is_done(self, index: int) -> bool:
-        return self._quota is not None and self._accounts.ended[index] >= self._quota
+        n, quota = self.spec().agents, self._quota
+        first = index - index % n
+        return quota is not None and min(self._ended[first : first + n]) >= quota

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.batch import Array
 from flowrl.node import Unsound
+from flowrl.nodes.envs.parallel import alike
 from flowrl.nodes.models.features import ACTION_MASK
 
 SEEN = "observation"  # PettingZoo's name for what is seen beside a mask
@@ -22,10 +23,10 @@ class Joint(gymnasium.Env):
     def __init__(self, env: Any, mean: bool) -> None:
         self._env, self._mean = env, mean
         self._agents = list(env.possible_agents)
-        seen = self._alike("observation", env.observation_space)
+        seen = alike(env, "observation")
         self._masks = isinstance(seen, Dict) and set(seen.spaces) == {SEEN, ACTION_MASK}
         self._one = seen[SEEN] if self._masks else seen
-        self._act = self._alike("action", env.action_space)
+        self._act = alike(env, "action")
         n = len(self._agents)
         leaves: dict[str, Any] = {"agents": _seen_by_all(self._one, n), "alive": MultiBinary(n)}
         if self._masks:
@@ -53,17 +54,6 @@ class Joint(gymnasium.Env):
     def close(self) -> None:
         """Give back windows."""
         self._env.close()
-
-    def _alike(self, what: str, space_of: Any) -> Any:
-        spaces = {agent: space_of(agent) for agent in self._agents}
-        if not spaces:
-            raise Unsound("the env has no possible agents", "take another", "env")
-        first = spaces[self._agents[0]]
-        for agent, space in spaces.items():
-            if space != first:
-                said = f"the {what}s of {self._agents[0]} are {first}, those of {agent} {space}"
-                raise Unsound(said, "wrap the env so that its agents are alike", "env")
-        return first
 
     def _obs(self, seen: Mapping[str, Any]) -> dict[str, Array]:
         """What each agent sees; zeros in the row of one that plays no more."""

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import model_validator
+
+from flowrl.batch import Column
+from flowrl.config import Config as BaseConfig
 from flowrl.config import param
-from flowrl.node import Unsound
+from flowrl.nodes.envs.agents import Agents
 from flowrl.nodes.envs.entry import entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
-
-PARALLEL = ("possible_agents", "agents", "observation_space", "action_space", "reset", "step")
+from flowrl.nodes.envs.parallel import refuse_others
+from flowrl.nodes.envs.wrappers.wrapper import for_purpose
+from flowrl.nodes.observations import Observed
 
 
 class PettingZoo(Gymnasium):
-    """Agents that are alike, played as one: they are an axis of observations and of actions.
+    """Agents that are alike: played as one by a policy that sees them all, or each for itself.
 
-    The leaf `agents` is (N, …), the leaf `alive` (N,) says who still plays. One policy sees all and acts for all.
+    As one (`joint`) they are an axis of observations and of actions: the leaf `agents` is (N, …), the
+    leaf `alive` (N,) says who still plays. Each for itself (`shared`) is as an env of its own.
     """
 
     class Config(Gymnasium.Config):
@@ -24,23 +30,65 @@ class PettingZoo(Gymnasium):
             "import path of a function or class, such as `mpe2.simple_spread_v3:parallel_env`",
             pattern=r"^[\w.]+:[A-Za-z_]\w*$",
         )
-        reward: Literal["sum", "mean"] = param(
-            "sum", "what the rewards of the agents become; mean: over all of them, alive or not"
+        agents: Literal["joint", "shared"] = param(
+            "joint",
+            "one policy sees all agents and acts for all; or they share it, and each acts for itself",
+        )
+        reward: Literal["sum", "mean"] | None = param(
+            None,
+            "`joint`: what the agents' rewards become, by default their sum; mean: over all of "
+            "them, alive or not",
         )
 
+        @model_validator(mode="after")
+        def rewards_that_are_shared(self) -> Any:
+            """Who acts for itself gets its own reward."""
+            if self.agents == "shared" and self.reward is not None:
+                raise ValueError(
+                    "`reward` is for `agents: joint`; agents that act for themselves get each its "
+                    "own: leave it out"
+                )
+            return self
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        self._agents: Agents | None = None
+
+    def spec(self) -> tuple[Observed, Column]:
+        """The columns of what an env observes and takes."""
+        agents = self.each_agent()
+        return super().spec() if agents is None else (agents.record, agents.actions)
+
+    def each_agent(self) -> Agents | None:
+        """The agents, if each is a row of its own; one env is made to see them."""
+        if self._agents is None and self.config.agents == "shared":
+            env = self.make(0)
+            self._agents = env.agents
+            env.close()
+        return self._agents
+
+    def make(self, index: int) -> Any:
+        """One more env; `index` counts the envs of all managers that are replicas of one."""
+        if self.config.agents == "joint":
+            return super().make(index)
+        from flowrl.nodes.envs.shared import Shared
+
+        wrappers = for_purpose(self.config.wrappers, "collect")
+        return Shared(self._parallel(index), wrappers, self.config.max_episode_steps)
+
     def bare(self, index: int) -> Any:
-        """The env without wrappers, with gymnasium's interface."""
+        """All agents as one, without wrappers, with gymnasium's interface."""
         from flowrl.nodes.envs.joint import Joint
 
-        env = entry_point(self.config.id)(**self.arguments(index))
-        missing = [name for name in PARALLEL if not hasattr(env, name)]
-        if missing:
-            what = f"'{self.config.id}' has no '{missing[0]}'"
-            raise Unsound(what, "give an env with PettingZoo's parallel interface", "env.id")
-        joint = Joint(env, self.config.reward == "mean")
+        joint = Joint(self._parallel(index), self.config.reward == "mean")
         limit = self.config.max_episode_steps
         if limit is None:
             return joint
         from gymnasium.wrappers import TimeLimit
 
         return TimeLimit(joint, limit)
+
+    def _parallel(self, index: int) -> Any:
+        env = entry_point(self.config.id)(**self.arguments(index))
+        refuse_others(env, self.config.id)
+        return env

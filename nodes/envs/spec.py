@@ -19,11 +19,12 @@ SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What an env manager tells whoever links to it."""
+    """What an env manager tells whoever links to it: of what acts for itself, an env or an agent."""
 
     obs: Observed
     action: Column
-    count: int
+    count: int  # of these, in all envs
+    agents: int = 1  # of these, in each env: what steps together
 
 
 def observed(space: Any) -> Observed:

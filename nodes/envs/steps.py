@@ -30,6 +30,8 @@ class Steps(NamedTuple):
     broken: Sequence[int] = ()
     # ^ rows whose env failed and was begun anew: their transition is void, and so is all that the
     # env's unfinished trajectory holds; only their `obs` counts
+    absent: Sequence[int] | Array = ()
+    # ^ rows of agents that did not play: only their `obs` counts, where an agent has come meanwhile
 
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "next_obs")  # of Steps
@@ -44,6 +46,7 @@ class Timestep(NamedTuple):
     truncated: bool
     episode: Episode | None  # where it ended
     broken: bool = False  # void: the env failed and was begun anew
+    absent: bool = False  # void: no agent played here
 
     @property
     def done(self) -> bool:

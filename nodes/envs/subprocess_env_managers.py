@@ -79,44 +79,31 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these envs; without `ids`, of those that are ready, at least `least`."""
-        if ids is not None:
-            return super().recv(ids)
-        if not self._sent:
-            raise ValueError("no env was sent; send some before they are received")
-        wanted = min(max(least, self.config.wait_num), len(self._sent))
-        if self._all_in_time(wanted):
+        if ids is None and self._all_in_time(max(least, self.config.wait_num)):
             return self._everyone, self._recv_all()
-        crew, until_s = self._team, None
-        while True:
-            ready, others = self._parted()
-            now = time.monotonic()
-            if len(ready) >= wanted and until_s is None:
-                until_s = now + self.config.step_wait_timeout_s
-            if not len(others) or (until_s is not None and now >= until_s):
-                return ready, self._gather(ready)
-            missing = wanted - len(ready) if until_s is None else len(others)
-            crew.wait(self._settling.source[others], len(others) - missing, until_s)
+        return super().recv(ids, least)
+
+    def _ready(self, least: int) -> Array:
+        ready = super()._ready(max(least, self.config.wait_num))
+        until_s = time.monotonic() + self.config.step_wait_timeout_s
+        while len(ready) < len(self._sent) and time.monotonic() < until_s:
+            stragglers = np.setdiff1d(list(self._sent), ready)
+            self._team.wait(self._settling.source[stragglers], until_s=until_s)
+            ready, _ = self._parted()
+        return ready
 
     def _all_in_time(self, wanted: int) -> bool:
         """Whether all envs are under way and come to their results, all good, in time."""
         crew, count = self._team, self.config.count
         if len(self._sent) < count or self.config.pre_reset or self._settling.odd:
             return False
-        crew.wait(busy=count - wanted)
+        crew.wait(busy=count - min(wanted, count))
         crew.wait(until_s=time.monotonic() + self.config.step_wait_timeout_s)
         return crew.all_idle() and self._all_sound()
-
-    def _parted(self) -> tuple[Array, Array]:
-        """The envs that are ready, and the others that were sent; of these, some may begin anew."""
-        ready: list[int] = []
-        others: list[int] = []
-        for index in self._sent:
-            idle = not self._board.todo[self._settling.source[index]]
-            (ready if idle and self._settling.settle(index) else others).append(index)
-        return np.array(ready, np.int64), np.array(others, np.int64)
 
     def _asked(self, ids: list[int]) -> Array | None:
         return None
 
     def _waiting(self) -> list[int]:
-        return [index for index in super()._waiting() if index not in self._sent]
+        n = self.spec().agents
+        return [index for index in super()._waiting() if index // n not in self._sent]

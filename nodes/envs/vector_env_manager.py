@@ -76,6 +76,7 @@ class VectorEnvManager(EnvManager):
         self._obs_column, self._action_column = self.columns(self.config)
         self._obs_dtype = np.dtype(self._obs_column.dtype)
         self._action_dtype = np.dtype(self._action_column.dtype)
+        self._spec = EnvSpec(self._obs_column, self._action_column, self.config.count)
         self._ids: Sequence[int] = range(self.config.count)
         self._quota: int | None = None
         self._by_hand: Array | None = None

@@ -191,13 +191,36 @@ class WorkerEnvManager(EnvManager):
         crew.order(slice(None), STEP)
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs, in this order; without `ids`, of all that were sent, as sent."""
-        at = np.array(list(self._sent), np.int64) if ids is None else np.asarray(ids)
+        """The steps of these envs, in this order; without `ids`, of those that are ready, as sent."""
+        if ids is None:
+            at = self._ready(least)
+            return at, self._gather(at)
+        at = np.asarray(ids)
         if ids is self._everyone and len(self._sent) == len(at) and not self.config.pre_reset:
             return at, self._recv_all()
         self._refuse_unsent(at.tolist())
         self._wait(at)
         return at, self._gather(at)
+
+    def _ready(self, least: int) -> Array:
+        """Those that are, as soon as so many of those that were sent are."""
+        if not self._sent:
+            raise ValueError("no env was sent; send some before they are received")
+        while True:
+            ready, others = self._parted()
+            missing = min(least, len(self._sent)) - len(ready)
+            if missing <= 0:
+                return ready
+            self._team.wait(self._settling.source[others], busy=len(others) - missing)
+
+    def _parted(self) -> tuple[Array, Array]:
+        """The envs that are ready, and the others that were sent; of these, some may begin anew."""
+        ready: list[int] = []
+        others: list[int] = []
+        for index in self._sent:
+            idle = not self._board.todo[self._settling.source[index]]
+            (ready if idle and self._settling.settle(index) else others).append(index)
+        return np.array(ready, np.int64), np.array(others, np.int64)
 
     def _refuse_unsent(self, at: list[int]) -> None:
         if missing := set(at) - self._sent.keys():

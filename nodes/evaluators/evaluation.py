@@ -11,6 +11,7 @@ import numpy as np
 from flowrl.nodes.collectors.acting import Acting, Taken
 from flowrl.nodes.collectors.episodes import all_at_once, quotas
 from flowrl.nodes.collectors.episodes import play as play_on
+from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
@@ -75,11 +76,13 @@ def play(
     most_steps: int = 100_000,
 ) -> list[Episode]:
     """Play every env's quota of episodes, from new ones on; `steps`, if given, collects them."""
-    acting = Acting(envs, {})
+    rows = lanes(envs)
+    acting = Acting(rows, {})
     acting.let(mode)
     acting.begin()
     played: list[Episode] = []
-    for taken in play_on(all_at_once(acting), quotas(episodes, acting.count), most_steps):
+    left = quotas(episodes, acting.count)
+    for taken in play_on(all_at_once(acting), left, most_steps, rows.spec().agents):
         played += taken.episodes
         if steps is not None:
             steps.append(taken)

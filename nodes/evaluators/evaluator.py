@@ -17,8 +17,9 @@ from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import amount
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
+from flowrl.nodes.envs.agents import spec_of
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import columns_of, to_evaluate
+from flowrl.nodes.envs.spec import ready, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import film, scenes_of
 from flowrl.nodes.observations import flat
@@ -61,20 +62,22 @@ class Evaluator(Node):
     @classmethod
     def describe(cls, config: Any, known: Known) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
-        obs, action = columns_of(to_evaluate(config.env))
-        policy = policy_for(config.policy, obs, action)  # says what is wrong with it
+        spec = spec_of(to_evaluate(config.env), 1)
+        policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
         if config.average == "win_rate" and config.win_above is None:
             what = "a win rate needs the return above which an episode is won"
             raise Unsound(what, "give `win_above`", "win_above")
-        schema = row_schema(obs, action, {})
+        schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
-        count = min(c.episodes, c.envs or MOST_ENVS)
+        env = ready(to_evaluate(c.env))
+        agents = spec_of(env, 1).agents
+        count = min(-(-c.episodes // agents), c.envs or MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=to_evaluate(c.env), count=count)
+        config = BaseEnvManager.Config(env=env, count=count)
         self._envs = BaseEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)

@@ -15,7 +15,7 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
-WAYS = st.sampled_from(["together", "halves", "ready"])
+WAYS = st.sampled_from(["together", "halves", "own_pace", "ready"])
 LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=2, max_size=5)
 
 
@@ -152,7 +152,7 @@ def test_new_episodes_begin_only_when_no_step_is_under_way() -> None:
     ("params", "what"),
     [
         ({"stepping": "halves"}, "one env has no halves"),
-        ({"least": 2}, "`least` is for `stepping: ready`"),
+        ({"least": 2}, "`least` is for `stepping: own_pace` and `ready`"),
         ({"least": 2, "stepping": "ready"}, "there are 1 envs, fewer than `least`"),
     ],
 )
@@ -170,7 +170,12 @@ def test_envs_as_they_are_ready_are_not_deterministic_and_the_others_are() -> No
     spec = ScriptedEnvs([[5]] * 2).spec()
     known = Known({}, {"envs": spec}, frozenset({"data"}))
     policy = Toy(obs=spec.obs, action=spec.action)
-    for way, why in {"together": "", "halves": "", "ready": "as they are ready"}.items():
+    for way, why in {
+        "together": "",
+        "halves": "",
+        "own_pace": "",
+        "ready": "as they are ready",
+    }.items():
         config = SampleCollector.Config(policy=policy, stepping=way)
         said = SampleCollector.describe(config, known).nondeterministic
         assert why in said

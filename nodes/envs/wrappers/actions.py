@@ -11,6 +11,8 @@ from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 class StickyActions(Wrapper):
     """Now and then the env gets the last action again (Machado et al. 2018, section 5.2)."""
 
+    of_agents = False
+
     class Config(Wrapper.Config):
         probability: float = param(0.25, "that the last action is taken again", ge=0, lt=1)
 
@@ -23,6 +25,8 @@ class StickyActions(Wrapper):
 
 class ActionRepeat(Wrapper):
     """Each action is taken several times; rewards are summed."""
+
+    of_agents = False
 
     class Config(Wrapper.Config):
         n: int = param(4, "steps of the env in one of the agent", ge=1)

@@ -12,6 +12,8 @@ from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 class TimeLimit(Wrapper):
     """Episodes are truncated after so many steps of what is inside this wrapper."""
 
+    of_agents = False
+
     class Config(Wrapper.Config):
         steps: int = param(..., "steps of the longest episode", ge=1)
 
@@ -24,6 +26,8 @@ class TimeLimit(Wrapper):
 
 class NoopStart(Wrapper):
     """Episodes begin after some steps without effect (Mnih et al. 2015): each elsewhere."""
+
+    of_agents = False
 
     class Config(Wrapper.Config):
         most: int = param(30, "steps at most; their number is drawn from 1 on", ge=1)
@@ -39,6 +43,8 @@ class NoopStart(Wrapper):
 
 class FireOnReset(Wrapper):
     """Presses the start button of games that wait for it."""
+
+    of_agents = False
 
     class Config(Wrapper.Config):
         action: int = param(1, "the button", ge=0)
@@ -58,6 +64,7 @@ class EpisodicLife(Wrapper):
     """
 
     across_episodes = True
+    of_agents = False
 
     class Config(Wrapper.Config):
         action: int = param(0, "what is done to begin the next life", ge=0)

@@ -18,6 +18,8 @@ class Wrapper(Part):
 
     kind = "wrapper"
     across_episodes: ClassVar[bool] = False  # what an episode is depends on those before
+    of_agents: ClassVar[bool] = True  # can be put on one of many agents, who all step at once:
+    # ^ it takes one step when told, with the action that was given, and ends no episode
 
     class Config(BaseConfig):
         only: Literal["collect", "evaluate"] | None = param(

@@ -1,0 +1,32 @@
+"""PettingZoo's parallel interface: what is asked of an env that has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.node import Unsound
+
+PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
+# ^ `agents`, too: but some have that from their first reset on only
+
+
+def refuse_others(env: Any, id: str) -> None:
+    """Raises `Unsound` where an env does not have that interface."""
+    missing = [name for name in PARALLEL if not hasattr(env, name)]
+    if missing:
+        what = f"'{id}' has no '{missing[0]}'"
+        raise Unsound(what, "give an env with PettingZoo's parallel interface", "env.id")
+    if not env.possible_agents:
+        raise Unsound("the env has no possible agents", "take another", "env")
+
+
+def alike(env: Any, what: str) -> Any:
+    """The space of observations or actions (`what`), which must be the same for all agents."""
+    space_of = getattr(env, f"{what}_space")
+    spaces = {agent: space_of(agent) for agent in env.possible_agents}
+    first, *_ = spaces
+    for agent, space in spaces.items():
+        if space != spaces[first]:
+            said = f"the {what}s of {first} are {spaces[first]}, those of {agent} {space}"
+            raise Unsound(said, "wrap the env so that its agents are alike", "env")
+    return spaces[first]

@@ -1,0 +1,387 @@
+"""Agents that share a policy are rows of their own, whoever manages their envs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.batch import Column
+from flowrl.context import Context
+from flowrl.node import Unsound
+from flowrl.nodes.envs.agents import Agents, Lanes, lanes
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.pettingzoo import PettingZoo
+from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.envs.wrappers.actions import ActionRepeat, ActionScale, StickyActions
+from flowrl.nodes.envs.wrappers.episodes import EpisodicLife, FireOnReset, NoopStart, TimeLimit
+from flowrl.nodes.envs.wrappers.frame_stack import FrameStack
+from flowrl.nodes.envs.wrappers.leaves import Previous
+from flowrl.nodes.envs.wrappers.own import ByPath
+from flowrl.nodes.envs.wrappers.rewards import RewardClip
+from flowrl.nodes.observations import Nested
+from tests.nodes.env_managers import KINDS, OTHERS, same
+
+COMINGS = "tests.nodes.comings:Comings"
+
+
+def comings(*wrappers: Any, limit: int | None = None, each: Any = (), **kwargs: Any) -> PettingZoo:
+    return PettingZoo(
+        id=COMINGS,
+        agents="shared",
+        kwargs=kwargs,
+        wrappers=wrappers,
+        max_episode_steps=limit,
+        each=list(each),
+    )
+
+
+def managed(env: PettingZoo, kind: str = "base", count: int = 2, **params: Any) -> Any:
+    made, own = KINDS[kind]
+    config = made.Config(env=env, count=count, **{**own, **params})
+    return made(config=config, context=Context("envs", seed=1))  # as in a graph
+
+
+def zeros(rows: int = 6) -> Any:
+    return np.zeros((rows, 1), np.float32)
+
+
+def test_rows_are_of_one_agent_and_counted_in_all_envs() -> None:
+    spec = managed(comings(), count=4).spec()
+    assert (spec.obs, spec.action) == (Column("float32", (2,)), Column("float32", (1,)))
+    assert (spec.count, spec.agents) == (12, 3)
+    assert spec.action.high == (2.0,)
+    discrete = managed(comings(space="discrete")).spec()
+    assert (discrete.obs.n, discrete.action.n) == (99, 2)
+
+
+def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
+    envs = lanes(managed(comings(cut="b"), count=1))
+    seed = envs.reset()[0, 0]
+    assert envs.reset()[:, 1].tolist() == [0, 1, 0]
+    table = []
+    for act in range(7):
+        s = envs.advance(np.full((3, 1), act == 1, np.float32))
+        played = sorted(set(range(3)) - set(s.absent))
+        rows = [(k, s.reward[k], s.next_obs[k, 1], s.terminated[k], s.truncated[k]) for k in played]
+        table.append((rows, s.obs[:, 1].tolist(), s.episodes))
+    assert table == [
+        # who acted: reward, what it saw then, its end; what all act on next; whose episodes ended
+        ([(0, 0, 10, 0, 0), (1, 100, 11, 0, 0)], [10, 11, 0], []),
+        ([(0, 1.5, 20, 1, 0), (1, 101.5, 21, 0, 0)], [0, 21, 0], [Episode(0, 1.5, 2)]),
+        ([(1, 102, 31, 0, 0)], [30, 31, 32], []),
+        (
+            [(0, 3, 40, 0, 0), (1, 103, 41, 0, 1), (2, 203, 42, 0, 0)],
+            [40, 0, 42],
+            [Episode(1, 406.5, 4)],
+        ),
+        ([(0, 4, 50, 1, 0), (2, 204, 52, 0, 0)], [0, 0, 52], [Episode(0, 7.0, 2)]),
+        ([(2, 205, 62, 1, 0)], [0, 1, 0], [Episode(2, 612.0, 3)]),
+        ([(0, 0, 10, 0, 0), (1, 100, 11, 0, 0)], [10, 11, 0], []),
+    ]
+    assert s.obs[0, 0] != seed  # another game
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("space", ["box", "mask"])
+def test_every_kind_of_manager_gives_the_bits_of_the_base_kind(kind: str, space: str) -> None:
+    env = comings(cut="b", space=space)
+    acts = zeros() if space == "box" else np.zeros(6, np.int64)
+    base, other = managed(env), managed(env, kind)
+    try:
+        one, two = lanes(base), lanes(other)
+        np.testing.assert_array_equal(one.reset(), two.reset())
+        for _ in range(15):
+            a, b = one.advance(acts), two.advance(acts)
+            assert same(a, b)
+            np.testing.assert_array_equal(a.absent, b.absent)
+        second = np.array([3, 4, 5])
+        for envs in (one, two):
+            envs.send(second, acts[:3])
+        (at, a), (_, b) = one.recv(second), two.recv(second)
+        assert at.tolist() == [3, 4, 5]
+        assert same(a, b)
+    finally:
+        base.close(), other.close()
+
+
+def test_agents_of_an_env_step_together() -> None:
+    envs = lanes(managed(comings()))
+    envs.reset()
+    for ids in ([0, 1], [1, 2, 3], [0, 1, 2, 3], [2, 1, 0]):
+        with pytest.raises(ValueError, match="the 3 agents of an env step together"):
+            envs.send(np.array(ids), zeros(len(ids)))
+    with pytest.raises(ValueError, match="5 actions for 6 agents"):
+        envs.advance(zeros(5))
+    assert isinstance(envs, Lanes)
+    assert lanes(envs) is envs
+
+
+def test_an_order_that_changes_does_not_change_whose_row_is_whose() -> None:
+    rows = []
+    for game in (["abc", "abc", "abc"], ["abc", "cab", "bca"]):
+        envs = lanes(managed(comings(game=game), count=1))
+        envs.reset()
+        rows.append([envs.advance(np.array([[0.0], [1], [0]], np.float32)) for _ in range(3)])
+    assert all(same(a, b) for a, b in zip(*rows, strict=True))
+
+
+def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
+    envs = lanes(managed(comings(game=["abc"], cut="ac"), count=1))
+    envs.reset()
+    steps = envs.advance(zeros(3))
+    assert (steps.terminated.tolist(), steps.truncated.tolist()) == (
+        [False, True, False],
+        [True, False, True],
+    )
+    assert [episode.env_id for episode in steps.episodes] == [0, 1, 2]
+    assert steps.obs[:, 1].tolist() == [0, 1, 2]  # of the next game
+    assert steps.next_obs[:, 1].tolist() == [10, 11, 12]
+
+
+def test_a_limit_cuts_off_all_who_still_play() -> None:
+    envs = lanes(managed(comings(limit=4), count=1))
+    envs.reset()
+    *_, steps = (envs.advance(zeros(3)) for _ in range(4))
+    assert (steps.terminated.tolist(), steps.truncated.tolist()) == (
+        [False, True, False],
+        [True, False, True],
+    )
+    assert [e.length for e in steps.episodes] == [1, 4, 1]
+    assert steps.obs[:, 1].tolist() == [0, 1, 0]
+
+
+def test_envs_differ_and_are_seeded_as_others_are() -> None:
+    games: Any = [{"game": ["ab"]}, {"game": ["ab", "ab"]}]
+    envs = lanes(managed(comings(each=games), count=3))
+    first = envs.reset()
+    assert len({*first[::3, 0]}) == 3
+    assert [e.env_id for e in envs.advance(zeros(9)).episodes] == [0, 1, 6, 7]
+    again = lanes(managed(comings(each=games), count=3))
+    np.testing.assert_array_equal(again.reset(), first)
+
+
+# wrappers
+
+
+def doubled(env: Any) -> Any:
+    """A wrapper that does other than it is told, and does not say so."""
+    import gymnasium
+
+    class Doubling(gymnasium.Wrapper):
+        def step(self, action: Any) -> Any:
+            return self.env.step(2 * action)
+
+    return Doubling(env)
+
+
+def test_frames_are_stacked_agent_by_agent() -> None:
+    envs = lanes(managed(comings(FrameStack(n=2)), count=1))
+    assert envs.spec().obs.frames == 2
+    envs.reset()
+    seen = [envs.advance(zeros(3)).obs[..., 1].tolist() for _ in range(5)]
+    assert seen == [
+        [[0, 10], [1, 11], [0, 0]],
+        [[0, 0], [11, 21], [0, 0]],
+        [[30, 30], [21, 31], [32, 32]],  # who comes begins with its first frame, twice
+        [[30, 40], [0, 0], [32, 42]],
+        [[0, 0], [0, 0], [42, 52]],
+    ]
+
+
+def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> None:
+    envs = lanes(managed(comings(RewardClip(low=-1, high=2)), count=1))
+    envs.reset()
+    rows = [envs.advance(zeros(3)) for _ in range(5)]
+    assert [r.reward.tolist() for r in rows[3:]] == [[2, 2, 2], [2, 0, 2]]
+    assert [e for r in rows for e in r.episodes][-1] == Episode(0, 7.0, 2)
+
+
+def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
+    envs = managed(comings(ActionScale(), Previous()), count=1)
+    rows = lanes(envs)
+    assert (rows.spec().action.low, rows.spec().action.high) == ((-1.0,), (1.0,))
+    rows.reset()
+    steps = rows.advance(np.array([[0.5], [-1], [0]], np.float32))
+    inner = envs._envs[0]._env
+    assert {a: float(act[0]) for a, act in inner.asked[-1].items()} == {"a": 1.0, "b": -2.0}
+    assert steps.reward.tolist() == [0.5, 100, 0]  # agent a did 1
+    assert steps.obs["last_action"].tolist() == [[0.5], [-1], [0]]
+    assert steps.obs["last_reward"].tolist() == [[0.5], [100], [0]]
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        StickyActions(),
+        ActionRepeat(),
+        TimeLimit(steps=2),
+        NoopStart(),
+        FireOnReset(),
+        EpisodicLife(),
+    ],
+)
+def test_wrappers_that_take_steps_or_end_episodes_are_refused(wrapper: Any) -> None:
+    with pytest.raises(Unsound, match="cannot be put on one of many agents; leave it out"):
+        comings(wrapper, space="mask").spec()
+
+
+def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
+    envs = lanes(managed(comings(ByPath(id="tests.nodes.test_shared_agents:doubled")), count=1))
+    envs.reset()
+    with pytest.raises(EnvError, match=r"a wrapper makes \[2.\] of the action \[1.\]"):
+        envs.advance(zeros(3) + 1)
+
+
+# masks
+
+
+def test_a_mask_is_each_agents_own_and_nobody_finds_all_forbidden() -> None:
+    envs = lanes(managed(comings(space="mask"), count=1))
+    obs = envs.spec().obs
+    assert isinstance(obs, Nested)
+    assert obs.columns["action_mask"] == Column("int8", (2,))
+    assert envs.reset()["action_mask"].tolist() == [[0, 1], [0, 1], [1, 1]]  # c is not there
+    steps = envs.advance(np.zeros(3, np.int64))
+    assert steps.obs["action_mask"].tolist() == [[1, 1]] * 3
+    assert steps.obs["observation"][:, 1].tolist() == [10, 11, 0]
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "what"),
+    [
+        ({"wrong": "silent"}, "a plays no more, and was neither terminated nor truncated"),
+        ({"wrong": "stays"}, "a: its episode has ended, and it plays on"),
+        ({"wrong": "nan"}, "b: the reward is nan; it must be a finite number"),
+        ({"wrong": "unseen"}, "b plays, and the env gives no observation for it"),
+        ({"names": ["a", "b"]}, "c plays, and is none of the env's possible agents"),
+        ({"game": [""]}, "nobody plays after the reset"),
+    ],
+)
+def test_an_env_that_breaks_the_rules_is_told_with_the_agent(
+    kwargs: dict[str, Any], what: str
+) -> None:
+    envs = lanes(managed(comings(**kwargs), count=1))
+
+    def play() -> None:
+        rows = len(envs.reset())
+        for _ in range(3):
+            envs.advance(zeros(rows))
+
+    with pytest.raises(EnvError, match=what):
+        play()
+
+
+@pytest.mark.parametrize("kind", ["base", "sync, one env a worker", "thread"])
+def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: str) -> None:
+    env = comings(each=[{"wrong": "raises"}, {}])
+    manager = managed(env, kind, max_retry=2, retry_waiting_time_s=0.0)
+    calm = lanes(managed(comings(), count=2))
+    try:
+        envs = lanes(manager)
+        np.testing.assert_array_equal(envs.reset(), calm.reset())
+        for _ in range(2):
+            assert same(envs.advance(zeros()), calm.advance(zeros()))
+        steps, other = envs.advance(zeros()), calm.advance(zeros())
+        assert (list(steps.broken), steps.absent.tolist()) == ([0, 1, 2], [3, 5])
+        assert steps.episodes == []
+        assert steps.obs[:3, 1].tolist() == [0, 1, 0]  # the game is begun anew
+        for name in ("obs", "reward", "next_obs"):
+            np.testing.assert_array_equal(getattr(steps, name)[3:], getattr(other, name)[3:])
+        assert (manager.failures.failures, manager.failures.dropped_steps) == (1, 3)
+    finally:
+        manager.close()
+
+
+def test_a_worker_that_dies_costs_time_and_nothing_else() -> None:
+    manager = managed(comings(), "sync, one env a worker")
+    calm = lanes(managed(comings(), count=2))
+    try:
+        envs = lanes(manager)
+        np.testing.assert_array_equal(envs.reset(), calm.reset())
+        for step in range(8):
+            if step == 4:
+                manager._crew.workers[0]._process.kill()
+                manager._crew.workers[0]._process.wait()
+            assert same(envs.advance(zeros()), calm.advance(zeros()))
+        assert manager.failures.restored_envs == 1
+    finally:
+        manager.close()
+
+
+def test_rewards_are_not_shared_by_those_who_act_for_themselves() -> None:
+    with pytest.raises(ValueError, match="`reward` is for `agents: joint`"):
+        PettingZoo(id=COMINGS, agents="shared", reward="mean")
+
+
+def test_a_game_under_way_is_saved_and_goes_on_to_the_same_bits() -> None:
+    one, two = (managed(comings(cut="b")) for _ in range(2))
+    rows, others = lanes(one), lanes(two)
+    rows.reset()
+    for _ in range(3):
+        rows.advance(zeros())
+    two.load_state_dict(one.state_dict())
+    for _ in range(9):
+        assert same(rows.advance(zeros()), others.advance(zeros()))
+
+
+# by hand
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_hand_ids_are_of_agents_and_an_env_goes_on_until_all_are_done(kind: str) -> None:
+    envs = managed(comings(), kind)
+    try:
+        envs.launch(episodes=1)
+        assert sorted(envs.ready_obs) == [0, 1, 2, 3, 4, 5]
+        ended: list[int] = []
+        games = 0
+        while not envs.done:
+            for i, step in envs.step({i: [1.0] for i in envs.ready_obs}).items():
+                assert not (step.absent and step.done)
+                ended += [i] * step.done
+            games += 1
+        assert games == 6  # agent c is done in the last step of the game, and a twice by then
+        assert sorted(ended) == [0, 0, 1, 2, 3, 3, 4, 5]
+        assert envs.ready_obs == {}
+    finally:
+        envs.close()
+
+
+def test_one_record_says_all_and_is_described_before_it_is_seen() -> None:
+    agents = Agents(2, Column("float32", (3,)), Column("int64", n=4))
+    assert agents.actions == Column("int64", (2,))
+    assert agents.record.columns["seen"] == Column("float32", (2, 3))
+    part = comings()
+    env = part.make(0)
+    record, _ = env.reset(seed=3)
+    assert record.dtype == part.spec()[0].dtype  # type: ignore[union-attr]
+    assert isinstance(BaseEnvManager(env=part, count=1).spec().obs, Column)
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_an_env_of_others_is_played_as_by_its_own_interface(continuous: bool) -> None:
+    mpe = pytest.importorskip("mpe2.simple_spread_v3")
+    kwargs = {"max_cycles": 7, "continuous_actions": continuous}
+    env = PettingZoo(id="mpe2.simple_spread_v3:parallel_env", agents="shared", kwargs=kwargs)
+    manager = managed(env, count=1)
+    envs, bare, rng = lanes(manager), mpe.parallel_env(**kwargs), np.random.default_rng(0)
+    obs = envs.reset()
+    for _ in range(3):
+        seen, _ = bare.reset(seed=manager._accounts.seeds[0])
+        np.testing.assert_array_equal(obs, [*seen.values()])
+        while bare.agents:
+            acts = rng.random((3, 5), np.float32) if continuous else rng.integers(5, size=3)
+            steps = envs.advance(acts)
+            seen, rewards, _, cut, _ = bare.step(dict(zip(bare.agents, acts, strict=True)))
+            np.testing.assert_array_equal(steps.next_obs, [*seen.values()])
+            np.testing.assert_array_equal(steps.reward, np.float32([*rewards.values()]))
+            assert steps.truncated.tolist() == [*cut.values()]
+            assert len(steps.absent) == 0
+            obs = steps.obs
+    bare.close(), manager.close()
