@@ -12,13 +12,13 @@ from flowrl.config import param
 from flowrl.node import Facts, Known
 from flowrl.nodes.envs.board import (
     BEGIN,
-    FAILED,
-    FAILED_AFTER,
+    ENDED,
     STEP,
     TERMINATED,
     TRUNCATED,
     Board,
 )
+from flowrl.nodes.envs.checks import AllFinite
 from flowrl.nodes.envs.crew import Crew, cores
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
@@ -90,8 +90,9 @@ class WorkerEnvManager(EnvManager):
             groups += [range(rows.start + c.count, rows.stop + c.count) for rows in groups]
         self._groups = groups
         self._board = self._new_board(c.count * (1 + c.pre_reset), len(groups))
-        zeros = np.zeros_like(self._board.flat_obs) if self._checked else np.zeros(0)
-        self._zeros = np.zeros(self._board.rows), zeros
+        board, seen = self._board, self._checked
+        self._finite = AllFinite(board.reward, *([board.obs] if seen else []))
+        self._finite_ends = AllFinite(*([board.last] if seen else []))
         self._row = np.arange(c.count)  # where each env plays
         return Crew(self._board, groups, self._hire, self._lost, c, self.look_s)
 
@@ -181,14 +182,16 @@ class WorkerEnvManager(EnvManager):
             rows = self._row[[index for index in sent if index not in self._settling.unfit]]
             self._settling.unfit -= sent.keys()
         crew.order(rows, STEP)
+        crew.look_at_times()
 
     def _send_all(self, crew: Crew, actions: Array) -> None:
         """The same, by the shortest way: each env has its own row."""
-        acts = self._acts(actions, len(self._everyone)).copy()
-        self._log.add(None, acts)
-        self._sent.update(self._all_sent)
+        acts = self._acts(actions, len(self._everyone))
         self._board.action[:] = acts
-        crew.order(slice(None), STEP)
+        crew.order(slice(None), STEP)  # first of all: while they work, we note what they do
+        self._log.add(None, acts.copy())
+        self._sent.update(self._all_sent)
+        crew.look_at_times()
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these envs, in this order; without `ids`, of those that are ready, as sent."""
@@ -242,12 +245,27 @@ class WorkerEnvManager(EnvManager):
         crew.wait()
         if self._settling.odd or not self._all_sound():
             self._wait(self._everyone)
-        if self._settling.odd or board.any_flags():
+        if self._settling.odd:
             return self._gather(self._everyone)
         self._sent.clear()
         self._accounts.count_steps(None, board.reward)
-        obs, none = board.obs.copy(), self._no_ends
-        return Steps(obs, board.reward.astype(np.float32), none, none, obs, [])
+        obs, reward, none = board.obs.copy(), board.reward.astype(np.float32), self._no_ends
+        if board.any_flags():
+            return self._all_ends(obs, reward)
+        return Steps(obs, reward, none, none, obs, [])
+
+    def _all_ends(self, obs: Array, reward: Array) -> Steps:
+        """The same, where some episodes have ended."""
+        board, settling, episodes = self._board, self._settling, []
+        ended, next_obs = board.flags.nonzero()[0], obs.copy()
+        next_obs[ended] = board.last[ended]
+        final, cut = self._no_ends.copy(), self._no_ends.copy()
+        for index in ended.tolist():
+            flags = int(board.flags[index])
+            final[index], cut[index] = flags & TERMINATED, flags & TRUNCATED
+            episodes.append(settling.end(index))
+            settling.begun(index)
+        return Steps(obs, reward, final, cut, next_obs, episodes)
 
     def _all_plain(self) -> bool:
         """Whether nothing failed, ended, or began: so it is nearly always."""
@@ -255,18 +273,12 @@ class WorkerEnvManager(EnvManager):
 
     def _all_sound(self) -> bool:
         """Whether nothing failed; looked at all at once, because that costs least."""
-        board, zeros = self._board, self._zeros
-        with np.errstate(invalid="ignore"):  # infinity times 0, too, is not a number
-            if board.reward.dot(zeros[0]) != 0:
-                return False
-            if self._checked and board.flat_obs.dot(zeros[1]) != 0:
-                return False
+        board = self._board
+        if not self._finite():
+            return False
         if not board.any_flags():
             return True
-        flags = board.flags
-        if (flags & (FAILED | FAILED_AFTER)).any():
-            return False
-        return not self._checked or bool(np.isfinite(board.last[flags != 0]).all())
+        return max(board.all_flags()) <= ENDED and self._finite_ends()
 
     def _gather(self, at: Array) -> Steps:
         """What came of the steps of these envs, all of which have settled."""
