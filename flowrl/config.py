@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticUndefined
+
+from flowrl.errors import nearest, short
 
 REQUIRED: Any = PydanticUndefined
 
@@ -54,6 +57,36 @@ def parts(kind: str, about: str) -> Any:
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
+def by_hand(owner: str, config: type[Config], given: Mapping[str, Any]) -> Config:
+    """Parameters that a program gives; what is wrong with them is said in the words of a graph's."""
+    for name in given:
+        if name not in config.model_fields:
+            raise TypeError(
+                f"{owner}: unknown parameter '{name}'; {nearest(name, config.model_fields)}"
+            )
+    try:
+        return config(**given)
+    except ValidationError as error:
+        told = [in_words(owner, config, one) for one in error.errors(include_url=False)]
+    raise ValueError("\n".join("; ".join(filter(None, words)) for words in told))
+
+
+def in_words(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
+    """Of one of pydantic's errors: what is wrong, and what was expected, if that is another thing."""
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{owner}: missing required parameter '{name}'", ""
+    said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if said.startswith("Input should "):
+        wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
+        wanted = {"a integer": "an integer"}.get(wanted, wanted)
+        return f"{owner}.{name} is {short(error['input'])}", f"expected {wanted}"
+    if error["type"] in ("string_pattern_mismatch", "string_too_short"):
+        meaning = cls.model_fields[error["loc"][0]].description
+        return f"{owner}.{name} is {short(error['input'])}", f"expected {meaning}"
+    return f"{owner}{'.' + name if name else ''}: {said}", ""
+
+
 class Part:
     """A described thing that is not a node: it has a kind, a type's name, and parameters."""
 
@@ -61,7 +94,9 @@ class Part:
     Config: ClassVar[type[BaseConfig]] = BaseConfig
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
-        self.config: Any = config if config is not None else self.Config(**params)
+        self.config: Any = (
+            config if config is not None else by_hand(type(self).__name__, self.Config, params)
+        )
 
 
 PartType = type[Part]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,12 @@ def files_of(error: BaseException | None) -> dict[str, str]:
         found = {**getattr(error, "files", {}), **found}
         error = error.__cause__
     return found
+
+
+def short(value: Any) -> str:
+    """A value as it is shown in a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def closest(word: str, words: Iterable[str]) -> str | None:

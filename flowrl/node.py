@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from flowrl.batch import Schema
-from flowrl.config import BaseConfig
+from flowrl.config import BaseConfig, by_hand
 from flowrl.context import Context
 from flowrl.ports import AUTO, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.state import State
@@ -99,10 +99,13 @@ class Node:
         links = {
             k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given
         }
-        self.config: Any = config if config is not None else self.Config(**given)
-        self.ctx = context if context is not None else Context(type(self).__name__, seed=seed)
+        owner = type(self).__name__
+        self.config: Any = config if config is not None else by_hand(owner, self.Config, given)
+        self.ctx = context if context is not None else Context(owner, seed=seed)
         for name, port in self.ports.items():
             if isinstance(port, Link):
+                if name not in links and not port.optional:
+                    raise TypeError(f"{owner}: missing the link '{name}'; give it by keyword")
                 setattr(self, name, links.get(name))
         self.setup()
 

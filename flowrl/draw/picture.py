@@ -9,12 +9,12 @@ from flowrl.checks.check import Checked
 from flowrl.checks.order import is_feedback
 from flowrl.checks.program import Part
 from flowrl.engine.ways import lanes_of
-from flowrl.errors import UsageError, nearest
+from flowrl.errors import UsageError, nearest, short
 from flowrl.graph import Edge, Graph, NodeSpec, PortRef
 from flowrl.placement import sites
 from flowrl.ports import Input
 from flowrl.sites.layout import Layout, layout_of
-from flowrl.source.params import short, written_value
+from flowrl.source.params import written_value
 
 TRANSPORTS = {"thread": "by reference", "ipc": "ipc + shared memory", "tcp": "tcp"}
 

@@ -84,6 +84,10 @@ class Walk:
         if isinstance(record, Verdict) and depth > self._verdict_depth:
             self._verdict, self._verdict_depth = record, depth
 
+    def at_leisure(self, fire: Fire) -> Fire:
+        """What a node paces that fires when it can: sites may hear of that firing in different rounds."""
+        return fire
+
     def no_rounds(self) -> None:
         """The warm-up was all there is to do."""
 
@@ -184,6 +188,7 @@ class Walk:
                 source = self._sources.setdefault(name, Source())
                 shadow = self._shadow(source, slot, paced)
                 if name in hungry:
+                    shadow = self.at_leisure(shadow)
                     shadow = as_often_as(self.wired.home.firings(name), shadow)
                 steps.append(Step(slot, 0, shadow, times, source))
             for runner in self.wired.runners.get(name, ()):
@@ -206,7 +211,7 @@ class Walk:
             if told:
                 fire = self._telling(runner, fire, told)
             if paced:
-                fire = self._with_paced(runner, fire, slot, paced)
+                fire = self._with_paced(runner, fire, slot, paced, starves)
             if runner.learns:
                 fire = self._with_iteration(runner, fire)
         if starves:
@@ -228,12 +233,19 @@ class Walk:
                     found.append((number, paced.every, steps))
         return found
 
-    def _with_paced(self, runner: Runner, fire: Fire, slot: int, paced: list[PacedSteps]) -> Fire:
+    def _with_paced(
+        self, runner: Runner, fire: Fire, slot: int, paced: list[PacedSteps], starves: bool
+    ) -> Fire:
         """A paced part fires right after the version that it sees."""
+
+        def pace() -> None:
+            self._fire_paced(runner.fired, slot, paced)
+
+        after = self.at_leisure(pace) if starves else pace
 
         def fire_with_paced() -> None:
             fire()
-            self._fire_paced(runner.fired, slot, paced)
+            after()
 
         return fire_with_paced
 

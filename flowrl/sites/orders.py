@@ -16,6 +16,10 @@ class Stopped(BaseException):
     """The coordinator wants no more."""
 
 
+class Left(BaseException):
+    """The cut is known, and what a site waits for here may never come: it goes on behind this."""
+
+
 class Orders:
     """Taken in whenever mail comes, whatever the site does."""
 

@@ -13,7 +13,7 @@ from flowrl.checks.losses import starving
 from flowrl.context import Record, Verdict
 from flowrl.engine.guard import Failed
 from flowrl.engine.runner import Position, Runner
-from flowrl.engine.steps import Until
+from flowrl.engine.steps import Fire, Until
 from flowrl.engine.teller import Teller
 from flowrl.engine.walk import Walk
 from flowrl.errors import NodeError
@@ -22,7 +22,7 @@ from flowrl.sites.cuts import Cuts, firings_before, includes, part_in
 from flowrl.sites.free import free_sites
 from flowrl.sites.home import SiteHome
 from flowrl.sites.layout import COORDINATOR, Layout
-from flowrl.sites.orders import CONTROL, Orders, Stopped
+from flowrl.sites.orders import CONTROL, Left, Orders, Stopped
 from flowrl.sites.recall import Recall
 from flowrl.sites.reports import Reports
 from flowrl.sites.waiting import Elsewhere
@@ -44,6 +44,7 @@ class SiteWalk(Walk):
         self._settled = 0  # rounds that no cut goes back to
         self._free = name in free_sites(checked, layout)
         self._walking = False
+        self._at_leisure = 0  # parts that it is in which a node paces that fires when it can
         self._flushed_s = 0.0
         self._long_round = False  # something in it took its time
         self._home = SiteHome(checked, layout, name, exchange)
@@ -77,8 +78,12 @@ class SiteWalk(Walk):
         if self._halted:
             raise Stopped
         stop = self._orders.stop
-        if stop is not None and not self._fires_freely and not includes(stop, self.here()):
+        if stop is None or self._fires_freely:
+            return
+        if not includes(stop, self.here()):
             raise Stopped
+        if self._at_leisure:
+            raise Left
 
     def _check_again(self) -> None:
         """The end may come while a site waits. A firing that has given some of its tokens, and does not wait, gives
@@ -185,6 +190,21 @@ class SiteWalk(Walk):
             self._reports.tell(self)
             self._reports.say("reached", list(at), learner.fired)
             raise Stopped
+
+    def at_leisure(self, fire: Fire) -> Fire:
+        """No round is agreed on for it: others may have stopped before they heard of what this site fires for."""
+
+        def fire_or_leave() -> None:
+            at, step = self.site.at, self._step
+            self._at_leisure += 1
+            try:
+                fire()
+            except Left:
+                self.site.at, self._step = at, step
+            finally:
+                self._at_leisure -= 1
+
+        return fire_or_leave
 
     def _counted(self, runner: Runner, count: Count) -> None:
         self._reports.counted(self.position(runner), count)

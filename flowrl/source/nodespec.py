@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
-from flowrl.errors import Problems, nearest
+from flowrl.errors import Problems, nearest, short
 from flowrl.graph import NodeSpec, NodeType, OnFailure
 from flowrl.node import Node
 from flowrl.source.catalogue import Catalogue, UnknownType
 from flowrl.source.keys import FAILURES, NODE_KEYS
-from flowrl.source.params import ParamReader, Shared, part_fields, short
+from flowrl.source.params import ParamReader, Shared, part_fields
 from flowrl.source.yamlfile import Item
 
 MOST_REPLICAS = 10_000

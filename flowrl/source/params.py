@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from flowrl.config import REQUIRED, Config, PartSpec
-from flowrl.errors import Problems, nearest
+from flowrl.config import REQUIRED, Config, PartSpec, in_words
+from flowrl.errors import Problems, nearest, short
 from flowrl.source.catalogue import Catalogue, UnknownType
 from flowrl.source.tree import as_mapping, merge
 from flowrl.source.yamlfile import Item, item_of
@@ -163,25 +163,18 @@ class ParamReader:
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 if not (e["loc"] and e["loc"][0] in told):
-                    self.invalid(e, written, path)
+                    self.invalid(e, written, path, cls)
         except Exception as error:  # from a validator of the type's own
             self.tell(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
-    def invalid(self, error: Any, written: Item, path: str) -> None:
-        name = ".".join(str(part) for part in error["loc"])
+    def invalid(self, error: Any, written: Item, path: str, cls: type[Config]) -> None:
+        what, hint = in_words(path, cls, error)
         if error["type"] == "missing":
-            what = f"{path}: missing required parameter '{name}'"
+            name = ".".join(map(str, error["loc"]))
             self.tell(written, what, f"add '{name}: …'", key=True)
-            return
-        item = _place(written, error["loc"])
-        said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        if said.startswith("Input should "):
-            wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
-            wanted = {"a integer": "an integer"}.get(wanted, wanted)
-            self.tell(item, f"{path}.{name} is {short(error['input'])}", f"expected {wanted}")
         else:
-            self.tell(item, f"{path}{'.' + name if name else ''}: {said}")
+            self.tell(_place(written, error["loc"]), what, hint)
 
 
 def _place(item: Item, steps: Iterable[Any]) -> Item:
@@ -201,12 +194,6 @@ def _given(info: FieldInfo, item: Item) -> Any:
         beside = Path(item.mark.file).parent / value
         return str(beside.resolve()) if os.path.exists(beside) else value
     return value
-
-
-def short(value: Any) -> str:
-    """A value as it is shown in a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def written_params(config: Config) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from flowrl.config import REQUIRED
-from flowrl.errors import Problems, nearest
+from flowrl.errors import Problems, nearest, short
 from flowrl.graph import Graph, Phase, PortRef
 from flowrl.source.keys import PHASE_KEYS
-from flowrl.source.params import ParamReader, extra, short
+from flowrl.source.params import ParamReader, extra
 from flowrl.source.sections import members
 from flowrl.source.yamlfile import Item
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.errors import Problems, nearest
+from flowrl.errors import Problems, nearest, short
 from flowrl.graph import Graph, Limits, PortRef, linked_groups
-from flowrl.source.params import short
 from flowrl.source.yamlfile import Item
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")

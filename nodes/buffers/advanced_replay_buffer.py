@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import param, parts
-from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.nodes.buffers.demonstrations import Demonstrations, needed
+from flowrl.config import param
+from flowrl.node import Facts, Known, Unsound
+from flowrl.nodes.buffers.demonstrations import needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -19,23 +19,23 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, cut, joined, too_few, wanted
+from flowrl.nodes.buffers.draws import cut, joined, too_few
 from flowrl.nodes.buffers.feedback import (
+    LEARNED,
     Outstanding,
     Tokens,
-    no_priorities,
+    priorities_in,
     sound_priorities,
     taken,
 )
-from flowrl.nodes.buffers.firing import fired
-from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
-from flowrl.nodes.buffers.settings import Pacing, sound_pace
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.row_replay_buffer import RowReplayBuffer
+from flowrl.nodes.buffers.settings import sound_pace
 from flowrl.nodes.buffers.strata import importance
-from flowrl.nodes.buffers.tally import Tally, spread
-from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
+from flowrl.nodes.buffers.tally import spread
+from flowrl.nodes.buffers.transforms.transform import sound_transforms
 from flowrl.nodes.policies.schedule import linear
-from flowrl.ports import AUTO, In, Out
 
 DRAWN_BYTES = 10  # of a place: its weight, and its part of the sums above
 BOOKKEEPING: Schema = {
@@ -47,28 +47,16 @@ BOOKKEEPING: Schema = {
 }
 
 
-class AdvancedReplayBuffer(Node):
+class AdvancedReplayBuffer(RowReplayBuffer):
     """Prioritised experience replay (Schaul et al. 2016).
 
     A round's batches are drawn together, from the priorities that came back for the round before.
     Free-running it fires as soon as rows or priorities come, and keeps a band by waiting.
     """
 
-    fires_on = "samples_per_insert"
-    data = In("samples")
-    demos = In("samples", optional=True, about="kept for ever, beside the agent's rows")
-    priorities = In(
-        "priorities",
-        rate=AUTO,
-        optional=True,
-        initial=no_priorities,
-        about="of the batches of the round before, in their order",
-    )
-    batches = Out("samples", rate="updates_per_push")
+    priorities = priorities_in(LEARNED)
 
-    class Config(Pacing):
-        transforms: Any = parts("transform", "what is done to rows when they are drawn")
-        batch_size: int = param(64, "rows in each batch", ge=1)
+    class Config(RowReplayBuffer.Config):
         priority: Literal["proportional", "rank"] = param("proportional", "what a priority says")
         alpha: float = param(0.6, "how much priorities count; 0: draws are uniform", ge=0, le=10)
         beta: float = param(0.4, "how much `weight` corrects for that in the beginning", ge=0, le=1)
@@ -76,10 +64,6 @@ class AdvancedReplayBuffer(Node):
         priority_least: float = param(1e-5, "is added to each priority: all are drawn", gt=0)
         max_use: int | None = param(None, "a row leaves when it was drawn so often", ge=1)
         max_staleness_iters: int | None = param(None, "a row leaves when it is older", ge=0)
-        demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
-        demo_draw: Literal["fixed", "binomial"] = param(
-            "fixed", "always as many, or each row drawn to be one with this chance"
-        )
         replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
 
@@ -107,47 +91,34 @@ class AdvancedReplayBuffer(Node):
         )
 
     def setup(self) -> None:
-        """The rows with their priorities, and the batches whose priorities are still to come."""
-        c = self.config
-        self._rows = PrioritisedRows(
-            ring_for(c, self.ctx, NOTES),
-            c.priority,
-            c.alpha,
-        )
-        self._transforms = Transforms(c.transforms, self._rows.ring, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
-        self._draw = Draw(self.ctx.rng("sample"), c.replace)
+        """The batches whose priorities are still to come, beside the rows."""
+        super().setup()
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
-        self._last = np.empty(0, np.int64)  # places of the newest draw
-        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
+
+    def _keep(self) -> PrioritisedRows:
+        c = self.config
+        return PrioritisedRows(ring_for(c, self.ctx, NOTES), c.priority, c.alpha)
+
+    @property
+    def _ring(self) -> Ring:
+        return self._rows.ring
 
     def fire(self, data: Batch | None, demos: Batch | None, priorities: Tokens) -> list[Batch]:
         """Take the priorities that came, keep the rows that came, draw the batches that are due."""
         learned = taken(priorities, self.update)
         if demos is not None:
             self.push_demos(demos)
-        return fired(self, data, learned)
+        return self._fired(data, learned)
 
     @property
     def count(self) -> int:
         """The agent's rows that can be drawn."""
         return self._rows.live
 
-    def push(self, data: Batch) -> None:
-        """Keep these rows, with the highest priority so far: each is seen soon."""
-        now, first = self.ctx.clock.total, self._rows.ring.written
+    def _write(self, data: Batch) -> None:
+        """With the highest priority so far: each is seen soon."""
+        now = self.ctx.clock.total
         self._rows.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
-        self._transforms.pushed(data.columns, first)
-        self.tally.pushes += 1
-        self.tally.pushed += len(data)
-
-    def push_demos(self, demos: Batch) -> None:
-        """Keep these demonstrations for ever."""
-        self._demos.push(demos)
-
-    def sample(self, batch_size: int | None = None) -> Batch:
-        """By hand: one batch."""
-        return self.draw(1, wanted(self.ctx.key, batch_size, self.config.batch_size))[0]
 
     def update(self, priorities: Array, row_id: Array | None = None) -> None:
         """Priorities of the oldest batch that has none yet, or of the rows with these numbers.
@@ -163,23 +134,6 @@ class AdvancedReplayBuffer(Node):
             known = numbers >= 0
             numbers, priorities = numbers[known], priorities[known]
         self.tally.late += self._rows.update(numbers, priorities)
-
-    def rows(self) -> Batch:
-        """All of the agent's rows that are held, the oldest first: a data set."""
-        return Batch(self._rows.in_order())
-
-    def flush(self) -> None:
-        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
-        self._rows.flush()
-
-    def close(self) -> None:
-        """The same, and nothing can be pushed or drawn any more."""
-        self._rows.close()
-
-    def clear(self) -> None:
-        """Forget the agent's rows; demonstrations stay."""
-        self._rows.clear()
-        self._transforms.clear()
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
@@ -249,24 +203,9 @@ class AdvancedReplayBuffer(Node):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on."""
-        return {
-            "rows": self._rows.state_dict(),
-            "transforms": self._transforms.state_dict(),
-            "demos": self._demos.state_dict(),
-            "drawn": self._outstanding.state(),
-            "last": self._last,
-            "tally": self.tally.state(),
-            "pace": self.pace.state(),
-            "rng": self._draw.rng.bit_generator.state,
-        }
+        return {**super().state_dict(), "drawn": self._outstanding.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self._rows.load_state_dict(state["rows"])
-        self._transforms.load_state_dict(state["transforms"])
-        self._demos.load_state_dict(state["demos"])
+        super().load_state_dict(state)
         self._outstanding.load(state["drawn"])
-        self._last = state["last"]
-        self.tally = Tally(*state["tally"])
-        self.pace.load(state["pace"])
-        self._draw.rng.bit_generator.state = state["rng"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.batch import Array, Batch, Column
 from flowrl.config import param
-from flowrl.node import Facts, Known, Node
+from flowrl.node import Facts, Known
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -18,33 +18,23 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, too_few, wanted
-from flowrl.nodes.buffers.feedback import Tokens, listed, no_priorities
-from flowrl.nodes.buffers.firing import fired
-from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.settings import Pacing, sound_uniform_pace
-from flowrl.nodes.buffers.tally import Tally, spread
+from flowrl.nodes.buffers.draws import too_few, wanted
+from flowrl.nodes.buffers.feedback import COUNTED, Tokens, listed, priorities_in
+from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.settings import sound_uniform_pace
+from flowrl.nodes.buffers.tally import spread
 from flowrl.nodes.buffers.windows import segments
-from flowrl.ports import AUTO, In, Out
 
 FLAG = Column("bool")
 
 
-class EpisodeReplayBuffer(Node):
+class EpisodeReplayBuffer(ReplayBuffer):
     """An element is an episode; it leaves as a whole when its first row is overwritten."""
 
-    fires_on = "samples_per_insert"
-    data = In("samples")
-    priorities = In(
-        "priorities",
-        rate=AUTO,
-        optional=True,
-        initial=no_priorities,
-        about="free-running: each says that a batch is done; draws stay uniform",
-    )
-    batches = Out("samples", rate="updates_per_push")
+    priorities = priorities_in(COUNTED)
 
-    class Config(Pacing):
+    class Config(ReplayBuffer.Config):
         batch_size: int = param(8, "episodes in each batch", ge=1)
         part_steps: int | None = param(
             None, "of each episode so many rows that follow each other; default: all", ge=1
@@ -65,15 +55,15 @@ class EpisodeReplayBuffer(Node):
 
     def setup(self) -> None:
         """The rows, and where episodes begin and how long they are."""
-        c = self.config
-        self._rows = ring_for(c, self.ctx)
+        super().setup()
         self._firsts, self._lengths = self._found()  # numbers of first rows, in order
-        self._draw = Draw(self.ctx.rng("sample"), c.replace)
-        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
+
+    def _keep(self) -> Ring:
+        return ring_for(self.config, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens = None) -> list[Batch]:
         """Keep what came, then draw the batches that are due."""
-        return fired(self, data, listed(priorities))
+        return self._fired(data, listed(priorities))
 
     @property
     def count(self) -> int:
@@ -111,14 +101,6 @@ class EpisodeReplayBuffer(Node):
         """So many batches."""
         return [self.sample(batch_size) for _ in range(batches)]
 
-    def flush(self) -> None:
-        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
-        self._rows.flush()
-
-    def close(self) -> None:
-        """The same, and nothing can be pushed or drawn any more."""
-        self._rows.close()
-
     def rows(self) -> Batch:
         """All episodes that are held, the oldest first: a data set."""
         first = int(self._firsts[0]) if self.count else self._rows.written
@@ -127,7 +109,7 @@ class EpisodeReplayBuffer(Node):
 
     def clear(self) -> None:
         """Forget all episodes."""
-        self._rows.clear()
+        super().clear()
         self._firsts, self._lengths = self._firsts[:0], self._lengths[:0]
 
     def _found(self) -> tuple[Array, Array]:
@@ -168,19 +150,10 @@ class EpisodeReplayBuffer(Node):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on."""
-        return {
-            "rows": self._rows.state_dict(),
-            "firsts": self._firsts.copy(),
-            "lengths": self._lengths.copy(),
-            "tally": self.tally.state(),
-            "pace": self.pace.state(),
-            "rng": self._draw.rng.bit_generator.state,
-        }
+        episodes = {"firsts": self._firsts.copy(), "lengths": self._lengths.copy()}
+        return {**super().state_dict(), **episodes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self._rows.load_state_dict(state["rows"])
+        super().load_state_dict(state)
         self._firsts, self._lengths = np.array(state["firsts"]), np.array(state["lengths"])
-        self.tally = Tally(*state["tally"])
-        self.pace.load(state["pace"])
-        self._draw.rng.bit_generator.state = state["rng"]

@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Batch
+from flowrl.ports import AUTO, In
 
 Tokens = Sequence[Batch] | Batch | None  # by hand: one, or none
+COUNTED = "free-running: each says that a batch is done; draws stay uniform"
+LEARNED = "of the batches of the round before, in their order"
 
 
 def no_priorities() -> Batch:
     """The initial token: in the first round nothing was learned from yet."""
     return Batch({"priority": np.empty(0, np.float32)})
+
+
+def priorities_in(about: str) -> In:
+    """The port for them."""
+    return In("priorities", rate=AUTO, optional=True, initial=no_priorities, about=about)
 
 
 def listed(tokens: Tokens) -> Sequence[Batch]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from flowrl.batch import Batch, Column
-from flowrl.config import param, parts
-from flowrl.node import Facts, Known, Node
-from flowrl.nodes.buffers.demonstrations import Demonstrations, needed
+from flowrl.config import param
+from flowrl.node import Facts, Known
+from flowrl.nodes.buffers.demonstrations import needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -19,38 +16,21 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, cut, too_few, wanted
-from flowrl.nodes.buffers.feedback import Tokens, listed, no_priorities
-from flowrl.nodes.buffers.firing import fired
-from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.settings import Pacing, sound_uniform_pace
-from flowrl.nodes.buffers.tally import Tally, spread
-from flowrl.nodes.buffers.transforms.transform import Transforms, sound_transforms
-from flowrl.ports import AUTO, In, Out
+from flowrl.nodes.buffers.draws import cut, too_few
+from flowrl.nodes.buffers.feedback import COUNTED, Tokens, listed, priorities_in
+from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.row_replay_buffer import RowReplayBuffer
+from flowrl.nodes.buffers.settings import sound_uniform_pace
+from flowrl.nodes.buffers.tally import spread
+from flowrl.nodes.buffers.transforms.transform import sound_transforms
 
 
-class NaiveReplayBuffer(Node):
-    """Demonstrations are kept apart: data never evicts them; they are a batch's last rows."""
+class NaiveReplayBuffer(RowReplayBuffer):
+    """The newest rows, drawn uniformly."""
 
-    fires_on = "samples_per_insert"
-    data = In("samples")
-    demos = In("samples", optional=True, about="kept for ever, beside the agent's rows")
-    priorities = In(
-        "priorities",
-        rate=AUTO,
-        optional=True,
-        initial=no_priorities,
-        about="free-running: each says that a batch is done; draws stay uniform",
-    )
-    batches = Out("samples", rate="updates_per_push")
+    priorities = priorities_in(COUNTED)
 
-    class Config(Pacing):
-        transforms: Any = parts("transform", "what is done to rows when they are drawn")
-        batch_size: int = param(64, "rows in each batch", ge=1)
-        demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
-        demo_draw: Literal["fixed", "binomial"] = param(
-            "fixed", "always as many, or each row drawn to be one with this chance"
-        )
+    class Config(RowReplayBuffer.Config):
         replace: bool = param(True, "a batch may hold a row twice (faster)")
 
     @classmethod
@@ -70,15 +50,13 @@ class NaiveReplayBuffer(Node):
             nondeterministic=nondeterministic(config, free),
         )
 
-    def setup(self) -> None:
-        """The rows, and beside each the train iteration of its data."""
-        c = self.config
-        self._rows = ring_for(c, self.ctx, {"train_iters": "int32"})
-        self._transforms = Transforms(c.transforms, self._rows, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
-        self._draw = Draw(self.ctx.rng("sample"), c.replace)
-        self._last = np.empty(0, np.int64)  # places of the newest draw
-        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
+    def _keep(self) -> Ring:
+        """Beside each row the train iteration of its data."""
+        return ring_for(self.config, self.ctx, {"train_iters": "int32"})
+
+    @property
+    def _ring(self) -> Ring:
+        return self._rows
 
     def fire(
         self, data: Batch | None, demos: Batch | None = None, priorities: Tokens = None
@@ -86,45 +64,15 @@ class NaiveReplayBuffer(Node):
         """Keep what came, then draw the batches that are due together."""
         if demos is not None:
             self.push_demos(demos)
-        return fired(self, data, listed(priorities))
+        return self._fired(data, listed(priorities))
 
     @property
     def count(self) -> int:
         """The agent's rows that are held."""
         return self._rows.rows
 
-    def push(self, data: Batch) -> None:
-        """Keep these rows; they replace the oldest."""
-        first = self._rows.written
+    def _write(self, data: Batch) -> None:
         self._rows.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
-        self._transforms.pushed(data.columns, first)
-        self.tally.pushes += 1
-        self.tally.pushed += len(data)
-
-    def push_demos(self, demos: Batch) -> None:
-        """Keep these demonstrations for ever."""
-        self._demos.push(demos)
-
-    def sample(self, batch_size: int | None = None) -> Batch:
-        """By hand: one batch."""
-        return self.draw(1, wanted(self.ctx.key, batch_size, self.config.batch_size))[0]
-
-    def rows(self) -> Batch:
-        """All of the agent's rows that are held, the oldest first: a data set."""
-        return Batch(self._rows.in_order())
-
-    def flush(self) -> None:
-        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
-        self._rows.flush()
-
-    def close(self) -> None:
-        """The same, and nothing can be pushed or drawn any more."""
-        self._rows.close()
-
-    def clear(self) -> None:
-        """Forget the agent's rows; demonstrations stay."""
-        self._rows.clear()
-        self._transforms.clear()
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """So many batches, in one gather."""
@@ -143,25 +91,3 @@ class NaiveReplayBuffer(Node):
         """What went through, and how old the rows are that were drawn last."""
         age = self.ctx.clock.total.train_iters - self._rows.notes["train_iters"][self._last]
         return {**self.tally.metrics("rows", self.count), **spread({"age_iters": age})}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next batch depends on."""
-        return {
-            "rows": self._rows.state_dict(),
-            "transforms": self._transforms.state_dict(),
-            "demos": self._demos.state_dict(),
-            "last": self._last,
-            "tally": self.tally.state(),
-            "pace": self.pace.state(),
-            "rng": self._draw.rng.bit_generator.state,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self._rows.load_state_dict(state["rows"])
-        self._transforms.load_state_dict(state["transforms"])
-        self._demos.load_state_dict(state["demos"])
-        self._last = np.array(state["last"])
-        self.tally = Tally(*state["tally"])
-        self.pace.load(state["pace"])
-        self._draw.rng.bit_generator.state = state["rng"]

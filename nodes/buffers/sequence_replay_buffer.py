@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.config import param
-from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.buffers.chains import Chains
 from flowrl.nodes.buffers.described import (
     memory_bytes,
@@ -20,48 +20,38 @@ from flowrl.nodes.buffers.described import (
     stored_bytes,
     table_schema,
 )
-from flowrl.nodes.buffers.draws import Draw, cut, too_few, wanted
+from flowrl.nodes.buffers.draws import cut, too_few
 from flowrl.nodes.buffers.feedback import (
+    LEARNED,
     Outstanding,
     Tokens,
-    no_priorities,
+    priorities_in,
     sound_priorities,
     taken,
 )
-from flowrl.nodes.buffers.firing import fired
-from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.prioritised_rows import NOTED_BYTES, NOTES, PrioritisedRows
+from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.runs import found_again
-from flowrl.nodes.buffers.settings import Pacing, sound_pace
+from flowrl.nodes.buffers.settings import sound_pace
 from flowrl.nodes.buffers.strata import importance
-from flowrl.nodes.buffers.tally import Tally, spread
+from flowrl.nodes.buffers.tally import spread
 from flowrl.nodes.buffers.windows import of_sequences
 from flowrl.nodes.policies.schedule import linear
-from flowrl.ports import AUTO, In, Out
 
 SEQUENCE_BYTES = 16 + 10 + NOTED_BYTES  # of a sequence: where it is, its weight, its notes
 
 
-class SequenceReplayBuffer(Node):
+class SequenceReplayBuffer(ReplayBuffer):
     """Sequences are cut out of each token's episodes (R2D2: Kapturowski et al. 2019).
 
     None crosses an episode's end. Steps of known origin are followed from token to token; of others
     none crosses the end of what was given together.
     """
 
-    fires_on = "samples_per_insert"
-    data = In("samples")
-    priorities = In(
-        "priorities",
-        rate=AUTO,
-        optional=True,
-        initial=no_priorities,
-        about="of the batches of the round before, in their order",
-    )
-    batches = Out("samples", rate="updates_per_push")
+    priorities = priorities_in(LEARNED)
 
-    class Config(Pacing):
+    class Config(ReplayBuffer.Config):
         batch_size: int = param(32, "sequences in each batch", ge=1)
         unroll_steps: int = param(20, "steps of a sequence, those of the burn-in among them", ge=1)
         burn_in_steps: int = param(0, "its first steps, which only warm a memory up", ge=0)
@@ -100,21 +90,22 @@ class SequenceReplayBuffer(Node):
 
     def setup(self) -> None:
         """The steps, and the sequences as rows of their own: the first step and the length."""
+        super().setup()
         c = self.config
-        self._steps = ring_for(c, self.ctx)
         self._sequences: PrioritisedRows | None = None  # as many as steps, known at the first push
-        self._draw = Draw(self.ctx.rng("sample"), c.replace)
         self._outstanding = Outstanding(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last = np.empty(0, np.int64)  # places of the newest draw
         period = c.period_steps or c.unroll_steps - c.burn_in_steps
         self._chains = Chains(c.unroll_steps, period)
-        if self._steps.rows:
-            self._add(*found_again(self._steps))
-        self.tally, self.pace = Tally(), pace_of(c, self.ctx)
+        if self._rows.rows:
+            self._add(*found_again(self._rows))
+
+    def _keep(self) -> Ring:
+        return ring_for(self.config, self.ctx)
 
     def fire(self, data: Batch | None, priorities: Tokens) -> list[Batch]:
         """Take the priorities that came, keep the steps that came, draw the batches that are due."""
-        return fired(self, data, taken(priorities, self.update))
+        return self._fired(data, taken(priorities, self.update))
 
     @property
     def count(self) -> int:
@@ -123,16 +114,12 @@ class SequenceReplayBuffer(Node):
 
     def push(self, data: Batch) -> None:
         """Keep these steps, and the sequences that lie in them."""
-        first, last = self._steps.written, data["last"].copy()
+        first, last = self._rows.written, data["last"].copy()
         last[-1:] = True  # what goes on in the next token is found by its origin, or begins anew
         columns = {**data.columns, "last": last}
-        self._steps.push(columns)
+        self._rows.push(columns)
         self.tally.pushes += 1
         self.tally.pushed += self._add(columns, first)
-
-    def sample(self, batch_size: int | None = None) -> Batch:
-        """By hand: one batch."""
-        return self.draw(1, wanted(self.ctx.key, batch_size, self.config.batch_size))[0]
 
     def update(self, priorities: Array) -> None:
         """Priorities of the oldest batch that has none yet: of sequences (W,), or of steps (W, T)."""
@@ -145,21 +132,9 @@ class SequenceReplayBuffer(Node):
             checked = of_sequences(checked, learned, self.config.eta)
         self.tally.late += self._held().update(numbers, checked + self.config.priority_least)
 
-    def flush(self) -> None:
-        """Where rows outlive the process (`storage: mapped`): those that are held now will."""
-        self._steps.flush()
-
-    def close(self) -> None:
-        """The same, and nothing can be pushed or drawn any more."""
-        self._steps.close()
-
-    def rows(self) -> Batch:
-        """All steps that are held, the oldest first: a data set."""
-        return Batch(self._steps.in_order())
-
     def clear(self) -> None:
         """Forget all steps."""
-        self._steps.clear()
+        super().clear()
         self._chains.clear()
         if self._sequences is not None:
             self._sequences.clear()
@@ -168,7 +143,7 @@ class SequenceReplayBuffer(Node):
         """The sequences that end in new steps, from this number on; gives how many there are."""
         firsts, lengths = self._chains.push(columns, first)
         held, now = self._held(), self.ctx.clock.total
-        oldest = self._steps.written - self._steps.rows
+        oldest = self._rows.written - self._rows.rows
         new = firsts >= oldest
         places = {"first": firsts[new], "length": lengths[new]}
         held.push(places, train_iters=now.train_iters, env_steps=now.env_steps)
@@ -178,7 +153,7 @@ class SequenceReplayBuffer(Node):
 
     def _held(self) -> PrioritisedRows:
         if self._sequences is None:
-            ring = Ring(self._steps.size, notes=NOTES)
+            ring = Ring(self._rows.size, notes=NOTES)
             self._sequences = PrioritisedRows(ring, "proportional", self.config.alpha)
         return self._sequences
 
@@ -211,7 +186,7 @@ class SequenceReplayBuffer(Node):
         """The steps of sequences, (W, T, …); of a memory the first step's, (W, …)."""
         steps = self.config.unroll_steps
         numbers, valid = self._chains.rows(firsts, lengths)
-        flat = self._steps.take(self._steps.places_of(numbers.reshape(-1)))
+        flat = self._rows.take(self._rows.places_of(numbers.reshape(-1)))
         columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
         for name in self.config.memory_columns:
             columns[name] = np.ascontiguousarray(columns[name][:, 0])
@@ -234,28 +209,22 @@ class SequenceReplayBuffer(Node):
         """Everything that the next batch depends on."""
         held = self._sequences
         return {
-            "steps": self._steps.state_dict(),
+            **super().state_dict(),
             "chains": self._chains.state_dict(),
             "sequences": None if held is None else held.state_dict(),
             "drawn": [list(pair) for pair in self._outstanding.state()],
             "last": self._last,
-            "tally": self.tally.state(),
-            "pace": self.pace.state(),
-            "rng": self._draw.rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self._steps.load_state_dict(state["steps"])
+        super().load_state_dict(state)
         self._chains.load_state_dict(state["chains"])
         self._sequences = None
         if state["sequences"] is not None:
             self._held().load_state_dict(state["sequences"])
         self._outstanding.load(state["drawn"])
         self._last = np.array(state["last"])
-        self.tally = Tally(*state["tally"])
-        self.pace.load(state["pace"])
-        self._draw.rng.bit_generator.state = state["rng"]
 
 
 def _sequences(schema: Schema, config: Any) -> dict[str, Column]:

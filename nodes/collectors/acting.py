@@ -151,7 +151,8 @@ class Acting:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on beside the envs and the mode; no step may be under way."""
-        return {"obs": self.obs, "memory": dict(self.memory)}
+        memory = {name: array.copy() for name, array in self.memory.items()}
+        return {"obs": None if self.obs is None else self.obs.copy(), "memory": memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""

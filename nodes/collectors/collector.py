@@ -9,6 +9,7 @@ from typing import Any
 from flowrl.batch import Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import PartSpec, param, part
+from flowrl.errors import short
 from flowrl.node import Known, Node
 from flowrl.nodes.collectors.acting import Acting
 from flowrl.nodes.collectors.fleet import fleet, joined
@@ -93,8 +94,12 @@ class Collector(Node):
             mode = policy.collect_mode
         elif isinstance(owner := getattr(policy, "__self__", None), Policy):
             self._demand_columns(owner)
-        self._mode = mode(self.ctx.seed_for("collect")) if callable(mode) else mode
-        self._weights = None
+        if callable(mode) and not isinstance(mode, type):
+            mode = mode(self.ctx.seed_for("collect"))
+        if not hasattr(mode, "forward") or isinstance(mode, type):
+            what = f"{short(policy)} does not act"
+            raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
+        self._mode, self._weights = mode, None
         self._acting.let(self._mode)
 
     def _demand_columns(self, policy: Policy) -> None:
@@ -111,7 +116,9 @@ class Collector(Node):
 
     def reset_env(self, envs: Any = None) -> None:
         """Go on in new episodes, of other envs if given; steps without a row are dropped."""
-        self.envs = fleet(envs or self.envs)
+        others = fleet(envs or self.envs)
+        joined([self.envs.spec(), others.spec()])
+        self.envs = others
         self._start()
 
     def reset(self, policy: Actor | None = None, envs: Any = None) -> None:

@@ -78,7 +78,12 @@ def _spare(lengths: Array, most_steps: int) -> int:
 
 def all_at_once(acting: Acting) -> Step:
     """Steps the envs that are left together."""
-    return lambda wanted: acting.together(None if wanted.all() else np.flatnonzero(wanted))
+
+    def step(wanted: Array) -> Taken:
+        ids = np.flatnonzero(wanted)
+        return acting.together(None if len(ids) == acting.count else ids)
+
+    return step
 
 
 def as_ready(acting: Acting, least: int) -> Step:

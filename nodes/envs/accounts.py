@@ -96,6 +96,9 @@ class Accounts:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
+        saved = len(state["seeds"])
+        if saved != self.count:
+            raise ValueError(f"{saved} envs were saved, and there are {self.count}; have as many")
         self.seed = int(state["seed"])
         self.totals = np.array(state["totals"])
         self._turns, self._since = 0, -np.array(state["lengths"], np.int64)

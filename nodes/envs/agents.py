@@ -93,7 +93,7 @@ class Lanes:
 
     def reset(self) -> Array:
         """Begin a new episode in each env; gives what each agent sees first (B, …)."""
-        return self._to_act_on(self._envs.reset())
+        return self.to_act_on(self._envs.reset())
 
     def advance(self, actions: Array, ids: Sequence[int] | Array | None = None) -> Steps:
         """Step all envs, or those whose lanes these are."""
@@ -141,7 +141,7 @@ class Lanes:
         ended = np.flatnonzero(final | cut).tolist()
         broken = [row for k in steps.broken for row in range(k * n, k * n + n)]
         return Steps(
-            self._to_act_on(steps.obs),
+            self.to_act_on(steps.obs),
             told[REWARD].reshape(-1).astype(np.float32),
             final,
             cut,
@@ -151,7 +151,7 @@ class Lanes:
             np.setdiff1d(np.flatnonzero(~acted), broken),
         )
 
-    def _to_act_on(self, told: Array) -> Array:
+    def to_act_on(self, told: Array) -> Array:
         """What each agent sees; nobody is there where none plays."""
         obs = self._seen(told)
         obs[~told[PLAYS].reshape(-1)] = self._blank

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,15 +13,21 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.envs.action_log import ActionLog
+from flowrl.nodes.envs.carried import GOES_ON, Carriers, carriers_of
 from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
+from flowrl.nodes.envs.env_error import Unclosed, said
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.envs.saved_episodes import dealt, refuse_other, saved
+from flowrl.nodes.envs.replay_here import RAISED, Unrestored, why_not_again
+from flowrl.nodes.envs.saved_episodes import (
+    Played,
+    played_episodes,
+    saved_episodes,
+)
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.envs.time_limits import TimeLimits
 from flowrl.nodes.envs.watchdog import Watchdog
 
-RAISED = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
 Failed = dict[int, BaseException]  # by row of a step
 
@@ -69,11 +75,14 @@ class BaseEnvManager(EnvManager):
         obs = self._new_rows(self.config.count)
         for index in self._ids:
             obs[index] = self._begin(index)
+        self._seen, self._owned = obs, False
         return obs
 
     def _empty(self) -> None:
         count = self.config.count
         self._limits = TimeLimits(count)
+        self._carriers: list[Carriers | None] = [None] * count
+        self._carried = [""] * count
         self._envs, self._counts_itself = [None] * count, [False] * count
         self._step_one, self._reset_one = [_not_made] * count, [_not_made] * count
 
@@ -84,15 +93,17 @@ class BaseEnvManager(EnvManager):
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
         acts = self._acts(actions, len(at)).copy()  # the log keeps them
-        if self._sent:
-            self._refuse_sent(at)
+        self._refuse_unbegun()
+        if self._sent or ids is not None:
+            self._refuse_to_step(at, self._sent)
         return self._advance(at, acts)
 
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         at = np.asarray(ids).tolist()
         acts = self._acts(actions, len(at))
-        self._refuse_sent(at)
+        self._refuse_unbegun()
+        self._refuse_to_step(at, self._sent)
         self._sent.update(zip(at, acts, strict=True))
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
@@ -106,11 +117,9 @@ class BaseEnvManager(EnvManager):
         acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
         return np.array(at, np.int64), self._advance(at, acts)
 
-    def _refuse_sent(self, at: Sequence[int]) -> None:
-        if self._sent and (twice := self._sent.keys() & set(at)):
-            raise ValueError(
-                f"env {min(twice)} is being stepped; receive it before it is sent again"
-            )
+    def _refuse_unbegun(self) -> None:
+        if not self._envs:
+            raise ValueError("the envs have not begun; call reset() first")
 
     # stepping
 
@@ -132,6 +141,7 @@ class BaseEnvManager(EnvManager):
         self._accounts.count_steps(everyone, reward)
         if ends:
             return self._begun(at, next_obs, reward, ends, {})
+        self._see(everyone, next_obs)
         none = self._no_ends[: len(seen)]
         return Steps(next_obs, reward.astype(np.float32), none, none, next_obs, [])
 
@@ -182,7 +192,17 @@ class BaseEnvManager(EnvManager):
                 episodes.append(self._end(index))
                 obs[k] = self._begin(index)
         broken = sorted(failed) if failed else ()
+        self._see(None if at is self._ids else np.asarray(at), obs)
         return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
+
+    def _see(self, at: Array | None, obs: Array) -> None:
+        """Keep what these envs (None: all) observe; what was given away is not written to."""
+        if at is None:
+            self._seen, self._owned = obs, False
+            return
+        if not self._owned:
+            self._seen, self._owned = self._seen.copy(), True
+        self._seen[at] = obs
 
     def _end(self, index: int) -> Episode:
         self._failures.ended(index)
@@ -194,11 +214,11 @@ class BaseEnvManager(EnvManager):
     def _begin(self, index: int) -> Any:
         """The first observation of an env's next episode, however many attempts that takes."""
         while True:
-            seed = self._accounts.begin(index)
-            self._log.begin(index)
+            steps, seed = self._accounts.length(index), self._accounts.begin(index)
             try:
                 if self._envs[index] is None:
                     self._make(index)
+                self._note(index, seed, steps)
                 obs, _ = self._reset_one[index](seed=seed)
                 return observation(obs, self._obs_column, self._obs_dtype)
             except Unsound:  # no failure of an env: it was never one
@@ -206,20 +226,34 @@ class BaseEnvManager(EnvManager):
             except RAISED as error:
                 self._failed(index, None, error)
 
+    def _note(self, index: int, seed: int, steps: int) -> None:
+        """How the episode begins that is the env's next; its last one took so many steps."""
+        carriers = self._carriers[index]
+        text = "" if carriers is None else carriers.carried()
+        if text == GOES_ON:
+            self._log.go_on(index, seed, steps)
+        else:
+            self._log.begin(index, seed)
+            self._carried[index] = text
+
     def _make(self, index: int) -> None:
         env = self._part.make(self._make_index(index))
         self._envs[index], watched = env, self._watchdog.watched
         self._step_one[index] = watched("step", index, self._limits.stepped(index, env).step)
         self._reset_one[index] = watched("reset", index, env.reset)
         self._counts_itself[index] = hasattr(env, "unwrapped_return")
+        self._carriers[index] = carriers_of(env)
 
     def _failed(self, index: int, lost: int | None, error: BaseException) -> None:
         """A step or a reset failed; if there is another attempt, wait for its time."""
+        if isinstance(error, Unrestored):
+            return  # which is told already
         again = self._failures.failed(index, lost)
         self._failures.tell()
         if not again:
             self._fail(index, lost or 0, error)
-        self.ctx.log(f"env {index}: {_said(error, lost)}; it is begun anew")
+        doing = "reset" if lost is None else "step"
+        self.ctx.log(f"env {index}: {said(doing, error)}; it is begun anew")
         time.sleep(self._failures.pause_s(index))
         if self._failures.renews(index):
             old, self._envs[index] = self._envs[index], None
@@ -228,63 +262,70 @@ class BaseEnvManager(EnvManager):
     def _fail(self, index: int, step: int, error: BaseException) -> NoReturn:
         taken, complete = self._log.of(index) if step else ([], True)
         seed, traced = self._accounts.seeds[index], "".join(traceback.format_exception(error))
-        what = _said(error, step or None)
+        what = said("step" if step else "reset", error)
         raise self._error(index, seed, step, taken, what, traced, complete) from error
 
     # saving
 
-    def state_dict(self) -> dict[str, Any]:
-        """The episodes under way, by their seeds and actions: an env that keeps to them is as it was."""
+    def _save(self) -> dict[str, Any] | None:
         if not self._envs:
-            return saved(self._accounts, None, self._action_column)
+            return None
         if self._sent:
             raise ValueError("steps are under way; receive them before the envs are saved")
-        return saved(self._accounts, self._log, self._action_column)
+        saved = saved_episodes(self._log, self._carried, self._seen, self._action_column)
+        return {**saved, "failures": self._failures.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Play the episodes again, up to where they were, and go on from there."""
-        self.close()
-        self._accounts.load_state_dict(state["accounts"])
-        if state["actions"] is None:
-            return
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        """Play the episodes again, up to where they were."""
         self._empty()
         self._log, self._sent = ActionLog(self.config.count), {}
-        for index, actions in enumerate(dealt(self._accounts, state["actions"])):
-            self._make(index)
-            self._reset_one[index](seed=self._accounts.seeds[index])
-            self._play_again(index, actions)
+        self._failures.load_state_dict(saved["failures"])
+        self._seen, self._owned = np.array(saved["seen"]), True
+        for index, played in enumerate(played_episodes(saved, self._accounts)):
+            self._log.restore(index, played.episodes)
+            self._carried[index] = played.carried
+            if why := self._why_not_again(index, played):
+                self._failures.unrestored(index, self._accounts.length(index), why)
+                self._step_one[index] = partial(self._refuse, index, self._step_one[index])
+                self._log.lose(index)
+        self._failures.tell()
 
-    def _play_again(self, index: int, actions: Array) -> None:
-        total, over = 0.0, False
-        for action in actions:
-            if over:
-                break
-            self._log.add(np.array([index]), action[None])
-            _, reward, final, cut, _ = self._step_one[index](action)
-            total += float(rewards([reward])[0])
-            over = bool(final or cut)
-        refuse_other(index, float(self._accounts.totals[index]), total, over)
+    def _why_not_again(self, index: int, played: Played) -> str:
+        def make(carried: str) -> None:
+            self._make(index)
+            if (carriers := self._carriers[index]) is not None:
+                carriers.carry(carried)
+
+        return why_not_again(
+            played,
+            make,
+            lambda seed: self._reset_one[index](seed=seed),
+            lambda action: self._step_one[index](action),
+            lambda seen: observation(seen, self._obs_column, self._obs_dtype),
+        )
+
+    def _refuse(self, index: int, step: Any, action: Any) -> Any:
+        self._step_one[index] = step
+        raise Unrestored
 
     def close(self) -> None:
         """Close the envs; a later reset makes new ones."""
         self._watchdog.close()
         envs, self._envs = self._envs, []
-        for env in envs:
-            if env is not None:
-                env.close()
+        raised = [_close(env) for env in envs if env is not None]
+        for index, error in enumerate(raised):
+            if error is not None:
+                raise Unclosed(f"env {index}: {said('close', error)}") from error
 
 
 def _not_made(*_: Any, **__: Any) -> Any:
     raise RuntimeError("the env was not made")
 
 
-def _close(env: Any) -> None:
-    """What failed may fail again: it is given up in any case."""
-    with contextlib.suppress(*RAISED):
+def _close(env: Any) -> BaseException | None:
+    """Close an env; what it raised. (One that has failed may fail again: it is given up in any case.)"""
+    try:
         env.close()
-
-
-def _said(error: BaseException, lost: int | None) -> str:
-    if isinstance(error, Bad):
-        return str(error)
-    return f"{'reset' if lost is None else 'step'} raised {type(error).__name__}: {error}"
+    except RAISED as error:
+        return error
+    return None

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Column
+from flowrl.nodes.envs.carried import MOST_BYTES as CARRIED_BYTES
 from flowrl.nodes.observations import Observed
 
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
 TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
 # ^ FAILED_AFTER: the episode ended as it should, but the next could not begin
+UNCLOSED = 16  # told by a worker that left: the env raised when it was closed
 ENDED = TERMINATED | TRUNCATED
 STARTING, UP, LEAVING = range(3)  # states of a worker
 AWAKE, ASLEEP = range(2)
@@ -54,6 +56,7 @@ class Board:
             "obs": (obs[0], rows, obs[1]),  # to act on
             "last": (obs[0], rows, obs[1]),  # the last of an episode that ended
             "text": (np.uint8, rows, (TEXT_BYTES,)),  # what went wrong
+            "carried": (np.uint8, rows, (CARRIED_BYTES,)),  # of episodes before: see `carried.py`
             "state": (np.uint8, workers, ()),
             "rest": (np.uint8, workers, ()),  # whether the worker sleeps
             "doing": (np.int64, workers, ()),  # counts what it does: see `worker.Server`
@@ -82,6 +85,7 @@ class Board:
     obs: Array
     last: Array
     text: Array
+    carried: Array
     state: Array
     rest: Array
     doing: Array
@@ -98,16 +102,30 @@ class Board:
 
     def write(self, row: int, text: str) -> None:
         """What went wrong with an env; of a long text the beginning and the end."""
-        data = text.encode()
+        data = text.encode(errors="backslashreplace")  # names of files need not be text
         if len(data) > TEXT_BYTES - 2:
             half = TEXT_BYTES // 2 - 4
             data = data[:half] + b"\n...\n" + data[-half:]
-        self.text[row, : len(data)] = np.frombuffer(data, np.uint8)
-        self.text[row, len(data) :] = 0
+        _put(self.text[row], data)
 
     def read(self, row: int) -> str:
         """What went wrong with it."""
         return bytes(self.text[row]).rstrip(b"\0").decode(errors="replace")
+
+    def carry(self, row: int, text: str) -> None:
+        """What the env's episode has of those before."""
+        _put(self.carried[row], text.encode())
+
+    def carries(self, row: int) -> str:
+        """The same; mostly nothing, which is soon seen."""
+        if not self.carried[row, 0]:
+            return ""
+        return bytes(self.carried[row]).rstrip(b"\0").decode()
+
+
+def _put(place: Array, data: bytes) -> None:
+    place[: len(data)] = np.frombuffer(data, np.uint8)
+    place[len(data) :] = 0
 
 
 def board_for(

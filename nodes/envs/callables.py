@@ -8,6 +8,7 @@ from typing import Any
 from flowrl.batch import Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, param
+from flowrl.nodes.envs.entry import refuse_other
 from flowrl.nodes.envs.spec import shown_by
 from flowrl.nodes.observations import Observed
 
@@ -39,7 +40,9 @@ class Callables(Part):
     def make(self, index: int) -> Any:
         """One more env."""
         makers = self.config.makers
-        return makers[index % len(makers)]()
+        env = makers[index % len(makers)]()
+        refuse_other(env, "the function")
+        return env
 
 
 def makers_of(env: Any) -> Sequence[Maker]:

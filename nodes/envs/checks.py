@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from flowrl.batch import Array, Column
 from flowrl.nodes.observations import Nested, Observed, leaf_of
+
+LARGEST = float(np.finfo(np.float32).max)  # rewards travel in single precision
+NUMBERS = "biuf"  # kinds of dtypes: truth values count as 0 and 1
 
 
 class Bad(ValueError):
@@ -32,6 +36,7 @@ def observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
         type(one) is np.ndarray
         and one.dtype == dtype
         and not isinstance(observed, Nested)
+        and observed.n is None
         and one.shape == observed.shape
         and (dtype.kind != "f" or _finite(one))
     ):
@@ -68,6 +73,9 @@ def _plain(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
     if dtype.kind == "f" and not _finite(obs):
         k = next(k for k, one in enumerate(obs) if not np.isfinite(one).all())
         raise Bad(k, f"the observation is not finite: {obs[k]}")
+    if column.n is not None and not _below(obs, column.n):
+        k = next(k for k, one in enumerate(obs) if not _below(one, column.n))
+        raise Bad(k, f"the observation is {obs[k]}; its space says 0 to {column.n - 1}")
     return obs
 
 
@@ -93,15 +101,19 @@ def good_rows(
 
 
 def rewards(given: Sequence[Any]) -> Array:
-    """Rewards as one new array (B,) float64."""
+    """Rewards as one new array (B,) float64, of numbers that single precision holds, too."""
     try:
-        array = np.array(given, np.float64)
-        if array.ndim == 1 and _finite(array):
-            return array
-    except (TypeError, ValueError):
-        pass  # said below, with the place
-    k = next(k for k, reward in enumerate(given) if not _is_number(reward))
-    raise Bad(k, f"the reward is {given[k]!r}; it must be a finite number")
+        array = np.array(given)
+    except ValueError:  # their shapes differ
+        array = np.zeros(0)
+    one_each = array.shape == (len(given),) and array.dtype.kind in NUMBERS
+    if one_each and np.count_nonzero(np.abs(array) <= LARGEST) == len(array):
+        return array.astype(np.float64, copy=False)
+    for k, reward in enumerate(given):
+        if not _is_number(reward):
+            what = "it must be a finite number, also in single precision"
+            raise Bad(k, f"the reward is {reprlib.repr(reward)}; {what}")
+    return np.array(list(map(float, given)))
 
 
 def _finite(values: Array) -> bool:
@@ -125,17 +137,31 @@ class AllFinite:
         return True
 
 
+def _below(values: Array, n: int) -> bool:
+    return np.count_nonzero((values >= 0) & (values < n)) == values.size
+
+
 def _is_number(reward: Any) -> bool:
     try:
-        return np.ndim(reward) == 0 and bool(np.isfinite(float(reward)))
-    except (TypeError, ValueError):
+        array = np.asarray(reward)
+    except ValueError:
         return False
+    return array.ndim == 0 and array.dtype.kind in NUMBERS and bool(np.abs(array) <= LARGEST)
 
 
 def _cast(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
-    for k, one in enumerate(map(np.asarray, seen)):
-        if one.shape != column.shape or not np.can_cast(one.dtype, dtype, "same_kind"):
-            got = Column(str(one.dtype), one.shape)
+    found = np.empty((len(seen), *column.shape), dtype)
+    for k, one in enumerate(seen):
+        try:
+            array = np.asarray(one)
+        except ValueError as ragged:
+            raise Bad(k, f"the observation is no array: {ragged}") from ragged
+        if array.shape != column.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            named = array.dtype.kind == "O"
+            got = reprlib.repr(one) if named else Column(str(array.dtype), array.shape)
             raise Bad(k, f"the observation is {got}; its space says {column}")
-    with np.errstate(over="ignore"):  # what becomes infinite is found right after
-        return np.array(seen).astype(dtype)
+        with np.errstate(over="ignore"):  # what becomes infinite is found right after
+            found[k] = array
+        if dtype.kind in "iu" and not np.array_equal(found[k], array):
+            raise Bad(k, f"the observation is {array}, which is more than {column} holds")
+    return found

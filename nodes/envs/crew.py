@@ -13,7 +13,6 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.nodes.envs.board import (
     ASLEEP,
-    BEGIN,
     IDLE,
     LEAVING,
     STARTING,
@@ -69,14 +68,27 @@ class Crew:
         self._todo = places["todo"]
         self._every = slice(self._todo, self._todo + board.rows)
         self._idle = bytes(board.rows)
-        self.workers = [self._begin(worker) for worker in range(n)]
+        self.workers: list[Worker] = []
+        try:
+            for worker in range(n):
+                self.workers.append(self._begin(worker))
+        except BaseException:
+            self.close()
+            raise
 
     def _begin(self, worker: int) -> Worker:
         self.board.state[worker] = STARTING
         self.board.rest[worker] = 0
         self.board.doing[worker] = 0
         self._seen[worker] = (0, time.monotonic())
-        return self._hire(worker, self.answers)
+        try:
+            return self._hire(worker, self.answers)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"worker {worker} of {len(self.rows)} cannot be started: {error.strerror}; fewer are "
+                "needed with a larger envs_per_worker, or raise the limits (ulimit -n, ulimit -u)",
+            ) from error
 
     # orders
 
@@ -187,17 +199,28 @@ class Crew:
                     None,
                 )
             return None, None
+        row, order = doing_of(word)
+        pause_s = 0.0
+        if row < 0:  # it rests, though there is something to do: perhaps somebody has stopped it
+            row, order = self._ordered(number)
+            pause_s = float(self.board.pause[row])
+            word = -1 - word if order else word
         if word != self._seen[number][0]:
             self._seen[number] = (word, now)
-        row, order = doing_of(word)
-        if row < 0 or order == IDLE:
+        if order == IDLE:
             return None, None
-        names = {STEP: ("step", "step_timeout_s"), BEGIN: ("reset", "reset_timeout_s")}
-        doing, name = names[order]
+        doing = "step" if order == STEP else "reset"
+        name = f"{doing}_timeout_s"
         limit = getattr(config, name)
-        if limit is None or now - self._seen[number][1] <= limit:
+        if limit is None or now - self._seen[number][1] <= limit + pause_s:
             return None, None
         return f"{doing} took longer than {limit:g} s ({name})", limit
+
+    def _ordered(self, number: int) -> tuple[int, int]:
+        """A row and an order of a worker's that it has not begun; any row and IDLE where there is none."""
+        rows = self.rows[number]
+        orders = self.board.todo[rows.start : rows.stop].tolist()
+        return max(zip(rows, orders, strict=True), key=lambda ordered: ordered[1])
 
     def give_up(self, number: int) -> str:
         """End a worker; the end of what it printed. Its rows are idle then."""
@@ -212,15 +235,16 @@ class Crew:
         """Another worker in its place."""
         self.workers[number] = self._begin(number)
 
-    def close(self) -> None:
-        """Send all home, in bounded time."""
+    def close(self) -> list[int]:
+        """Send all home, in bounded time; the workers that had envs and did not leave by themselves."""
         deadline = time.monotonic() + LEAVE_S
+        began = (self.board.state != STARTING).tolist()
         self.board.state[:] = LEAVING
         for worker in self.workers:
             worker.wake()
-        for worker in self.workers:
-            worker.leave(deadline)
+        left = [worker.leave(deadline) for worker in self.workers]
         self.answers.close()
+        return [n for n, has_left in enumerate(left) if began[n] and not has_left]
 
 
 def cores() -> int:

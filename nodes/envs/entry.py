@@ -31,6 +31,17 @@ def entry_point(id: str) -> Any:
         raise Unsound(f"'{module}' has no '{name}'", "mend the path", "env.id") from missing
 
 
+INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
+
+
+def refuse_other(env: Any, maker: str) -> None:
+    """Raises `Unsound` where somebody made something that is no env."""
+    missing = [name for name in INTERFACE if not hasattr(env, name)]
+    if missing:
+        what = f"{maker} gives a {type(env).__name__}, which has no '{missing[0]}'"
+        raise Unsound(what, "an env is a subclass of gymnasium.Env", "env.id")
+
+
 EXTRAS = {  # package: the extra that installs it
     "ale_py": "atari",
     "Box2D": "box2d",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
+
+from flowrl.nodes.envs.checks import Bad
 
 SHOWN = 10  # actions in the message; the crash file has all of the episode
 
@@ -42,5 +46,53 @@ class EnvError(RuntimeError):
         return paths
 
 
+class Unclosed(RuntimeError):
+    """An env raised, or hung, when it was closed. All others are closed, and all that was played counts."""
+
+
 class InWorker(Exception):
     """Where an error was raised in a worker; or what the worker printed before it ended."""
+
+
+OLD_GYM = "envs of the old gym package take `type: gym`"
+GIVES = {
+    "step": f"a step gives (observation, reward, terminated, truncated, info); {OLD_GYM}",
+    "reset": f"a reset gives (observation, info); {OLD_GYM}",
+}
+CALLERS = ("flowrl", "gymnasium")  # packages whose code calls an env's
+
+
+def said(doing: str, error: BaseException) -> str:
+    """What an env's `step` or `reset` did, in words; what its interface asks for, if it was that."""
+    if isinstance(error, Bad):
+        return str(error)
+    text = _text(error)
+    if "got an unexpected keyword argument 'seed'" in text:
+        text += f"; a reset takes a seed; {OLD_GYM}"
+    elif "unpack" in text and _raised_by(error.__traceback__).partition(".")[0] in CALLERS:
+        text += f"; {GIVES[doing]}"
+    return f"{doing} raised {type(error).__name__}: {text}"
+
+
+PROCESS = "its process"
+
+
+def how_ended(status: int) -> str:
+    """How a process came to its end, which had a debt of results."""
+    if status < 0:
+        return f"{PROCESS} was killed by {signal.Signals(-status).name}"
+    return f"{PROCESS} ended with status {status}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:  # whoever words an error may make another
+        return f"(its text cannot be had: {type(other).__name__})"
+
+
+def _raised_by(traced: TracebackType | None) -> str:
+    """The name of the module that an error comes from."""
+    while traced is not None and traced.tb_next is not None:
+        traced = traced.tb_next
+    return str(traced.tb_frame.f_globals.get("__name__", "")) if traced else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,9 @@ from flowrl.ports import Service
 class EnvManager(Node):
     """Some envs of one kind; an env whose episode ends begins the next in the same step.
 
-    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these. Their rows are of
-    envs; where agents share a policy, `lanes(envs)` offers the same by agents, and by hand it is so.
+    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these. One that can be
+    saved defines `_save` and `_restore`, too. Rows are of envs; where agents share a policy, `lanes(envs)`
+    offers the same by agents, and by hand it is so.
     """
 
     serve = Service(
@@ -72,6 +73,7 @@ class EnvManager(Node):
         self._obs_column, self._action_column = columns_of(self._part)
         self._action_dtype = np.dtype(self._action_column.dtype)
         self._ids: Sequence[int] = range(self.config.count)
+        self._known_ids = frozenset(self._ids)
         self._spec = spec_of(self._part, self.config.count)
         self._quota: int | None = None
         self._by_hand: Array | None = None  # the observations to act on, where `launch` was called
@@ -111,6 +113,8 @@ class EnvManager(Node):
             raise ValueError(f"{len(array)} actions for {count} envs; give each env one")
         if array.dtype == self._action_dtype and array.shape == wanted:
             return array
+        if array.dtype.kind not in "biuf":
+            raise ValueError(f"an action is {array.flat[0]!r}; it must be {self._action_column}")
         found = array.astype(self._action_dtype)
         exact = array.dtype.kind == "f" and found.dtype.kind == "f"  # fewer digits are no change
         if array.shape != wanted or not (exact or np.array_equal(found, array)):
@@ -118,6 +122,17 @@ class EnvManager(Node):
                 f"actions are {array.dtype}{list(array.shape[1:])}; they must be {self._action_column}"
             )
         return found
+
+    def _refuse_to_step(self, ids: Sequence[int], sent: Mapping[int, Any]) -> None:
+        """Only envs that there are, each once, and none of those that were sent."""
+        chosen = set(ids)
+        if len(chosen) == len(ids) and chosen <= self._known_ids and chosen.isdisjoint(sent):
+            return
+        _refuse_unknown(ids, range(self.config.count))
+        twice = min(chosen & sent.keys(), default=None)
+        if twice is None:
+            raise ValueError(f"envs {list(ids)} are named; name each once")
+        raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
 
     def _error(
         self,
@@ -143,6 +158,38 @@ class EnvManager(Node):
         """An env's place among those of all replicas: it may be told apart by that."""
         return int(self.ctx.replica * self.config.count + index)
 
+    # saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every env is, as data that any kind can load; no step may be under way."""
+        return {
+            "accounts": self._accounts.state_dict(),
+            "envs": self._save(),
+            "launched": None if self._by_hand is None else list(self._ended),
+            "quota": self._quota,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. An env that does not come to be where it was is begun anew in its next step,
+        which is `broken`; that is counted, and told."""
+        self.close()
+        self._accounts.load_state_dict(state["accounts"])
+        self._quota, self._by_hand = state["quota"], None
+        if state["envs"] is not None:
+            self._restore(state["envs"])
+            if state["launched"] is not None:
+                self._ended = list(state["launched"])
+                seen, rows = np.array(state["envs"]["seen"]), lanes(self)
+                self._by_hand = seen if rows is self else rows.to_act_on(seen)
+
+    def _save(self) -> dict[str, Any] | None:
+        """The envs, as data; None where none has begun."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its envs are saved")
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        """Make the envs what they were; the accounts are already."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its envs are restored")
+
     # by hand
 
     def launch(self, episodes: int | None = None) -> None:
@@ -150,6 +197,8 @@ class EnvManager(Node):
 
         Where agents act for themselves, ids are theirs, and an env is done when they all are.
         """
+        if episodes is not None and episodes < 1:
+            raise ValueError(f"episodes is {episodes}; give 1 or more, or None to play for ever")
         self._quota = episodes
         self._ended = [0] * self.spec().count
         self._by_hand = lanes(self).reset().copy()
@@ -166,7 +215,13 @@ class EnvManager(Node):
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
         """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
-        ids = sorted(actions)
+        if self._by_hand is None:
+            raise ValueError("nothing was launched; call launch() first")
+        ids = list(actions)
+        if not ids:
+            raise ValueError("no action is given; give one for each env of ready_obs, or some")
+        _refuse_unknown(ids, range(self.spec().count))
+        ids.sort()
         over = [i for i in ids if self._is_done(i)]
         if over:
             raise ValueError(f"env {over[0]} is done; step only those of ready_obs")
@@ -179,8 +234,7 @@ class EnvManager(Node):
         return np.array(ids)
 
     def _timesteps(self, ids: Array, steps: Steps) -> dict[int, Timestep]:
-        if self._by_hand is None:
-            raise ValueError("nothing was launched; call launch() first")
+        assert self._by_hand is not None
         self._by_hand = self._by_hand.copy()  # whoever was given the old one may still hold it
         self._by_hand[ids] = steps.obs
         ended = {episode.env_id: episode for episode in steps.episodes}
@@ -203,3 +257,9 @@ class EnvManager(Node):
         n, quota = self.spec().agents, self._quota
         first = index - index % n
         return quota is not None and min(self._ended[first : first + n]) >= quota
+
+
+def _refuse_unknown(ids: Iterable[Any], known: range) -> None:
+    for i in ids:
+        if i not in known:
+            raise ValueError(f"there is no env {i!r}; they are 0 to {len(known) - 1}")

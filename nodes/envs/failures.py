@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -48,6 +49,7 @@ class Counts:
     retries: int = 0
     replaced_workers: int = 0
     restored_envs: int = 0  # played again to where they were, after their worker was replaced
+    unrestored_envs: int = 0  # begun anew: they did not come to be where they were saved
     late: int = 0  # steps and resets over their time, where that cannot be prevented
     dropped_output_bytes: int = 0  # printed by workers, and not kept
 
@@ -77,6 +79,22 @@ class Failures:
             return False
         counts.retries += 1
         return True
+
+    def unrestored(self, index: int, steps: int, why: str) -> None:
+        """An env (in an episode of so many steps) is not where it was saved: it is begun anew."""
+        self.counts.unrestored_envs += 1
+        self.counts.dropped_trajectories += 1
+        self.counts.dropped_steps += steps
+        self._ctx.log(f"env {index}: {why}; it is not restored, and is begun anew")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Attempts and counts."""
+        return {"attempts": list(self.attempts), "counts": asdict(self.counts)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; what was counted has been told."""
+        self.attempts = list(state["attempts"])
+        self.counts, self._told = Counts(**state["counts"]), Counts(**state["counts"])
 
     def pause_s(self, index: int) -> float:
         """How long to wait before this attempt."""

@@ -10,13 +10,11 @@ from flowrl.batch import Column
 from flowrl.config import Config as BaseConfig
 from flowrl.config import Part, param, parts
 from flowrl.node import Unsound
-from flowrl.nodes.envs.entry import entry_point, install_hint, package
+from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_other
 from flowrl.nodes.envs.registry import package_of, registering
 from flowrl.nodes.envs.spec import shown_by
 from flowrl.nodes.envs.wrappers.wrapper import everywhere, for_purpose, wrapped
 from flowrl.nodes.observations import Observed
-
-INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
 
 
 class Gymnasium(Part):
@@ -65,10 +63,7 @@ class Gymnasium(Part):
         if entry is None:
             return self._registered(gymnasium, index)
         env = entry(**self.arguments(index))
-        missing = [name for name in INTERFACE if not hasattr(env, name)]
-        if missing:
-            what = f"'{self.config.id}' has no '{missing[0]}'"
-            raise Unsound(what, "an env is a subclass of gymnasium.Env", "env.id")
+        refuse_other(env, f"'{self.config.id}'")
         if self.config.max_episode_steps is None:
             return env
         return gymnasium.wrappers.TimeLimit(env, self.config.max_episode_steps)
@@ -108,5 +103,8 @@ def _unordered(env: Any, gymnasium: Any) -> Any:
 def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsound:
     """The error for an id that its package does not know."""
     near = difflib.get_close_matches(id, registry, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "is its package installed?"
-    return Unsound(f"cannot make the env '{id}': {cause}", hint, "env.id")
+    hint = "is its package installed? (a class of your own: `package.module:Name`)"
+    if near:
+        hint = f"did you mean {' or '.join(map(repr, near))}?"
+    said = str(cause).partition(" Did you mean")[0].rstrip(".")
+    return Unsound(f"cannot make the env '{id}': {said}", hint, "env.id")

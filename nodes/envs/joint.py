@@ -22,6 +22,8 @@ class Joint(gymnasium.Env):
 
     def __init__(self, env: Any, mean: bool) -> None:
         self._env, self._mean = env, mean
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
         self._agents = list(env.possible_agents)
         seen = alike(env, "observation")
         self._masks = isinstance(seen, Dict) and set(seen.spaces) == {SEEN, ACTION_MASK}
@@ -50,6 +52,10 @@ class Joint(gymnasium.Env):
         total = float(sum(rewards.values()))
         reward = total / len(self._agents) if self._mean else total
         return self._obs(seen), reward, over and not cut, cut, {}
+
+    def render(self) -> Any:
+        """A picture of all."""
+        return self._env.render()
 
     def close(self) -> None:
         """Give back windows."""

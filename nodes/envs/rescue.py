@@ -5,7 +5,6 @@ An env is begun with its episode's seed again, and stepped with the actions that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,33 +13,12 @@ from flowrl.batch import Array
 from flowrl.nodes.envs.accounts import Accounts
 from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.board import BEGIN, ENDED, FAILED, FAILED_AFTER, IDLE, RENEW, STARTING, STEP
+from flowrl.nodes.envs.carried import GOES_ON
 from flowrl.nodes.envs.crew import Crew
 from flowrl.nodes.envs.failures import Counts
+from flowrl.nodes.envs.replay_on_board import Episodes, play_again
 
 RESULT = ("action", "flags", "reward", "total", "last", "seed", "obs")
-
-
-def _play_again(
-    crew: Crew, row: int, seed: int, actions: Sequence[Array], failed: Callable[[], bool]
-) -> bool:
-    """Whether the env of a row, begun and stepped so, sees what its row says that it saw.
-
-    If so, the row is left as it was found. `failed` says whether its worker has ended meanwhile.
-    """
-    board = crew.board
-    found = {name: getattr(board, name)[row].copy() for name in RESULT}
-    board.seed[row], board.pause[row] = seed, 0.0
-    for order, action in [(BEGIN, None), *((STEP, action) for action in actions)]:
-        if action is not None:
-            board.action[row] = action
-        crew.order(row, order)
-        crew.wait(np.array([row]))
-        if failed() or board.flags[row]:
-            return False
-    same = np.array_equal(board.obs[row], found["obs"])
-    for name, value in found.items():
-        getattr(board, name)[row] = value
-    return bool(same)
 
 
 @dataclass(slots=True)
@@ -50,6 +28,7 @@ class Rescue:
     crew: Crew
     accounts: Accounts
     log: ActionLog
+    carried: list[str]  # what each env had of earlier episodes
     counts: Counts
     row: Array  # where each env plays
     begins: list[bool]  # whether it begins an episode, rather than being in one
@@ -64,6 +43,8 @@ class Rescue:
         """Replace a worker, which was busy with the row `blamed`, and bring back what it can."""
         if number in self._busy:  # it fails again: whoever brings its envs back hears of it
             self._busy[number] = why
+            self.crew.give_up(number)
+            self.crew.hire_again(number)
             return
         crew, board, rows = self.crew, self.crew.board, self.crew.rows[number]
         orders = dict(zip(rows, board.todo[rows.start : rows.stop].tolist(), strict=True))
@@ -76,13 +57,24 @@ class Rescue:
             self.limit_s = limit_s
             del orders[blamed]
             self._mark(blamed, f"{why}\n{tail}")
-        self._busy[number] = ""
         # What is to be done is ordered when all are where they were: it may end the worker again.
-        again = [self._bring_back(number, row, order) for row, order in orders.items()]
-        del self._busy[number]
-        for row, order in zip(orders, again, strict=True):
+        for row, order in self._bring_all_back(number, orders).items():
             if order:
                 crew.order(row, order)
+
+    def _bring_all_back(self, number: int, orders: dict[int, int]) -> dict[int, int]:
+        """What is to be ordered then. Whoever ends the new worker, too, is lost: the others begin again."""
+        restored = self.counts.restored_envs
+        while True:
+            self._busy[number], self.counts.restored_envs, again = "", restored, {}
+            for row, order in orders.items():
+                again[row] = self._bring_back(number, row, order)
+                if self._busy[number]:
+                    orders = {other: order for other, order in orders.items() if other != row}
+                    break
+            else:
+                del self._busy[number]
+                return again
 
     def _index(self, row: int) -> int:
         return row % len(self.row)
@@ -126,14 +118,33 @@ class Rescue:
     def _again(self, number: int, row: int, order: int) -> str:
         """Bring an env that was in an episode back to where it was; what went wrong."""
         index, board = self._index(row), self.crew.board
-        actions, complete = self.log.of(index)
-        seed = self.accounts.seeds[index]
+        played, complete = self.log.episodes(index)
+        episodes: Episodes = played
         if order == STEP:
-            actions = actions[:-1]  # which is done after that
+            seed, actions = played[-1]
+            episodes = [*played[:-1], (seed, actions[:-1])]  # the last is done after that
         elif board.flags[row] & ENDED:  # it was in the next already
-            actions, complete, seed = [], True, int(board.seed[row])
+            after: Episodes = [(int(board.seed[row]), [])]
+            goes_on = board.carries(row) == GOES_ON
+            episodes, complete = ([*played, *after], complete) if goes_on else (after, True)
         if not complete:
             return "its episode is too long to be played again"
-        if _play_again(self.crew, row, seed, actions, lambda: bool(self._busy[number])):
+        if episodes[0][0] == played[0][0]:
+            board.carry(row, self.carried[index])
+        if self._same(number, row, episodes):
             return ""
         return self._busy[number] or "it did not come to the same state again"
+
+    def _same(self, number: int, row: int, episodes: Episodes) -> bool:
+        """Whether the env of a row, played again, sees what its row says that it saw.
+
+        If so, the row is left as it was found.
+        """
+        board = self.crew.board
+        found = {name: getattr(board, name)[row].copy() for name in RESULT}
+        came = row in play_again(self.crew, {row: episodes})
+        if self._busy[number] or not came or not np.array_equal(board.obs[row], found["obs"]):
+            return False
+        for name, value in found.items():
+            getattr(board, name)[row] = value
+        return True

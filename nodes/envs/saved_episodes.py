@@ -1,41 +1,71 @@
-"""Episodes under way, saved by their seeds and actions: an env that keeps to them is as it was."""
+"""Envs saved by the seeds and actions of the episodes under way: one that keeps to them is as it was."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flowrl.batch import Array, Column
 from flowrl.nodes.envs.accounts import Accounts
-from flowrl.nodes.envs.action_log import ActionLog
+from flowrl.nodes.envs.action_log import ActionLog, Episode
 
 
-def saved(accounts: Accounts, log: ActionLog | None, column: Column) -> dict[str, Any]:
-    """Where every env is; without a log, that none has begun."""
-    if log is None:
-        return {"accounts": accounts.state_dict(), "actions": None}
-    played = [log.of(index) for index in range(accounts.count)]
-    long = [index for index, (_, complete) in enumerate(played) if not complete]
-    if long:
-        raise ValueError(f"env {long[0]}: its episode is too long to be saved by its actions")
-    actions = [action for taken, _ in played for action in taken]
-    wanted = (len(actions), *column.shape)
-    kept = np.array(actions, column.dtype).reshape(wanted)
-    return {"accounts": accounts.state_dict(), "actions": kept}
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What an env did since it last began afresh, and what came of it."""
+
+    carried: str  # of the episodes before
+    episodes: Sequence[Episode]  # it is in the last of these
+    complete: bool  # whether its actions were kept
+    seen: Array  # what it observes
+    total: float  # the rewards of the last episode so far
+
+    def why_not(self, seen: Array, total: float) -> str:
+        """What differs, where it was played again; nothing: it is where it was."""
+        if total != self.total:
+            return (
+                f"its episode had returned {self.total:g}, and {total:g} when it was played again"
+            )
+        if not np.array_equal(seen, self.seen):
+            return "it observed something else when its episode was played again"
+        return ""
 
 
-def dealt(accounts: Accounts, actions: Any) -> Sequence[Array]:
-    """The actions of each env's episode."""
-    return np.split(np.asarray(actions), np.cumsum(accounts.lengths)[:-1])
+ENDED_EARLY = "its episode ended too early when it was played again"
+TOO_LONG = "its episode was too long to keep all of its actions"
 
 
-def refuse_other(index: int, was: float, total: float, over: bool) -> None:
-    """An env that came to something else when its episode was played again is not restored."""
-    if over or total != was:
-        raise ValueError(
-            f"env {index}: its episode had returned {was:g} so far, and {total:g} "
-            f"{'and its end ' if over else ''}when it was played again: it does not follow from "
-            "its seed and actions, so it cannot be restored; begin new episodes"
-        )
+def saved_episodes(
+    log: ActionLog, carried: Sequence[str], seen: Array, column: Column
+) -> dict[str, Any]:
+    """The episodes of all envs, as data."""
+    rows, actions, complete = [], [], []
+    for index in range(len(carried)):
+        episodes, whole = log.episodes(index)
+        complete.append(whole)
+        for seed, taken in episodes[: None if whole else 1]:
+            kept = taken if whole else []
+            rows.append((index, seed, len(kept)))
+            actions += kept
+    return {
+        "actions": np.array(actions, column.dtype).reshape(len(actions), *column.shape),
+        "episodes": np.array(rows, np.int64),  # of which env, with which seed, how many actions
+        "complete": np.array(complete),
+        "carried": list(carried),
+        "seen": np.array(seen),
+    }
+
+
+def played_episodes(state: Mapping[str, Any], accounts: Accounts) -> list[Played]:
+    """What each env did."""
+    rows = np.asarray(state["episodes"])
+    dealt = np.split(np.asarray(state["actions"]), np.cumsum(rows[:, 2])[:-1])
+    episodes: list[list[Episode]] = [[] for _ in range(accounts.count)]
+    for (index, seed, _), actions in zip(rows.tolist(), dealt, strict=True):
+        episodes[index].append((seed, actions))
+    totals = accounts.totals.tolist()
+    each = zip(state["carried"], episodes, state["complete"], state["seen"], totals, strict=True)
+    return [Played(*one) for one in each]

@@ -17,16 +17,20 @@ from flowrl.nodes.envs.board import (
     FAILED,
     FAILED_AFTER,
     IDLE,
+    LEAVING,
     RENEW,
     STEP,
     TERMINATED,
     TRUNCATED,
+    UNCLOSED,
     UP,
     Board,
 )
-from flowrl.nodes.envs.checks import Bad, observation, observations, rewards
+from flowrl.nodes.envs.carried import Carriers, carriers_of
+from flowrl.nodes.envs.checks import LARGEST, observation, observations, rewards
+from flowrl.nodes.envs.env_error import said
 from flowrl.nodes.envs.patience import Patience
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import Nested, Observed
 
 DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
 
@@ -49,9 +53,13 @@ class Server:
         self.alive = True
         self.lock = lock or Lock()  # held while a result is written; whoever gives us up takes it
         self._observed, self._dtype = observed, np.dtype(observed.dtype)
-        self._shape = board.obs.shape[1:]
+        choices = not isinstance(observed, Nested) and observed.n is not None
+        self._shape = (
+            None if choices else board.obs.shape[1:]
+        )  # of arrays that are taken as they are
         self._envs: dict[int, Any] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._carriers: dict[int, Carriers] = {}  # of the envs that have any
         self._know_returns: set[int] = set()  # the rows whose envs know their episode's better
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
@@ -66,6 +74,8 @@ class Server:
         def ordered() -> bool:
             return memory[begin:end] != idle
 
+        if board.state[self.worker] == LEAVING:
+            return  # sent home before it began
         board.state[self.worker] = UP
         while self.alive:
             since_s = clock()
@@ -113,7 +123,7 @@ class Server:
             board.set_doing[self.worker] = done << DOING_BITS | (row + 1) << 2 | STEP
         try:
             obs, reward, final, cut, _ = self._steps[row](action)
-            if not isinstance(reward, float):
+            if not (isinstance(reward, float) and -LARGEST <= reward <= LARGEST):
                 reward = rewards([reward])[0]
             over = final or cut
             into = board.last if over else board.obs
@@ -133,10 +143,9 @@ class Server:
                     self._memory[self._flags + row] = 0
                     board.set_doing[self.worker] = done << DOING_BITS
                     self._memory[self._todo + row] = IDLE
-        except Bad as bad:
-            return self._fail(row, FAILED, str(bad), bad)
         except Exception as error:
-            return self._fail(row, FAILED, f"step raised {_said(error)}", error)
+            self._write(row, "step", error)
+            return self._finish(row, FAILED)
         if over:
             self._end(row, (TERMINATED if final else 0) | (TRUNCATED if cut else 0))
 
@@ -152,46 +161,51 @@ class Server:
         self._tell(row, BEGIN)
         board = self.board
         try:
+            if renew:  # it has nothing of what was before
+                board.carry(row, "")
             if renew or row not in self._envs:
-                self._renew(row)
+                self._renew(row, board.carries(row))
+            carriers = self._carriers.get(row)
+            carried = "" if carriers is None else carriers.carried()
             obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
             found = observation(obs, self._observed, self._dtype)
-        except Bad as bad:
-            self._write(row, str(bad), bad)
         except Exception as error:
-            self._write(row, f"reset raised {_said(error)}", error)
+            self._write(row, "reset", error)
         else:
             with self.lock:
                 if self.alive:
                     board.obs[row] = found
+                    if carried:
+                        board.carry(row, carried)
             return False
         return True
 
-    def _renew(self, row: int) -> None:
+    def _renew(self, row: int, carried: str) -> None:
+        """Make the env anew; it goes on with what another one carried."""
         old = self._envs.pop(row, None)
         if old is not None:
             try:
                 old.close()
             except Exception as error:  # it has failed before: that it cannot be closed is no news
-                print(f"env {row} could not be closed: {_said(error)}", flush=True)
+                print(f"env {row} could not be closed: {said('close', error)}", flush=True)
         env = self._envs[row] = self._make(row)
         self._steps[row] = env.step
         if hasattr(env, "unwrapped_return"):
             self._know_returns.add(row)
+        if (carriers := carriers_of(env)) is not None:
+            carriers.carry(carried)
+            self._carriers[row] = carriers
 
     def _tell(self, row: int, order: int) -> None:
         self._done += 1
         if self.alive:
             self.board.set_doing[self.worker] = self._done << DOING_BITS | (row + 1) << 2 | order
 
-    def _fail(self, row: int, flags: int, what: str, error: Exception) -> None:
-        self._write(row, what, error)
-        self._finish(row, flags)
-
-    def _write(self, row: int, what: str, error: Exception) -> None:
+    def _write(self, row: int, doing: str, error: Exception) -> None:
+        what = f"{said(doing, error)}\n{''.join(traceback.format_exception(error))}"
         with self.lock:
             if self.alive:
-                self.board.write(row, f"{what}\n{''.join(traceback.format_exception(error))}")
+                self.board.write(row, what)
 
     def _finish(self, row: int, flags: int) -> None:
         with self.lock:
@@ -205,9 +219,13 @@ class Server:
         self._memory[self._todo + row] = IDLE
 
     def close(self) -> None:
-        """Close the envs."""
-        for env in self._envs.values():
-            env.close()
+        """Close the envs, each of them, whatever others do."""
+        for row, env in self._envs.items():
+            try:
+                env.close()
+            except Exception as error:
+                self._write(row, "close", error)
+                self._memory[self._flags + row] = UNCLOSED
         self._envs.clear()
 
 
@@ -215,7 +233,3 @@ def doing_of(word: int) -> tuple[int, int]:
     """The row and the order that a worker's word `doing` names; -1 and IDLE where it rests."""
     low = word & ((1 << DOING_BITS) - 1)
     return (low >> 2) - 1, low & 3
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

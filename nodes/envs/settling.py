@@ -16,10 +16,12 @@ from flowrl.batch import Array
 from flowrl.nodes.envs.accounts import Accounts
 from flowrl.nodes.envs.action_log import ActionLog
 from flowrl.nodes.envs.board import BEGIN, ENDED, FAILED, FAILED_AFTER, RENEW
+from flowrl.nodes.envs.carried import GOES_ON
 from flowrl.nodes.envs.crew import Crew
 from flowrl.nodes.envs.env_error import EnvError, InWorker
 from flowrl.nodes.envs.failures import Failures
 from flowrl.nodes.envs.rescue import Rescue
+from flowrl.nodes.envs.saved_episodes import Played
 from flowrl.nodes.envs.steps import Episode
 
 
@@ -41,6 +43,7 @@ class Settling:
         count = config.count
         self.crew, self.board, self._config = crew, crew.board, config
         self.accounts, self._failures, self.log = accounts, failures, ActionLog(count)
+        self.carried = [""] * count  # what each had of earlier episodes, when it began afresh
         self._checked, self._error = checked, error
         self.row = row
         self.source = row.copy()  # where what it sees next comes from: the spare, after an end
@@ -50,10 +53,12 @@ class Settling:
         self.kept: dict[int, tuple[int, Episode]] = {}  # of ends whose successor could not begin
         self.odd: set[int] = set()  # envs that failed on the way to their next result
         self.unfit: set[int] = set()  # envs that were lost while nobody waited for them
+        self.unrestored: set[int] = set()  # envs that are not where they were saved
         self.rescue = Rescue(
             crew,
             accounts,
             self.log,
+            self.carried,
             failures.counts,
             row,
             self.begins,
@@ -71,11 +76,25 @@ class Settling:
         """All have begun, and none has been sent since."""
         self.begins[:] = [False] * len(self.begins)
         self.odd.clear()
+        self.carried[:] = [self.board.carries(int(row)) for row in self.row]
+
+    def restored(self, index: int, played: Played, why_not: str) -> None:
+        """An env was played again to where it was; or not, and will begin anew in its next step."""
+        self.begins[index] = False
+        self.carried[index] = played.carried
+        self.log.restore(index, played.episodes)
+        if why_not:
+            row = int(self.row[index])
+            self.board.flags[row], self.board.obs[row] = FAILED, played.seen
+            self.unfit.add(index)
+            self.unrestored.add(index)
+            self.log.lose(index)
+            self._failures.unrestored(index, self.accounts.length(index), why_not)
 
     def begin(self, index: int, row: int, order: int, pause_s: float = 0.0) -> None:
         """Begin the env's next episode in this row."""
-        self.board.seed[row] = self.accounts.begin(index)
-        self.log.begin(index)
+        seed = self.board.seed[row] = self.accounts.begin(index)
+        self.log.begin(index, seed)
         self._order(row, order, pause_s)
 
     def _order(self, row: int, order: int, pause_s: float = 0.0) -> None:
@@ -144,9 +163,7 @@ class Settling:
     def begun(self, index: int) -> None:
         """The env is in its next episode."""
         old, row = int(self.row[index]), int(self.source[index])
-        if old != row or index not in self.odd:  # else the retry has noted it
-            self.accounts.begin(index)
-            self.log.begin(index)
+        self._note(index, row, old == row and index in self.odd)
         self.row[index] = row
         if old != row:
             order = RENEW if index in self.odd else BEGIN
@@ -158,12 +175,27 @@ class Settling:
         self.kept.pop(index, None)
         self.odd.discard(index)
 
+    def _note(self, index: int, row: int, by_retry: bool) -> None:
+        """How the env's episode began; a retry has noted its seed."""
+        carried, steps = self.board.carries(row), self.accounts.length(index)
+        seed = 0 if by_retry else self.accounts.begin(index)
+        if carried != GOES_ON:
+            self.carried[index] = carried
+            if not by_retry:
+                self.log.begin(index, seed)
+        elif by_retry:
+            self.log.lose(index)  # it goes on behind a failure, which is not played again
+        else:
+            self.log.go_on(index, seed, steps)
+
     def _retry(self, index: int, row: int) -> None:
         """A step or a reset failed: begin anew, if there is another attempt."""
         self.odd.add(index)
+        told = index in self.unrestored
+        self.unrestored.discard(index)
         stepped = not self.begins[index]
         lost = self.accounts.length(index) + 1 if stepped else None
-        if not self._failures.failed(index, lost):
+        if not told and not self._failures.failed(index, lost):
             self._fail(index, row, lost or 0)
         self.begins[index] = True
         if stepped:
@@ -171,6 +203,8 @@ class Settling:
             if self._config.pre_reset:
                 self.source[index] = self.other(row)
                 return
+        if told:
+            return self.begin(index, row, BEGIN)
         order = RENEW if self._failures.renews(index) else BEGIN
         self.begin(index, row, order, self._failures.pause_s(index))
 

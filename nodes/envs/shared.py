@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,12 @@ from flowrl.nodes.envs.agents import (
     TRUNCATED,
     Agents,
 )
-from flowrl.nodes.envs.checks import Bad, observation
+from flowrl.nodes.envs.checks import Bad, observations
 from flowrl.nodes.envs.parallel import alike
 from flowrl.nodes.envs.spec import column, observed
 from flowrl.nodes.envs.wrapped.agents import Agent
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 from flowrl.nodes.observations import leaves
-
-Told = tuple[Any, Any, Any, Any, Any]  # obs, reward, terminated, truncated, info
 
 
 class Shared:
@@ -50,93 +48,113 @@ class Shared:
         """Those who play from the beginning begin."""
         seen, infos = self._env.reset(seed=seed, options=options)
         self._seed, self._steps, self._begun = seed, 0, 0
-        self._total, self._length = np.zeros(self.agents.count), np.zeros(self.agents.count, int)
-        record = np.zeros((), self._dtype)
-        for agent in self._env.agents:
-            self._begin(record, agent, seen, infos)
-        if not self._begun:
+        self._total, self._length = [0.0] * self.agents.count, [0] * self.agents.count
+        self._playing = list(self._env.agents)
+        if not self._playing:
             raise ValueError("nobody plays after the reset")
+        record = np.zeros((), self._dtype)
+        self._show(record, self._begin(self._playing, seen, infos))
+        record[PLAYS][[self._places[agent] for agent in self._playing]] = True
         return record[()], {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Those who play act; what is chosen for the others has no effect."""
-        before = list(self._env.agents)
-        chosen = {agent: action[self._places[agent]] for agent in before}
+        before, places = self._playing, self._places
+        chosen = {agent: action[places[agent]] for agent in before}
         acts = {agent: self._played[agent].does(act) for agent, act in chosen.items()}
         seen, rewards, *ends, infos = self._env.step(acts)
         self._steps += 1
         record = np.zeros((), self._dtype)
+        told = {name: record[name] for name in (ACTED, REWARD, TERMINATED, TRUNCATED)}
+        shown = {}
         for agent in before:
-            told = _of(agent, "reward", rewards), *(end.get(agent, False) for end in ends)
-            got = _of(agent, "observation", seen), *told, infos.get(agent, {})
-            self._count(record, agent, self._played[agent].sees(chosen[agent], got), told[0])
-        for agent in self._env.agents:
-            if agent not in acts:
-                self._begin(record, agent, seen, infos)
-        cut = self._end(record, before)
-        over = not record[PLAYS].any()
+            own_reward = _of(agent, "reward", rewards)
+            flags = (end.get(agent, False) for end in ends)
+            got = _of(agent, "observation", seen), own_reward, *flags, infos.get(agent, {})
+            shown[agent], *values, _ = self._played[agent].sees(chosen[agent], got)
+            self._count(agent, own_reward, values[0])
+            for array, value in zip(told.values(), (True, *values), strict=True):
+                array[places[agent]] = value
+        after = list(self._env.agents)
+        shown |= self._begin([agent for agent in after if agent not in chosen], seen, infos)
+        self._show(record, shown)
+        self._playing = self._go_on(record, before, after)
+        cut = bool(record[TRUNCATED].any())
+        over = not self._playing
         return record[()], float(record[REWARD].sum()), over and not cut, over and cut, {}
+
+    @property
+    def metadata(self) -> Any:
+        """What the env says of itself, for films."""
+        return getattr(self._env, "metadata", {})
+
+    def render(self) -> Any:
+        """A picture of all."""
+        return self._env.render()
+
+    @property
+    def layers(self) -> list[Any]:
+        """The wrappers of each agent: what they carry from episode to episode is carried."""
+        return [agent.outermost for agent in self._played.values()]
 
     def close(self) -> None:
         """Give back windows."""
         self._env.close()
 
     def _begin(
-        self, record: Array, agent: str, seen: Mapping[str, Any], infos: Mapping[str, Any]
-    ) -> None:
-        """An agent's episode begins, with the env's or in the middle of it."""
-        if agent not in self._places:
-            raise ValueError(f"{agent} plays, and is none of the env's possible agents")
-        k = self._places[agent]
-        first = _of(agent, "observation", seen), infos.get(agent, {})
-        self._write(record, agent, self._played[agent].begins(self._seed_for(k), *first))
-        self._total[k] = self._length[k] = 0
-        record[PLAYS][k] = True
-        self._begun += 1
+        self, agents: Sequence[str], seen: Mapping[str, Any], infos: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Their episodes begin, with the game or in the middle of it; gives what they see."""
+        shown = {}
+        for agent in agents:
+            if agent not in self._places:
+                raise ValueError(f"{agent} plays, and is none of the env's possible agents")
+            k = self._places[agent]
+            first = _of(agent, "observation", seen), infos.get(agent, {})
+            shown[agent] = self._played[agent].begins(self._seed_for(k), *first)
+            self._total[k], self._length[k] = 0.0, 0
+            self._begun += 1
+        return shown
 
-    def _count(self, record: Array, agent: str, told: Told, own_reward: Any) -> None:
-        """What an agent got for its action; `own_reward` is that without wrappers."""
-        k = self._places[agent]
-        obs, reward, final, cut, _ = told
-        self._write(record, agent, obs)
+    def _count(self, agent: str, own_reward: Any, reward: Any) -> None:
+        """One more step of its episode; `own_reward` is that without wrappers."""
         for value in (own_reward, reward):
             if not math.isfinite(value):
                 raise ValueError(f"{agent}: the reward is {value!r}; it must be a finite number")
+        k = self._places[agent]
         self._total[k] += float(own_reward)
         self._length[k] += 1
-        values = {ACTED: True, REWARD: reward, TERMINATED: final, TRUNCATED: cut}
-        values |= {TOTAL: self._total[k], LENGTH: self._length[k]}
-        for name, value in values.items():
-            record[name][k] = value
 
-    def _end(self, record: Array, before: list[str]) -> bool:
-        """Notes who goes on; gives whether anybody was cut off."""
+    def _show(self, record: Array, shown: Mapping[str, Any]) -> None:
+        """What these agents see, and their episodes so far."""
+        try:
+            rows = observations([*shown.values()], self.agents.obs, self._obs_dtype)
+        except Bad as bad:
+            raise ValueError(f"{[*shown][bad.k]}: {bad}") from bad
+        at = [self._places[agent] for agent in shown]
+        if not self._leaves:
+            record[SEEN][at] = rows
+        for leaf, name in self._leaves:
+            record[name][at] = rows[leaf]
+        record[TOTAL], record[LENGTH] = self._total, self._length
+
+    def _go_on(self, record: Array, before: Sequence[str], after: Sequence[str]) -> list[str]:
+        """Who plays on; nobody, where the game is over."""
         ended = record[TERMINATED] | record[TRUNCATED]
-        playing = {agent for agent in before if not ended[self._places[agent]]}
-        gone = playing.difference(self._env.agents)
+        over = {agent for agent in before if ended[self._places[agent]]}
+        gone = set(before).difference(over, after)
         if gone:
             raise ValueError(f"{min(gone)} plays no more, and was neither terminated nor truncated")
-        for agent in playing:
-            record[PLAYS][self._places[agent]] = True
-        if record[PLAYS].any():
-            over = set(before).difference(playing).intersection(self._env.agents)
-            if over:
-                raise ValueError(f"{min(over)}: its episode has ended, and it plays on")
+        on = [agent for agent in after if agent not in over]
+        if on and over.intersection(after):
+            raise ValueError(
+                f"{min(over.intersection(after))}: its episode has ended, and it plays on"
+            )
         if self._steps == self._most:
             record[TRUNCATED] |= record[ACTED] & ~ended
-            record[PLAYS] = False
-        return bool(record[TRUNCATED].any())
-
-    def _write(self, record: Array, agent: str, obs: Any) -> None:
-        k = self._places[agent]
-        try:
-            found = observation(obs, self.agents.obs, self._obs_dtype)
-        except Bad as bad:
-            raise ValueError(f"{agent}: {bad}") from bad
-        if not self._leaves:
-            record[SEEN][k] = found
-        for leaf, name in self._leaves:
-            record[name][k] = found[leaf]
+            return []
+        record[PLAYS][[self._places[agent] for agent in on]] = True
+        return on
 
     def _seed_for(self, k: int) -> int | None:
         """What an agent's wrappers draw in an episode follows from its own seed."""

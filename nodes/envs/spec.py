@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,9 @@ def shown_by(env: Any) -> tuple[Observed, Column]:
     try:
         return observed(env.observation_space), column(env.action_space, "action")
     finally:
-        env.close()
+        # it was only made to be looked at; one that can be closed after a reset alone is let be
+        with suppress(Exception):
+            env.close()
 
 
 def columns_of(env: Any) -> tuple[Observed, Column]:
@@ -136,7 +139,7 @@ def columns_of(env: Any) -> tuple[Observed, Column]:
         return ready(env).spec()
     except Unsound:
         raise
-    except Exception as broken:  # an env's constructor may raise anything
+    except (Exception, SystemExit) as broken:  # an env's constructor may raise anything
         raise Unsound(
             f"the env cannot be made: {type(broken).__name__}: {broken}",
             "mend its id or its arguments",
@@ -157,4 +160,10 @@ def ready(env: Any) -> Any:
     makers = makers_of(env)
     if makers:
         return Callables(makers=makers)
-    return env.make() if isinstance(env, PartSpec) else env
+    if isinstance(env, PartSpec):
+        return env.make()
+    if not callable(getattr(env, "spec", None)):
+        what = repr(env) if isinstance(env, str) else f"a {type(env).__name__}"
+        hint = "by hand, give Gymnasium(id=…), a function that makes an env, or a list of such functions"
+        raise Unsound(f"{what} is no description of an env", hint, "env")
+    return env

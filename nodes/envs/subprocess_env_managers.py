@@ -32,6 +32,7 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
         if not hasattr(os, "fork"):
             raise Unsound("worker processes need Linux or macOS", "use thread_env_manager", "type")
         self._told = portable(self._part)
+        self._memory: int | None = None
 
     def _new_board(self, rows: int, workers: int) -> Board:
         self._memory = shared_memory()
@@ -55,9 +56,12 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
 
     def close(self) -> None:
         """Send the workers home; a later reset starts others."""
-        if self._crew is not None:
+        try:
             super().close()
-            os.close(self._memory)
+        finally:
+            memory, self._memory = self._memory, None
+            if memory is not None:
+                os.close(memory)
 
 
 class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):

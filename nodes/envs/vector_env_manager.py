@@ -14,6 +14,7 @@ from flowrl.errors import nearest
 from flowrl.node import Facts, Known, Unsound
 from flowrl.nodes.envs.entry import package
 from flowrl.nodes.envs.env_manager import EnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec, column, observed, ready
 from flowrl.nodes.envs.steps import COLUMNS, Steps
 from flowrl.nodes.observations import Nested, Observed
@@ -165,6 +166,14 @@ class VectorEnvManager(EnvManager):
     def _call(self, actions: Array) -> Any:
         return self._pool.step(actions)
 
+    def _save(self) -> dict[str, Any] | None:
+        if self._pool is None:
+            return None
+        raise ValueError(
+            f"{type(self).__name__}: a pool cannot be saved: its envs draw their episodes from streams "
+            "that cannot be set again; take another kind of env manager, or begin with new episodes"
+        )
+
     def close(self) -> None:
         """Close the pool; a later reset makes another."""
         if self._pool is not None:
@@ -225,11 +234,13 @@ class EnvPoolEnvManager(VectorEnvManager):
 
 def _plain(config: Any) -> Any:
     """The env's parameters; a pool has no place for wrappers."""
-    env = ready(config.env).config if config.env is not None else None
-    if env is None:
+    if config.env is None:
         raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
-    if not hasattr(env, "id"):
-        raise Unsound("a pool is made by an id", "give `Gymnasium(id=…)`, not functions", "env")
+    part = ready(config.env)
+    if type(part) is not Gymnasium:  # others, too, may have an id: it names something else
+        what = f"a pool is made by an id of its own, and the env is a {type(part).__name__}"
+        raise Unsound(what, "give Gymnasium(id=…), or take another kind of env manager", "env")
+    env = part.config
     for name in ("wrappers", "each"):
         if getattr(env, name, None):
             raise Unsound(

@@ -57,14 +57,15 @@ def ring(bell: int) -> None:
 def _die_with(life: int) -> None:
     """End when the manager's process does, however it ends, whatever an env is busy with.
 
-    The kernel tells us that the other end of a pipe is gone by a signal. (That of `prctl` comes
-    when the *thread* ends that started us.)
+    The kernel tells us, and the simulators that envs started (our process group: hence the minus),
+    that the other end of a pipe is gone by a signal. (That of `prctl` comes when the *thread* ends
+    that started us.)
     """
-    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
     if sys.platform == "linux":
         fcntl.fcntl(life, F_SETSIG, signal.SIGKILL)
-    else:
-        signal.signal(signal.SIGIO, signal.SIG_DFL)
+    else:  # there SIGIO alone would be ignored
+        signal.signal(signal.SIGIO, lambda *_: os.killpg(0, signal.SIGKILL))
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
     os.set_blocking(life, False)
     try:

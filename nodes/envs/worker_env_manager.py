@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,21 @@ from flowrl.nodes.envs.board import (
     STEP,
     TERMINATED,
     TRUNCATED,
+    UNCLOSED,
     Board,
 )
 from flowrl.nodes.envs.checks import AllFinite
 from flowrl.nodes.envs.crew import Crew, cores
+from flowrl.nodes.envs.env_error import Unclosed
 from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.patience import MOST_S
+from flowrl.nodes.envs.replay_on_board import Restoring
+from flowrl.nodes.envs.saved_episodes import played_episodes, saved_episodes
 from flowrl.nodes.envs.settling import Settling
 from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.workers import Answers, Worker
-from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes
+from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
+from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes, refuse_carried
 
 
 class WorkerEnvManager(EnvManager):
@@ -67,6 +72,7 @@ class WorkerEnvManager(EnvManager):
             refuse_across_episodes(self.config.env)
         count = self.config.count
         self._crew: Crew | None = None
+        self._restoring: Restoring | None = None  # while envs are played again
         self._failures = Failures(self.config, self.ctx)
         self._everyone = np.arange(count)
         self._everyone.flags.writeable = False  # given away where all are ready
@@ -109,7 +115,17 @@ class WorkerEnvManager(EnvManager):
         """Send the workers home; a later reset starts others."""
         if self._crew is not None:
             crew, self._crew = self._crew, None
-            crew.close()
+            stayed = crew.close()
+            self._tell_unclosed([row for number in stayed for row in crew.rows[number]])
+
+    def _tell_unclosed(self, hung: list[int]) -> None:
+        board = self._board
+        told = dict.fromkeys(hung, f"close took longer than {LEAVE_S:g} s; its worker was given up")
+        for row in np.flatnonzero(board.flags & UNCLOSED).tolist():
+            told[row] = board.read(row).partition("\n")[0]
+        if told:
+            row, what = min(told.items())
+            raise Unclosed(f"env {row % self.config.count}: {what}")
 
     # episodes
 
@@ -118,7 +134,8 @@ class WorkerEnvManager(EnvManager):
         try:
             return self._reset()
         except BaseException:
-            self.close()
+            with suppress(Unclosed):  # what comes first is told
+                self.close()
             raise
 
     def _reset(self) -> Array:
@@ -127,24 +144,37 @@ class WorkerEnvManager(EnvManager):
         else:
             self._crew.wait()  # what was sent, and is of no use now
         self._accounts.restart()
-        c, error = self.config, self._error
-        settling = self._settling = Settling(
-            self._crew, c, self._accounts, self._failures, self._row, self._checked, error
-        )
-        self._log, self._sent = settling.log, settling.sent
-        board = self._board
+        settling, board = self._settle_anew(self._crew), self._board
         board.flags[:] = 0
         for index in self._ids:
             settling.begin(index, int(self._row[index]), BEGIN)
         self._wait(self._everyone)
         settling.clear()
-        if c.pre_reset:
-            for index in self._ids:
-                settling.order_spare(index, settling.other(int(self._row[index])))
-        else:
-            settling.next_seeds(self._ids)
-        self._failures.tell()
+        self._look_ahead()
         return board.obs[self._row]
+
+    def _settle_anew(self, crew: Crew) -> Settling:
+        settling = self._settling = Settling(
+            crew,
+            self.config,
+            self._accounts,
+            self._failures,
+            self._row,
+            self._checked,
+            self._error,
+        )
+        self._log, self._sent = settling.log, settling.sent
+        return settling
+
+    def _look_ahead(self) -> None:
+        """All are in their episodes: have the next prepared."""
+        if self.config.pre_reset:
+            refuse_carried(self._settling.carried)
+            for index in self._ids:
+                self._settling.order_spare(index, self._settling.other(int(self._row[index])))
+        else:
+            self._settling.next_seeds(self._ids)
+        self._failures.tell()
 
     @property
     def _team(self) -> Crew:
@@ -169,11 +199,9 @@ class WorkerEnvManager(EnvManager):
             self._send_all(crew, actions)
             return
         at = np.asarray(ids)
-        sent = dict.fromkeys(at.tolist())
         acts = self._acts(actions, len(at)).copy()
-        if len(sent) != len(at) or not self._sent.keys().isdisjoint(sent):
-            twice = min(self._sent.keys() & sent.keys(), default=at[0])
-            raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
+        self._refuse_to_step(at.tolist(), self._sent)
+        sent = dict.fromkeys(at.tolist())
         rows = self._row[at]
         self._log.add(at.copy(), acts)
         self._sent.update(sent)
@@ -320,4 +348,37 @@ class WorkerEnvManager(EnvManager):
         return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
 
     def _lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
-        self._settling.lost(number, blamed, why, limit_s)
+        if self._restoring is not None:
+            self._restoring.lost(number, why)
+        else:
+            self._settling.lost(number, blamed, why, limit_s)
+
+    # saving
+
+    def _save(self) -> dict[str, Any] | None:
+        if self._crew is None:
+            return None
+        if self._sent:
+            raise ValueError("steps are under way; receive them before the envs are saved")
+        seen, carried = self._board.obs[self._row], self._settling.carried
+        saved = saved_episodes(self._log, carried, seen, self._action_column)
+        return {**saved, "failures": self._failures.state_dict()}
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        """Play the episodes again with new workers, up to where they were."""
+        try:
+            self._crew = self._open()
+            settling = self._settle_anew(self._crew)
+            self._failures.load_state_dict(saved["failures"])
+            plays = played_episodes(saved, self._accounts)
+            self._restoring = Restoring(self._crew)
+            why_not = self._restoring.why_not(plays)
+            self._restoring = None
+            for index, played in enumerate(plays):
+                settling.restored(index, played, why_not.get(index, ""))
+            self._look_ahead()
+        except BaseException:
+            self._restoring = None
+            with suppress(Unclosed):  # what comes first is told
+                self.close()
+            raise

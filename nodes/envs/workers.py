@@ -13,11 +13,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, BinaryIO
 
 from flowrl.nodes.envs.board import LEAVING, Board
+from flowrl.nodes.envs.env_error import how_ended
 from flowrl.nodes.envs.server import Server
 from flowrl.nodes.envs.worker import ring
 
@@ -38,7 +39,8 @@ class Bell:
 
     def close(self) -> None:
         """Both ends."""
-        for end in (self.ear, self.rope):
+        ends, self.ear, self.rope = (self.ear, self.rope), -1, -1
+        for end in ends:  # once: a number may be somebody else's by then
             with suppress(OSError):
                 os.close(end)
 
@@ -65,29 +67,18 @@ class ProcessWorker:
     own_process = True
 
     def __init__(self, told: Mapping[str, Any], answers: Bell) -> None:
-        self._bell = Bell()
-        life, self._life = os.pipe()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - unlinked: nothing stays behind
-        flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
-        fcntl.fcntl(self._output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be cut
-        memory, ear = told["memory"], self._bell.ear
-        fds = {"bell": ear, "life": life, "answer": answers.rope}
-        words = json.dumps({**told, **fds, "path": sys.path}).encode()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
-        with tempfile.TemporaryFile() as file:  # a pipe might fill before anybody reads
-            file.write(words)
-            file.seek(0)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "flowrl.nodes.envs.worker"],
-                stdin=file,
-                stdout=self._output,
-                stderr=self._output,
-                pass_fds=(memory, *fds.values()),
-                env=environment,
-                start_new_session=True,
-            )
-        os.close(life)
+        with ExitStack() as undo:  # where it cannot be started, nothing stays open
+            self._bell = Bell()
+            undo.callback(self._bell.close)
+            life, self._life = os.pipe()
+            undo.callback(self._let_go)
+            try:
+                self._output = undo.enter_context(_appended())
+                fds = {"bell": self._bell.ear, "life": life, "answer": answers.rope}
+                self._process = _started(told, fds, self._output)
+            finally:
+                os.close(life)
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -101,11 +92,7 @@ class ProcessWorker:
     def why_dead(self) -> str | None:
         """How its process ended, if it did."""
         code = self._process.poll()
-        if code is None:
-            return None
-        if code < 0:
-            return f"its process was killed by {signal.Signals(-code).name}"
-        return f"its process ended with status {code}"
+        return None if code is None else how_ended(code)
 
     def printed_bytes(self) -> int:
         """How much it has printed since that was last dropped."""
@@ -136,17 +123,51 @@ class ProcessWorker:
         self._process.wait()
         self._free()
 
-    def leave(self, deadline: float) -> None:
-        """It was told to leave: wait for that, but not for ever."""
+    def leave(self, deadline: float) -> bool:
+        """It was told to leave: wait for that, but not for ever; whether it did."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(max(deadline - time.monotonic(), 0.05))
+        left = self._process.poll() is not None
         self.give_up()
+        return left
 
     def _free(self) -> None:
         self._bell.close()
-        with suppress(OSError):
-            os.close(self._life)
+        self._let_go()
         self._output.close()
+
+    def _let_go(self) -> None:
+        life, self._life = self._life, -1
+        with suppress(OSError):
+            os.close(life)
+
+
+def _appended() -> BinaryIO:
+    """A file for what a worker prints; unlinked: nothing stays behind."""
+    output = tempfile.TemporaryFile()  # noqa: SIM115
+    flags = fcntl.fcntl(output, fcntl.F_GETFL)
+    fcntl.fcntl(output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be cut
+    return output
+
+
+def _started(
+    told: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO
+) -> subprocess.Popen[bytes]:
+    words = json.dumps({**told, **fds, "path": sys.path}).encode()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
+    with tempfile.TemporaryFile() as file:  # a pipe might fill before anybody reads
+        file.write(words)
+        file.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", "flowrl.nodes.envs.worker"],
+            stdin=file,
+            stdout=output,
+            stderr=output,
+            pass_fds=(told["memory"], *fds.values()),
+            env=environment,
+            start_new_session=True,
+        )
 
 
 class ThreadWorker:
@@ -207,10 +228,12 @@ class ThreadWorker:
             self._server.alive = False
         self._more.put(None)
 
-    def leave(self, deadline: float) -> None:
-        """It was told to leave: wait for that, but not for ever."""
+    def leave(self, deadline: float) -> bool:
+        """It was told to leave: wait for that, but not for ever; whether it did."""
         self._thread.join(max(deadline - time.monotonic(), 0.05))
+        left = not self._thread.is_alive()
         self.give_up()
+        return left
 
 
 Worker = ProcessWorker | ThreadWorker

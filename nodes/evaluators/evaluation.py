@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from flowrl.nodes.collectors.acting import Acting, Taken
 from flowrl.nodes.collectors.episodes import all_at_once, quotas
 from flowrl.nodes.collectors.episodes import play as play_on
 from flowrl.nodes.envs.agents import lanes
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
 from flowrl.nodes.policies.policy import AnyActMode
@@ -47,7 +46,10 @@ class Evaluation:
         """One of the three averages: of returns, of wins, or of rewards."""
         if name == "win_rate" and self.win_above is None:
             raise ValueError("a win rate needs `win_above`, the return above which one has won")
-        return self.metrics()[name]
+        found = self.metrics()
+        if name not in found:
+            raise ValueError(f"there is no average '{name}'; known: {', '.join(get_args(Average))}")
+        return found[name]
 
     def metrics(self, rng: np.random.Generator | None = None) -> dict[str, float]:
         """The episodes in numbers; with a generator, also how sure their middle is."""
@@ -69,7 +71,7 @@ class Evaluation:
 
 
 def play(
-    envs: BaseEnvManager,
+    envs: Any,
     mode: AnyActMode,
     episodes: int,
     steps: list[Taken] | None = None,

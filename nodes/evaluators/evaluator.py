@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flowrl.batch import Batch
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
@@ -21,7 +19,8 @@ from flowrl.nodes.envs.agents import spec_of
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import ready, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
-from flowrl.nodes.evaluators.video import film, scenes_of
+from flowrl.nodes.evaluators.video import Watched, film
+from flowrl.nodes.models.model import demand_numbers
 from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
 from flowrl.ports import Out, StateIn
@@ -64,15 +63,14 @@ class Evaluator(Node):
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
         spec = spec_of(to_evaluate(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
-        if config.average == "win_rate" and config.win_above is None:
-            what = "a win rate needs the return above which an episode is won"
-            raise Unsound(what, "give `win_above`", "win_above")
+        _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
+        _demand(c)
         env = ready(to_evaluate(c.env))
         agents = spec_of(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or MOST_ENVS)
@@ -92,23 +90,31 @@ class Evaluator(Node):
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
-    def eval(self, weights: State, n_episode: int | None = None) -> Evaluation:
-        """By hand: the evaluation of these weights, over `episodes` by default as configured."""
+    def eval(self, weights: State | None = None, n_episode: int | None = None) -> Evaluation:
+        """By hand: the evaluation of these weights, over `episodes` by default as configured.
+
+        Without weights: of a policy that acts without, such as `random` and `expert`.
+        """
         n = amount("n_episode", n_episode, self.config.episodes)
+        if weights is None:
+            if not self._policy.acts_without_weights:
+                raise ValueError(
+                    f"{type(self._policy).__name__} acts with weights, and none are given; give those "
+                    "of a learner: `learner.state()`"
+                )
+            weights = State({})
         return self._evaluate(weights, None, n)
 
     def film(self, weights: State, out: Path) -> list[Path]:
         """Evaluate, and film the worst, the median and the best episode; gives the files.
 
-        Into a folder one file each, into a file (.mp4 or .gif) one after another.
+        Into a folder one file each, into a file (.mp4 or .gif) one after another. Where agents act
+        for themselves, an episode is a game of all of them.
         """
-        steps: list[Taken] = []
-        found = self._evaluate(weights, steps, self.config.episodes)
-        count = self._envs.spec().count
-        ids = np.concatenate([np.arange(count) if s.ids is None else s.ids for s in steps])
-        actions = in_order(steps, count)["action"][0]
-        scenes = scenes_of(list(found.episodes), np.sort(ids, kind="stable"), actions)
-        return film(to_evaluate(self.config.env), count, self.ctx.seed_for("episodes"), scenes, out)
+        watched = Watched(self._envs)
+        self._evaluate(weights, None, self.config.episodes, watched)
+        seed = self.ctx.seed_for("episodes")
+        return film(to_evaluate(self.config.env), watched.count, seed, watched.scenes(), out)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
         """By hand: whether so many train iterations passed since this last said yes."""
@@ -122,14 +128,17 @@ class Evaluator(Node):
         """Close the envs."""
         self._envs.close()
 
-    def _evaluate(self, weights: State, steps: list[Taken] | None, n: int) -> Evaluation:
+    def _evaluate(
+        self, weights: State, steps: list[Taken] | None, n: int, watched: Watched | None = None
+    ) -> Evaluation:
         self._firings += 1
+        demand_numbers(weights.arrays)
         self._mode.load(weights)
-        found = self._play("episodes", steps, n)
+        found = self._play(watched or self._envs, "episodes", steps, n)
         metrics = found.metrics(self.ctx.rng("bootstrap"))
         self._keep_best(weights, found, metrics)
         if self._reaches_goal(found):
-            again = self._play(f"confirm/{self._firings}", None, n)
+            again = self._play(self._envs, f"confirm/{self._firings}", None, n)
             metrics["confirm_return_mean"] = again.return_mean
             if self._reaches_goal(again):
                 found = replace(found, stop=True)
@@ -137,10 +146,10 @@ class Evaluator(Node):
         self.ctx.metrics(metrics)
         return found
 
-    def _play(self, seeds: str, steps: list[Taken] | None, n: int) -> Evaluation:
+    def _play(self, envs: Any, seeds: str, steps: list[Taken] | None, n: int) -> Evaluation:
         c = self.config
         self._envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
-        played = play(self._envs, self._mode, n, steps, c.most_steps)
+        played = play(envs, self._mode, n, steps, c.most_steps)
         return Evaluation(played, win_above=c.win_above)
 
     def _keep_best(self, weights: State, found: Evaluation, metrics: dict[str, float]) -> None:
@@ -172,3 +181,9 @@ class Evaluator(Node):
         columns = row_schema(policy.obs, policy.action, {})
         rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})
+
+
+def _demand(config: Any) -> None:
+    if config.average == "win_rate" and config.win_above is None:
+        what = "a win rate needs the return above which an episode is won"
+        raise Unsound(what, "give `win_above`", "win_above")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +10,11 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import ready
-from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.envs.spec import EnvSpec, ready
+from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.evaluators.film_files import Film, usual_ending, writer
 
 FPS = 30  # where an env does not say
-Film = Callable[[Array], None]  # takes a picture (H, W, 3) uint8
 
 
 class Scene(NamedTuple):
@@ -46,10 +43,18 @@ class Camera:
         if self.film is None or (env, number) != (self.env, self.number):
             return
         self.fps = int(getattr(filmed, "metadata", {}).get("render_fps") or FPS)
-        picture = filmed.render()
-        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
-            raise Unsound("the env renders no pictures (H, W, 3)", "it needs `rgb_array`", "env")
-        self.film(np.asarray(picture[..., :3], np.uint8))
+        self.film(_picture(filmed.render()))
+
+
+def _picture(rendered: Any) -> Array:
+    """Colours (H, W, 3), opaque."""
+    if not isinstance(rendered, np.ndarray):
+        what = f"the env renders no pictures, but {type(rendered).__name__}"
+        raise Unsound(what, "it needs the render mode `rgb_array`", "env")
+    if rendered.dtype != np.uint8 or rendered.ndim != 3 or rendered.shape[2] not in (3, 4):
+        what = f"the env renders {rendered.dtype}{list(rendered.shape)}"
+        raise Unsound(what, "a picture is uint8 (H, W, 3)", "env")
+    return rendered[..., :3]
 
 
 class Filmed:
@@ -73,6 +78,40 @@ class Filmed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
+
+
+class Watched:
+    """An env manager; what its envs do is noted."""
+
+    def __init__(self, envs: BaseEnvManager) -> None:
+        self._envs = envs
+        self.count = envs.config.count
+        self._ids: list[Array] = []
+        self._actions: list[Array] = []
+        self._episodes: list[Episode] = []
+
+    def spec(self) -> EnvSpec:
+        """As the manager."""
+        return self._envs.spec()
+
+    def reset(self) -> Array:
+        """As the manager."""
+        return self._envs.reset()
+
+    def advance(self, actions: Array, ids: Any = None) -> Steps:
+        """As the manager."""
+        steps = self._envs.advance(actions, ids)
+        self._ids.append(np.arange(self.count) if ids is None else np.asarray(ids))
+        self._actions.append(actions)
+        self._episodes += steps.episodes
+        return steps
+
+    def scenes(self) -> list[Scene]:
+        """Of the worst, the median and the best episode of an env."""
+        ids = np.concatenate(self._ids)
+        order = np.argsort(ids, kind="stable")
+        episodes = sorted(self._episodes, key=lambda episode: episode.env_id)
+        return scenes_of(episodes, ids[order], np.concatenate(self._actions)[order])
 
 
 class Rendering:
@@ -113,14 +152,14 @@ def film(env: Any, envs: int, seed: int, scenes: list[Scene], out: Path) -> list
     manager = BaseEnvManager(env=Rendering(env, camera), count=envs)
     try:
         if out.suffix:
-            with writer(out, camera) as frame:
+            with writer(out, lambda: camera.fps) as frame:
                 for scene in scenes:
                     _play(manager, seed, scene, camera, frame)
             return [out]
         out.mkdir(parents=True, exist_ok=True)
         for scene in scenes:
-            path = out / f"{scene.name}{'.mp4' if _ffmpeg() else '.gif'}"
-            with writer(path, camera) as frame:
+            path = out / f"{scene.name}{usual_ending()}"
+            with writer(path, lambda: camera.fps) as frame:
                 _play(manager, seed, scene, camera, frame)
             written.append(path)
         return written
@@ -156,61 +195,3 @@ def scenes_of(episodes: list[Episode], ids: Array, actions: Array) -> list[Scene
         steps = sum(e.length for e in before) + episodes[k].length
         scenes.append(Scene(name, len(before), episodes[k], actions[ids == env][:steps]))
     return scenes
-
-
-def _ffmpeg() -> Any:
-    try:
-        return importlib.import_module("imageio_ffmpeg")
-    except ModuleNotFoundError:
-        return None
-
-
-@contextmanager
-def writer(path: Path, camera: Camera) -> Iterator[Film]:
-    """Writes what it is given as a film; nothing stays where that fails."""
-    kinds = {".gif": _gif, ".mp4": _mp4}
-    if path.suffix not in kinds:
-        raise Unsound(f"'{path}' is no film", "end it with .mp4 or .gif, or name a folder", "video")
-    if path.suffix == ".mp4" and _ffmpeg() is None:
-        raise Unsound(
-            "mp4 needs the package imageio-ffmpeg", "pip install 'flowrl[video]', or take .gif"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        with kinds[path.suffix](aside, camera) as frame:
-            yield frame
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-@contextmanager
-def _gif(path: Path, camera: Camera) -> Iterator[Film]:
-    image = importlib.import_module("PIL.Image")
-    pictures: list[Any] = []
-    yield lambda picture: pictures.append(image.fromarray(picture).quantize(64))
-    duration_ms = max(20, round(1000 / camera.fps))  # browsers show nothing faster
-    first, *rest = pictures
-    first.save(path, save_all=True, append_images=rest, duration=duration_ms, loop=0)
-
-
-@contextmanager
-def _mp4(path: Path, camera: Camera) -> Iterator[Film]:
-    sink: Any = None
-
-    def frame(picture: Array) -> None:
-        nonlocal sink
-        height, width = picture.shape[:2]
-        if sink is None:
-            sink = _ffmpeg().write_frames(
-                str(path), (width, height), fps=camera.fps, macro_block_size=2
-            )
-            sink.send(None)
-        sink.send(np.ascontiguousarray(picture))
-
-    try:
-        yield frame
-    finally:
-        if sink is not None:
-            sink.close()

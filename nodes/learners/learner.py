@@ -11,6 +11,7 @@ from flowrl.batch import Batch, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.nodes.models.model import demand_numbers
 from flowrl.nodes.observations import observed_in
 from flowrl.nodes.policies.policy import Policy, policy_of_rows
 from flowrl.ports import In, Out, StateOut
@@ -73,6 +74,7 @@ class Learner(Node):
         if self.train_iter % self.config.log_every_iters == 0:
             self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._told.items()})
             self._told = {}
+            demand_numbers(self._mode.weights())
 
 
 def _policy(given: Any, schema: Schema | None) -> Policy:

@@ -11,7 +11,7 @@ from flowrl.batch import Array, Column, Schema
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
 from flowrl.nodes.models.mlp import ACTIVATIONS, Activation, Mlp, MlpInfer
-from flowrl.nodes.models.model import Heads, Linear, Model
+from flowrl.nodes.models.model import Heads, Linear, Model, Shape, same_shapes
 from flowrl.nodes.observations import Observed
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ class GruInfer:
     def __init__(self, model: Gru, obs: Observed, heads: Heads) -> None:
         self.activate = ACTIVATIONS[model.config.activation]
         self.encoder: MlpInfer = model.encoder().infer(obs, model.inputs(), (INPUT,))
+        n = model.config.size
+        weights: dict[str, Shape] = {f"weight_{of}": (3 * n, n) for of in ("ih", "hh")}
+        self.shapes = {**weights, **{f"bias_{of}": (3 * n,) for of in ("ih", "hh")}}
         memory = model.memory_columns()[MEMORY]
         self.heads: MlpInfer = model.on_memory().infer(memory, heads, tuple(heads))
 
@@ -85,6 +88,7 @@ class GruInfer:
         self.encoder.load(_below("encoder", arrays))
         self.heads.load(_below("heads", arrays))
         cell = _below("cell", arrays)
+        same_shapes("gru", cell, self.shapes)
         self.of_input = cell["weight_ih"].T.copy(), cell["bias_ih"].copy()
         self.of_memory = cell["weight_hh"].T.copy(), cell["bias_hh"].copy()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -10,8 +11,23 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param
-from flowrl.nodes.models.features import LIMIT, MOMENTS, encoder, feature_leaves, measured
-from flowrl.nodes.models.model import Dueling, Free, Head, Heads, Model
+from flowrl.nodes.models.features import (
+    LIMIT,
+    MOMENTS,
+    encoder,
+    feature_leaves,
+    measured,
+    width,
+)
+from flowrl.nodes.models.model import (
+    Dueling,
+    Free,
+    Head,
+    Heads,
+    Model,
+    Shape,
+    same_shapes,
+)
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.observations import Observed
 
@@ -72,8 +88,13 @@ class Mlp(Model):
         return ("torch",) if learn else ()
 
     def acts_with(self, wanted: Collection[str], name: str) -> bool:
-        owner = name.split(".")[0]
-        return owner in wanted or owner in ("trunk", "features")
+        return acts_with(wanted, name)
+
+
+def acts_with(wanted: Collection[str], name: str) -> bool:
+    """Whether the parameter `name` is one of the wanted heads', or of what they stand on."""
+    owner = name.split(".")[0]
+    return owner in wanted or owner in ("trunk", "features")
 
 
 def trunk_of(head: str, config: Mlp.Config) -> str:
@@ -89,12 +110,15 @@ class MlpInfer:
         self.activate = ACTIVATIONS[config.activation]
         self.encode = encoder(obs, config.scale_bytes)
         self.measured = measured(feature_leaves(obs)) if config.normalise_obs else None
+        self.shapes = _shapes(config, sum(map(width, feature_leaves(obs).values())), heads)
         self.units: Affine | None = None  # shift and scale of normalised features
         self.trunks: dict[str, list[Affine]] = {}
         self.out: dict[str, tuple[str, Affine]] = {}  # each head's trunk and last layer
         self.free: dict[str, Array] = {}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
+        needed = {name: array for name, array in arrays.items() if acts_with(self.heads, name)}
+        same_shapes("mlp", needed, self.shapes)
         if self.measured is not None:
             self.units = _units(arrays, self.measured)
         for name, head in self.heads.items():
@@ -125,6 +149,32 @@ class MlpInfer:
             x += bias
             x = self.activate(x)
         return x
+
+
+def _shapes(config: Mlp.Config, features: int, heads: Heads) -> dict[str, Shape]:
+    """What acting needs, by the names that torch's side gives it."""
+    found: dict[str, Shape] = {
+        f"{name}.free": (head.n,) for name, head in heads.items() if isinstance(head, Free)
+    }
+    for layer, inputs, outputs in _layers(config, features, heads):
+        found[f"{layer}.weight"], found[f"{layer}.bias"] = (outputs, inputs), (outputs,)
+    if config.normalise_obs:
+        sizes = zip(MOMENTS, (1, features, features), strict=True)
+        found.update((f"features.moments.{name}", (size,)) for name, size in sizes)
+    return found
+
+
+def _layers(config: Mlp.Config, features: int, heads: Heads) -> Iterator[tuple[str, int, int]]:
+    """Each layer's name, inputs and outputs; those of a shared trunk once a head."""
+    widths = [features, *config.hidden]
+    for name, head in heads.items():
+        if isinstance(head, Free):
+            continue
+        for i, (inputs, outputs) in enumerate(pairwise(widths)):
+            yield f"{trunk_of(name, config)}.{i}", inputs, outputs
+        parts = {"value": 1, "advantage": head.n} if isinstance(head, Dueling) else {"out": head.n}
+        for part, outputs in parts.items():
+            yield f"{name}.{part}", widths[-1], outputs
 
 
 def _units(arrays: Mapping[str, Array], measured: Array) -> Affine:

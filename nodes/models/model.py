@@ -48,6 +48,7 @@ class Free:
 
 
 Head = Linear | Dueling | Free
+Shape = tuple[int, ...]
 Heads = Mapping[str, Head]
 
 # Modules draw their first weights from torch's one global generator: one module at a time.
@@ -56,17 +57,37 @@ _building = threading.Lock()
 
 def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> None:
     """A saved state must hold what is loaded, no less and no more."""
-    missing, unknown = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    if missing or unknown:
-        raise KeyError(
-            f"{what}: the state lacks {missing} and has unknown {unknown}; was it of another model?"
+    names = {"lacks": set(wanted) - set(given), "has unknown": set(given) - set(wanted)}
+    wrong = [f"{verb} {sorted(found)}" for verb, found in names.items() if found]
+    if wrong:
+        raise ValueError(f"{what}: the state {' and '.join(wrong)}; was it of another model?")
+
+
+def same_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shape]) -> None:
+    """The same of weights: those of a wider or deeper network would act, too, and as nobody has learned."""
+    same_names(what, given, wanted)
+    for name, shape in wanted.items():
+        if given[name].shape != shape:
+            raise ValueError(
+                f"{what}: '{name}' has the shape {given[name].shape}, and this model's has {shape}; "
+                "was it of another model?"
+            )
+
+
+def demand_numbers(weights: Mapping[str, Array]) -> None:
+    """What is no number never becomes one again; a policy acts with it all the same: in one way, for ever."""
+    lost = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
+    if lost:
+        raise ValueError(
+            f"learning has diverged: {len(lost)} of {len(weights)} weights hold nan (the first: "
+            f"'{lost[0]}'); take a lower `lr`, or look for rewards or observations that are too large"
         )
 
 
 def load(module: Module, arrays: Mapping[str, Array]) -> None:
     """Copies arrays into the parameters and buffers of these names."""
     places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    same_names(type(module).__name__, arrays, places)
+    same_shapes(type(module).__name__, arrays, {n: tuple(p.shape) for n, p in places.items()})
     with torch.no_grad():
         for name, place in places.items():
             place.copy_(tensor(arrays[name]))

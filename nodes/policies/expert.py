@@ -49,6 +49,11 @@ class Expert(Policy):
         """As the trained policy's."""
         return self.trained.unroll_steps
 
+    @property
+    def burn_in_steps(self) -> int:
+        """As the trained policy's."""
+        return self.trained.burn_in_steps
+
     def memory_columns(self) -> Schema:
         """As the trained policy's."""
         return self.trained.memory_columns()
@@ -79,7 +84,13 @@ class Expert(Policy):
 
     def _fixed(self, make: Callable[[int], AnyActMode] | None, seed: int) -> AnyActMode:
         mode = (make or self.trained.eval_mode)(seed)
-        mode.load(read_weights(Path(self.config.checkpoint)))
+        path = Path(self.config.checkpoint)
+        try:
+            mode.load(read_weights(path))
+        except ValueError as error:
+            what = f"'{path}' is not of the policy that is described: {error}"
+            hint = "describe what was trained under `trained`, its model included"
+            raise Unsound(what, hint, "checkpoint") from error
         return Fixed(mode)
 
     def _no_learning(self) -> NoReturn:

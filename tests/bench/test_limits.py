@@ -26,22 +26,47 @@ class Even:
         return 1.0
 
 
+def simulation(hidden: bool, late_s: list[float] | None = None) -> limits.Simulation:
+    """The policy waits for all envs."""
+    return limits.Simulation("small", 1, 0, hidden, ENVS, late_s or [0.0])
+
+
 def test_where_nothing_varies_one_barrier_is_ideal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "Draws", Even)
     samples = 8 * ENVS
-    assert limits.together_s("small", 1, 0, samples) == 8 * 3
     # a batch of all envs: 3 a step, and 5 more after the fourth
-    assert limits._served_s("small", 1, 0, samples, False, ENVS) == 8 * 3 + 5
-    assert limits._served_s("small", 1, 0, samples, True, ENVS) == 8 * 3
+    assert simulation(hidden=False).samples_s(samples) == 8 * 3 + 5
+    assert simulation(hidden=True).samples_s(samples) == 8 * 3
     assert limits.ideal_s("small", 1, 0, samples, True) <= 8 * 3
+    # ten steps of each env a collection
+    assert simulation(hidden=True).collects_s(2) == 2 * 10 * 3
+    assert limits.even_s("small", 1, 0, 2) == 2 * 10 * 3
 
 
 def test_where_every_sleep_is_late_by_the_same_all_take_so_much_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "Draws", Even)
-    assert limits._served_s("small", 1, 0, 8 * ENVS, True, ENVS, [0.5]) == 8 * (3 + 2 * 0.5)
-    assert limits.late_s("small", 1, 0, 64, [0.0]) == limits.ideal_s("small", 1, 0, 64, True)
+    assert simulation(True, [0.5]).samples_s(8 * ENVS) == 8 * (3 + 2 * 0.5)
+    assert simulation(True, [0.5]).collects_s(1) == 10 * (3 + 2 * 0.5)
+    for limit in (limits.even_s, lambda *given: limits.ideal_s(*given[:4], True, *given[4:])):
+        assert limit("small", 1, 0, 2, [0.0]) == limit("small", 1, 0, 2)
+        assert limit("small", 1, 0, 2, [0.25]) > limit("small", 1, 0, 2)
+
+
+class OneIsSlow(Even):
+    """The steps of env 0 take 10 and 2 in turns, those of the others 2 and 10: 6 on average."""
+
+    def episode(self, env: int, number: int) -> Episode:
+        return Episode(0.0, np.array([10.0, 2.0] if env else [2.0, 10.0]))
+
+
+def test_who_need_not_wait_for_each_step_is_held_up_by_the_sum_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "Draws", OneIsSlow)
+    assert simulation(True).collects_s(1) == 10 * (1 + 10)
+    assert 10 * (1 + 6) <= limits.even_s("small", 1, 0, 1) <= 10 * (2 + 6)
 
 
 def test_a_process_that_sleeps_tells_how_late_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +93,8 @@ def test_hidden_resets_are_never_slower_and_no_limit_beats_the_policy_alone(size
     hidden = limits.ideal_s(size, 5, 3, samples, True)
     overlapped = limits.ideal_s(size, 5, 3, samples, False)
     assert samples / ENVS * 0.4 * infer_s < hidden <= overlapped
-    assert hidden <= limits.together_s(size, 5, 3, samples) * 1.001
+    even = limits.even_s(size, 5, 3, samples // sleeping.SAMPLES)
+    assert hidden <= even * 1.001
 
 
 def test_what_is_drawn_belongs_to_the_episode_whoever_asks_and_when() -> None:
@@ -112,19 +138,20 @@ def test_the_table_says_what_was_to_be_reached_and_what_failed() -> None:
     found = {
         "A": {"ms": 1.0},
         "H": {"ms": 0.9},
-        "L": {"ms": 0.95},
-        "S": {"ms": 0.98},
+        "H+": {"ms": 0.98},
+        "D": {"ms": 0.95},
+        "D+": {"ms": 0.96},
         "flowrl sync": {"ms": 1.0, "of_A": 1.0, "spread": 0.0},
-        "flowrl halves": {"ms": 0.98, "of_A": 0.98, "spread": 0.0},
+        "flowrl own_pace": {"ms": 0.98, "of_A": 0.98, "spread": 0.0},
         "flowrl async": {"ms": 1.02, "of_A": 1.02, "spread": 0.01},
         "sb3 sync": {"ms": 1.25, "of_A": 1.25, "spread": 0.0},
         "ding sync": {"failed": "no network"},
     }
     assert collector.verdicts(found) == [
-        "async 1.020 of A (at most 1.05), 1.041 of S",
-        "sync 0.784 of the best peer's (at most 0.9)",
+        "async 1.020 of A (at most 1.05), 1.041 of H+",
+        "sync 0.784 of the best peer's (at most 0.9; D+ 0.768)",
     ]
     cell = {"size": "small", "resets": 5.0, "load": 0.6, "collects": 1, "found": found}
     shown = collector.table([cell])
-    assert "| small ×5, 60% load | 1.000 | 0.900 | 0.950 | 0.980 |" in shown
+    assert "| small ×5, 60% load | 1.000 | 0.900 | 0.980 | 0.950 | 0.960 |" in shown
     assert "no network" in shown

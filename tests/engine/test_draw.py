@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +24,8 @@ from flowrl.draw.svg import svg_of
 from flowrl.errors import UsageError
 from flowrl.placement import placement_named
 from tests.engine.graphs_to_show import HERE, checked, tree
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 has_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 
@@ -331,6 +334,19 @@ def test_the_page_of_an_unsound_graph_tells_its_problems(tmp_path: Path) -> None
     page = page_of(checked(edges=["source -> mixer -> sink"]), tmp_path)
     assert "the link &#x27;world&#x27; (world) is not connected" in page
     assert "There is none before the graph is sound." in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser is installed")
+def test_a_picture_that_needs_all_the_room_has_its_details_below(tmp_path: Path) -> None:
+    def main_of(width: int) -> str:
+        size = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
+        words = [str(CHROMIUM), *size, "--dump-dom", (tmp_path / "page.html").as_uri()]
+        dom = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+        return re.findall("<main[^>]*>", dom)[0]
+
+    page_of(checked(), tmp_path)
+    assert main_of(1000) == '<main class="stacked">'
+    assert main_of(2000) == "<main>"
 
 
 # where things lie

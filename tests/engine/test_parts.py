@@ -62,6 +62,14 @@ def test_a_node_gives_a_list_of_its_own_or_none(more: str, left: list[str], tmp_
         ("[previous, {n: 2}]", r"g.yaml:3:24: env.wrappers\[1\]: missing 'type'"),
         ("[{type: time_limit}]", r"env.wrappers\[0\]: missing required parameter 'steps'"),
         ("[{type: frame_stack, m: 2}]", r"env.wrappers\[0\]: unknown key 'm'"),
+        (
+            "[{type: wrapper, id: nowhere}]",
+            r"env.wrappers\[0\].id is 'nowhere'; expected such as gymnasium.wrappers:Rescale",
+        ),
+        (
+            "[{type: reward_clip, low: 1, high: 1}]",
+            r"env.wrappers\[0\]: low is 1, high is 1; low is the lesser one",
+        ),
         ("[{type: frame_stack, n: 0}]", r"env.wrappers\[0\].n is 0; expected greater than or"),
         ("[mlp]", r"env.wrappers\[0\]: unknown wrapper type 'mlp'"),
     ],

@@ -33,12 +33,17 @@ OTHERS = [kind for kind in KINDS if kind != "base"]
 
 @contextmanager
 def manager(
-    kind: str, cls: str = "Counting", count: int = 3, seed: int = 0, **params: Any
+    kind: str,
+    cls: str = "Counting",
+    count: int = 3,
+    seed: int = 0,
+    env: Gymnasium | None = None,
+    **params: Any,
 ) -> Iterator[Any]:
     """A manager of toy envs, closed at the end."""
     made, own = KINDS[kind]
     mine = {name: params.pop(name) for name in list(params) if name in made.Config.model_fields}
-    env = Gymnasium(id=cls if "-v" in cls or ":" in cls else f"{TOYS}:{cls}", kwargs=params)
+    env = env or Gymnasium(id=cls if "-v" in cls or ":" in cls else f"{TOYS}:{cls}", kwargs=params)
     config = made.Config(env=env, count=count, **{**own, **mine})
     node = made(config=config, seed=seed)
     node.ctx.name = "envs"  # as in a graph: seeds follow from the name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,3 +101,13 @@ def test_a_win_rate_needs_to_know_what_a_win_is() -> None:
     assert issubclass(Toy, Policy)
     with pytest.raises(Unsound, match="give `win_above`"):
         Evaluator.describe(config, Known({}, {}, frozenset()))
+    with pytest.raises(Unsound, match="give `win_above`"):
+        Evaluator(config=config)
+
+
+def test_an_average_that_there_is_not_is_named() -> None:
+    found: Any = Evaluation([Episode(0, 1.0, 10)])
+    with pytest.raises(
+        ValueError, match="no average 'wins'; known: return_mean, win_rate, return_per_step"
+    ):
+        found.average("wins")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from flowrl.node import Unsound
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
@@ -18,6 +18,7 @@ from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.vector_env_manager import VectorEnvManager
 from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random
 from tests.nodes.env_managers import same
 from tests.nodes.toy_envs import Counting
@@ -73,7 +74,7 @@ def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
 
 def test_a_list_says_how_many_envs_there_are() -> None:
     assert BaseEnvManager(env=[short, short]).spec().count == 2
-    with pytest.raises(ValidationError, match="2 functions for 3 envs; give one for each"):
+    with pytest.raises(ValueError, match="2 functions for 3 envs; give one for each"):
         BaseEnvManager(env=[short, short], count=3)
 
 
@@ -81,7 +82,7 @@ def test_an_evaluator_takes_a_function_too() -> None:
     spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
     policy = Random(obs=spec.obs, action=spec.action)
     evaluator = Evaluator(env=CARTPOLE, policy=policy, seed=0)
-    assert len(evaluator.eval(None, n_episode=3).returns) == 3
+    assert len(evaluator.eval(n_episode=3).returns) == 3
 
 
 @pytest.mark.parametrize("made", [lambda: Counting(), partial(Counting, length=object())])
@@ -93,6 +94,44 @@ def test_what_a_process_cannot_be_told_is_said_at_once(made: Any) -> None:
 def test_a_pool_needs_an_id() -> None:
     with pytest.raises(Unsound, match="a pool is made by an id"):
         VectorEnvManager(env=CARTPOLE, count=2)
+
+
+def test_a_function_that_makes_no_env_is_told() -> None:
+    with pytest.raises(
+        Unsound, match="the function gives a NoneType, which has no 'observation_sp"
+    ):
+        BaseEnvManager(env=lambda: None, count=2)
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ("CartPole-v1", "'CartPole-v1' is no description of an env; by hand, give Gymnasium"),
+        ([], "a list is no description of an env"),
+        (Counting(), "a Counting is no description of an env; .* a function that makes an env"),
+    ],
+)
+def test_what_describes_no_env_is_told(env: Any, told: str) -> None:
+    with pytest.raises(Unsound, match=told):
+        BaseEnvManager(env=env, count=2)
+
+
+def test_an_env_that_ends_the_program_when_it_is_made_is_told() -> None:
+    def leaves() -> Any:
+        sys.exit("no licence")
+
+    with pytest.raises(Unsound, match="the env cannot be made: SystemExit: no licence"):
+        BaseEnvManager(env=leaves, count=2)
+
+
+def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
+    class Closing(Counting):
+        def close(self) -> None:
+            self.seed += 0  # which a reset sets
+
+    envs = BaseEnvManager(env=Closing, count=2)
+    envs.reset()
+    envs.close()
 
 
 def test_a_function_that_fails_is_named() -> None:
@@ -115,3 +154,10 @@ def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot
     with pytest.raises(EnvError, match="it fell over") as told:
         envs.advance(np.zeros(1, np.int64))
     assert "cannot be made again" in next(iter(told.value.files.values()))
+
+
+def test_a_policy_that_needs_weights_is_not_evaluated_without() -> None:
+    spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
+    evaluator = Evaluator(env=CARTPOLE, policy=Dqn(obs=spec.obs, action=spec.action), seed=0)
+    with pytest.raises(ValueError, match=r"Dqn acts with weights.*`learner\.state\(\)`"):
+        evaluator.eval()

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowrl.nodes.envs.crash import replay
 from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.replay import replay
 from tests.nodes.env_managers import KINDS, manager
 from tests.nodes.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.following import Follower
@@ -92,6 +93,24 @@ def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: 
         assert envs.failures.dropped_trajectories == 0
 
 
+def test_an_env_that_ends_the_next_worker_too_is_lost_and_its_neighbours_go_on(
+    tmp_path: Path,
+) -> None:
+    """It ends one worker in its fifth step, and the next while the envs are brought back."""
+    ends = str(tmp_path / "ends")
+    Path(ends).write_text("0")
+    with manager("sync", "EndsTwo", ends=ends, envs_per_worker=3, max_retry=2) as envs:
+        first = envs.reset()
+        steps = [envs.advance(np.zeros(3, np.int64)) for _ in range(9)]
+        assert [k for k, step in enumerate(steps) if len(step.broken)] == [4]
+        (broken,) = steps[4].broken
+        others = [index for index in range(3) if index != broken]
+        for step in steps:
+            assert (step.obs[others, 0] == first[others, 0]).all()
+        assert steps[-1].obs[others, 1].tolist() == [9, 9]
+        assert (envs.failures.failures, envs.failures.restored_envs) == (1, 2)
+
+
 def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> None:
     with failing("sync", "flood", probability=1.0, at=1, envs_per_worker=3) as envs:
         follower, crew = Follower(envs), envs._crew
@@ -114,7 +133,7 @@ def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
 
 @pytest.mark.parametrize("kind", ["base", "sync"])
 def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
-    kind: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (
         failing(kind, "raise", probability=1.0, max_retry=3) as envs,
@@ -124,7 +143,7 @@ def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
     (path,) = raised.value.save(tmp_path)
     assert path.name == f"crash-envs-{raised.value.index}.json"
     assert replay(str(path))
-    told = capsys.readouterr()
+    told = capfd.readouterr()
     assert "it failed again: ZeroDivisionError: the simulator fell over" in told.out
     assert "in raise_" in told.err
 

@@ -54,6 +54,14 @@ def test_arguments_reach_the_constructor() -> None:
         ("no_such_module:Env-v0", r"cannot make the env 'no_such_module:Env-v0'"),
         ("no.such.module:Env", r"cannot import 'no.such.module'"),
         ("tests.nodes.toy_envs:Countin", r"'tests.nodes.toy_envs' has no 'Countin'"),
+        (
+            "toy_envs",
+            r"cannot make the env 'toy_envs': .*\(a class of your own: `package.module:Name`",
+        ),
+        (
+            "os:getpid",
+            r"'os:getpid' gives a int, which has no 'observation_space'; an env is a sub",
+        ),
     ],
 )
 def test_an_unknown_id_is_unsound_with_a_hint(id: str, told: str) -> None:

@@ -129,6 +129,63 @@ def test_misuse_is_refused_and_changes_nothing(kind: str) -> None:
 
 
 @kinds
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([0, 3], "there is no env 3; they are 0 to 2"),
+        ([-1, 0], "there is no env -1"),
+        ([1, 1], r"envs \[1, 1\] are named; name each once"),
+    ],
+)
+def test_only_envs_that_there_are_can_be_stepped_each_once(
+    kind: str, ids: list[int], told: str
+) -> None:
+    with manager(kind) as envs:
+        envs.reset()
+        for step in (envs.advance, lambda acts, at: envs.send(np.array(at), acts)):
+            with pytest.raises(ValueError, match=told):
+                step(zeros(2), ids)
+        assert envs.advance(zeros()).next_obs[:, 1].tolist() == [1.0, 1.0, 1.0]
+
+
+@kinds
+def test_envs_that_have_not_begun_cannot_be_stepped(kind: str) -> None:
+    with manager(kind) as envs:
+        with pytest.raises(ValueError, match=r"^the envs have not begun; call reset\(\) first"):
+            envs.advance(zeros())
+        with pytest.raises(ValueError, match=r"^nothing was launched; call launch\(\) first"):
+            envs.step({0: 0})
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("actions", "told"),
+    [
+        ({}, "no action is given; give one for each env of ready_obs"),
+        ({3: 0}, "there is no env 3; they are 0 to 2"),
+        ({-1: 0}, "there is no env -1"),
+        ({"a": 0}, "there is no env 'a'"),
+        ({0: None}, "an action is None; it must be int64"),
+        ({0: "left"}, "an action is .*left.*; it must be int64"),
+        ({0: 0.5}, "actions are float64"),
+    ],
+)
+def test_by_hand_what_is_no_action_of_an_env_is_told_and_changes_nothing(
+    kind: str, actions: Any, told: str
+) -> None:
+    with manager(kind) as envs:
+        with pytest.raises(ValueError, match=r"episodes is 0; give 1 or more"):
+            envs.launch(episodes=0)
+        envs.launch(episodes=1)
+        before = envs.ready_obs
+        with pytest.raises(ValueError, match=told):
+            envs.step(actions)
+        assert envs.ready_obs.keys() == before.keys() == {0, 1, 2}
+        timestep = envs.step({0: 0})
+        assert timestep[0].obs[1] == 1.0
+
+
+@kinds
 def test_by_hand_every_env_plays_its_episodes_and_is_done(kind: str) -> None:
     with manager(kind) as envs:
         envs.launch(episodes=2)

@@ -144,8 +144,8 @@ def scored(scores: dict[str, float], **params: Any) -> Evaluator:
     node = evaluator(env(length=1), **params)
     play = node._play
 
-    def fake(seeds: str, steps: Any, n: int) -> Evaluation:
-        found = play(seeds, steps, n)
+    def fake(envs: Any, seeds: str, steps: Any, n: int) -> Evaluation:
+        found = play(envs, seeds, steps, n)
         score = scores[seeds.partition("/")[0]]
         return Evaluation([episode._replace(total=score) for episode in found.episodes])
 
@@ -165,6 +165,13 @@ def test_every_new_best_is_kept_and_no_other() -> None:
     assert [(k.name, k.info["eval_return"]) for k in kept] == [("best", 5.0), ("best", 6.0)]
     assert [k.state for k in kept] == [states[0], states[3]]
     assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
+
+
+def test_weights_that_are_no_numbers_are_not_judged() -> None:
+    node = evaluator(env(length=1))
+    with pytest.raises(ValueError, match="learning has diverged"):
+        node.fire(State({"w": np.array([np.nan], np.float32)}))
+    assert records(node, Keep) == []
 
 
 @pytest.mark.parametrize(

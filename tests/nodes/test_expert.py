@@ -11,9 +11,11 @@ import pytest
 import flowrl
 from flowrl.node import Unsound
 from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.expert import Expert
 from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.state import State
 from tests.nodes.learning import DISCRETE, OBS
@@ -73,6 +75,28 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         expert(tmp_path / "bad.safetensors").eval_mode(0)
 
 
+@pytest.mark.parametrize(
+    ("model", "wrong"),
+    [
+        ({"hidden": [128, 128]}, r"has unknown \['trunk.2.bias', 'trunk.2.weight'\]"),
+        (
+            {"hidden": [128, 128, 32]},
+            r"'trunk.2.weight' has the shape \(64, 128\), and .* \(32, 128\)",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_network_does_not_act(
+    model: dict[str, Any], wrong: str, checkpoint: Path
+) -> None:
+    with pytest.raises(Unsound, match=f"not of the policy that is described: .*{wrong}"):
+        expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model))).eval_mode(0)
+
+
+def test_its_rows_are_cut_as_the_trained_policys(checkpoint: Path) -> None:
+    own = expert(checkpoint, R2d2(obs=OBS, action=DISCRETE, gamma=0.9, burn_in_steps=2))
+    assert (own.gamma, own.nstep, own.unroll_steps, own.burn_in_steps) == (0.9, 1, None, 2)
+
+
 def test_rows_that_need_more_columns_are_not_collected_by_it(checkpoint: Path) -> None:
     envs = ScriptedEnvs([[5]])
     spec = envs.spec()
@@ -96,3 +120,15 @@ def test_in_a_graph_an_expert_fills_the_buffer_first(tmp_path: Path) -> None:
     result = flowrl.load(str(graph)).run(train_iters=8, out=tmp_path / "taught")
     assert teacher.status == result.status == "finished"
     assert result.deterministic
+
+
+def test_what_is_wrong_with_a_warm_ups_setting_is_told_there(tmp_path: Path) -> None:
+    graph = tmp_path / "taught.yaml"
+    expert = "{collector.policy: {type: expert, checkpoint: none.safetensors}}"
+    phase = f"{{edges: [collector -> buffer], steps: 9, set: {expert}}}"
+    graph.write_text(f"extends: cartpole_dqn\nwarmup:\n  - {phase}\n")
+    [problem] = flowrl.load(str(graph)).check().problems
+    assert str(problem) == (
+        f"{graph}:3:5: warmup: nodes.collector: there is no checkpoint 'none.safetensors'; "
+        "runs keep them in their folder `checkpoints`"
+    )

@@ -94,6 +94,16 @@ def test_metrics_are_means_over_the_iterations_since_the_last_line() -> None:
     assert node.ctx.records == [Metrics({"loss": 2.0}), Metrics({"loss": 5.0})]
 
 
+def test_weights_that_are_no_numbers_end_the_run_where_metrics_are_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = learner(log_every_iters=2)
+    monkeypatch.setattr(node._mode, "weights", lambda: {"w": np.array([1.0, np.nan])})
+    node.fire(batch())
+    with pytest.raises(ValueError, match=r"diverged: 1 of 1 weights hold nan \(the first: 'w'\)"):
+        node.fire(batch())
+
+
 def test_priorities_are_given_row_by_row() -> None:
     node = learner(priorities=True)
     given = node.fire(batch(3))

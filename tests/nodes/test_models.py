@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from flowrl.batch import Column
+from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import ACTIVATIONS, Mlp
-from flowrl.nodes.models.model import Dueling, Free, Linear, ModuleModel, TorchInfer
+from flowrl.nodes.models.model import Dueling, Free, Linear, Model, ModuleModel, TorchInfer
 from flowrl.nodes.models.trained import Adam, Network, Trained
 
 OBS = Column("float32", (4,))
@@ -121,6 +122,26 @@ def test_what_has_no_weights_yet_says_so() -> None:
         infer(observations())
 
 
+@pytest.mark.parametrize(
+    ("trained", "acts"),
+    [
+        (Mlp(hidden=[8, 8]), Mlp(hidden=[8])),
+        (Mlp(hidden=[8], shared=False), Mlp(hidden=[8])),
+        (Mlp(hidden=[8]), Mlp(hidden=[4])),
+        (Mlp(hidden=[8], normalise_obs=True), Mlp(hidden=[8])),
+        (Gru(hidden=[8], size=6), Gru(hidden=[8], size=8)),
+        (Mlp(hidden=[8]), Gru(hidden=[8])),
+        (ModuleModel(path=f"{__name__}:Tiny", args={"width": 5}),
+         ModuleModel(path=f"{__name__}:Tiny", args={"width": 1})),
+    ],
+)  # fmt: skip
+def test_weights_of_another_network_do_not_act(trained: Model, acts: Model) -> None:
+    heads = {"q": Linear(2)}
+    weights = Network(trained.build(OBS, heads, 0)).weights()
+    with pytest.raises(ValueError, match="was it of another model"):
+        acts.infer(OBS, heads, ("q",)).load(weights)
+
+
 def test_a_users_module_is_built_trained_and_acts() -> None:
     model = ModuleModel(path=f"{__name__}:Tiny", args={"width": 5})
     heads = {"q": Linear(2)}
@@ -208,7 +229,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
     net = Network(Mlp(hidden=[8]).build(OBS, {"q": Linear(2)}, 0))
     weights = net.weights()
     weights["surplus"] = weights.pop("q.out.bias")
-    with pytest.raises(KeyError, match=r"lacks \['q.out.bias'\] and has unknown \['surplus'\]"):
+    with pytest.raises(ValueError, match=r"lacks \['q.out.bias'\] and has unknown \['surplus'\]"):
         net.load_state_dict(weights)
 
 

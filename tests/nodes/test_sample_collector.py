@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowrl.batch import Batch
 from flowrl.config import PartSpec
 from flowrl.context import Context, Metrics
-from flowrl.node import Known
+from flowrl.node import Known, Unsound
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.base_env_manager import BaseEnvManager
@@ -248,6 +248,23 @@ def test_by_hand_a_mode_can_be_given_itself() -> None:
     node.reset_policy(mode)
     node.collect(2)
     assert mode.acted == 1
+
+
+@pytest.mark.parametrize("policy", ["random", Random, None, lambda seed: seed])
+def test_what_is_no_policy_does_not_act(policy: Any) -> None:
+    node = collector()
+    before = node._mode
+    with pytest.raises(TypeError, match="does not act; give a policy, one of its modes"):
+        node.reset_policy(policy)
+    assert node._mode is before
+
+
+def test_by_hand_envs_of_another_kind_are_refused() -> None:
+    node = collector()
+    before = node.envs
+    with pytest.raises(Unsound, match="env managers differ"):
+        node.reset_env(BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=1))
+    assert node.envs is before
 
 
 def test_by_hand_other_envs_begin_anew() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from flowrl.node import Known, Unsound
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.legacy_gym import LegacyGym
 from flowrl.nodes.envs.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
 
 ENVS = 5
@@ -74,6 +75,18 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: Any) -> None:
 
 
 @kinds
+def test_a_pool_says_why_it_cannot_be_saved(kind: Any) -> None:
+    envs, other = manager(kind), manager(kind)
+    other.load_state_dict(envs.state_dict())  # nothing has begun: there is nothing to lose
+    assert envs.state_dict()["envs"] is None
+    envs.reset()
+    with pytest.raises(ValueError, match=r"a pool cannot be saved.*begin with new episodes"):
+        envs.state_dict()
+    envs.close()
+    assert envs.state_dict()["envs"] is None
+
+
+@kinds
 def test_all_envs_are_sent_and_received_together(kind: Any) -> None:
     envs = manager(kind)
     envs.reset()
@@ -102,6 +115,12 @@ def test_all_envs_are_sent_and_received_together(kind: Any) -> None:
 def test_what_a_pool_cannot_do_is_said_before_the_run(params: Any, told: str) -> None:
     config = VectorEnvManager.Config(env=Gymnasium(**params))
     with pytest.raises(Unsound, match=told):
+        VectorEnvManager.describe(config, Known({}, {}, frozenset()))
+
+
+def test_a_pool_is_not_made_by_an_id_that_names_something_else() -> None:
+    config = VectorEnvManager.Config(env=LegacyGym(id="CartPole-v1"))
+    with pytest.raises(Unsound, match="an id of its own, and the env is a LegacyGym; give Gymnas"):
         VectorEnvManager.describe(config, Known({}, {}, frozenset()))
 
 

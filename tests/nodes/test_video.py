@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,10 +16,12 @@ from PIL import Image, ImageSequence
 from flowrl.config import PartSpec
 from flowrl.node import Unsound
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
-from flowrl.nodes.evaluators import video
+from flowrl.nodes.evaluators import film_files
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.evaluators.video import scenes_of
+from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_envs import Painted
 from tests.nodes.toy_policies import Toy, weights
 
@@ -35,7 +40,7 @@ def pictures(path: Path) -> list[list[int]]:
 
 
 def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "_ffmpeg", lambda: None)
+    monkeypatch.setattr(film_files, "_imageio_ffmpeg", lambda: None)
 
 
 def test_the_worst_the_median_and_the_best_are_chosen() -> None:
@@ -118,6 +123,75 @@ def test_what_cannot_be_filmed_is_said(
     without_ffmpeg(monkeypatch)
     with pytest.raises(Unsound, match=what):
         evaluator(cls).film(weights(1), tmp_path / file)
+
+
+@pytest.mark.parametrize("agents", ["shared", "joint"])
+def test_of_agents_whole_games_are_filmed(
+    agents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ffmpeg(monkeypatch)
+    games = [{"game": ["ab"] * length} for length in (2, 5, 3)]
+    kwargs = {"names": ["a", "b"], "space": "choice"}
+    env = PettingZoo(id="tests.nodes.comings:Comings", agents=agents, kwargs=kwargs, each=games)
+    policy = (
+        PartSpec("toy", Toy, Toy.Config())
+        if agents == "shared"
+        else PartSpec("random", Random, Random.Config())
+    )
+    node = Evaluator(env=env, policy=policy, episodes=6 if agents == "shared" else 3, seed=5)
+    films = node.film(weights(2), tmp_path / "films")
+    assert [[red for red, _, _ in pictures(film)] for film in films] == [
+        [0, 1, 2],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3, 4, 5],
+    ]
+
+
+@pytest.mark.parametrize("ending", ["mp4", "gif"])
+def test_a_film_that_cannot_be_written_whole_is_an_error_and_leaves_nothing(
+    ending: str, tmp_path: Path
+) -> None:
+    """As on a disk that is full: no file may be larger than some bytes."""
+    if ending == "mp4":
+        pytest.importorskip("imageio_ffmpeg")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    noise = np.random.default_rng(0).integers(256, size=(8, 64, 64, 3), dtype=np.uint8)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
+    try:
+        with pytest.raises(Unsound, match=r"the film cannot be written: .*; free some space"):
+            write(tmp_path / f"a.{ending}", noise)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def write(path: Path, pictures: np.ndarray) -> None:
+    with film_files.writer(path, lambda: 10) as frame:
+        for picture in pictures:
+            frame(picture)
+
+
+def test_pictures_of_odd_sizes_get_a_margin_in_mp4(tmp_path: Path) -> None:
+    exe = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    write(tmp_path / "odd.mp4", np.full((2, 21, 33, 3), 200, np.uint8))
+    shown = ["-i", tmp_path / "odd.mp4", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    raw = subprocess.run([exe, "-loglevel", "error", *shown], capture_output=True, check=True)
+    colours = np.frombuffer(raw.stdout, np.uint8).reshape(2, 22, 34, 3)
+    assert abs(colours.astype(int) - 200).max() <= 3  # to the end of the margin
+
+
+@pytest.mark.parametrize(
+    ("rendered", "what"),
+    [
+        (None, "no pictures, but NoneType; it needs the render mode `rgb_array`"),
+        (np.zeros((4, 5), np.uint8), r"uint8\[4, 5\]; a picture is uint8 \(H, W, 3\)"),
+        (np.zeros((4, 5, 3), np.float32), r"float32\[4, 5, 3\]; a picture"),
+    ],
+)
+def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path) -> None:
+    node = evaluator()
+    with pytest.raises(Unsound, match=what), patch.object(Painted, "render", lambda _: rendered):
+        node.film(weights(1), tmp_path / "a.gif")
 
 
 @pytest.mark.slow

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -222,15 +226,82 @@ class Recalled(gymnasium.Env):
         return np.zeros(1, np.float32), right if self.t == 4 else 0.0, self.t == 4, False, {}
 
 
-class Unseeded(Counting):
-    """Its rewards are what they are, whatever the seed."""
+class Marked(Counting):
+    """Knows whether a file has been written since."""
 
-    given = 0
-
-    def __init__(self) -> None:
+    def __init__(self, mark: str) -> None:
         super().__init__(length=50)
+        self.mark = Path(mark)
+
+
+class Unsteady(Marked):
+    """Gives another reward in its third step."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        obs, _, *rest = super().step(action)
-        Unseeded.given += 1
-        return obs, float(Unseeded.given), *rest
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self.t == 3 and self.mark.exists()), *rest
+
+
+class Drifting(Marked):
+    """Sees its steps counted by halves, too."""
+
+    def _obs(self) -> Any:
+        obs = super()._obs()
+        return obs + np.array([0.5, 0], np.float32) if self.mark.exists() else obs
+
+
+class EndsEarly(Marked):
+    """Ends in its third step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.t > 2 and self.mark.exists(), False, {}
+
+
+class Throwing(Marked):
+    """Fails in its third step, once."""
+
+    thrown = False
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        stepped = super().step(action)
+        if self.t == 3 and self.mark.exists() and not self.thrown:
+            self.thrown = True
+            raise ZeroDivisionError("the simulator fell over")
+        return stepped
+
+
+class KilledOnce(Marked):
+    """The first that takes the mark is killed."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        if self.t == 2 and self.mark.exists():
+            with contextlib.suppress(FileNotFoundError):  # another was faster
+                self.mark.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+class EndsTwo(Counting):
+    """Ends its process in its fifth step, and that of who takes its place in the second."""
+
+    def __init__(self, ends: str) -> None:
+        super().__init__(length=20)
+        self.ended = Path(ends)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        times = int(self.ended.read_text())
+        if (times, self.t) in ((0, 4), (1, 1)):
+            self.ended.write_text(str(times + 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+class CarriesOn(Counting):
+    """Keeps something from one episode to the next."""
+
+    def carried(self) -> int:
+        return 1
+
+    def carry(self, data: int) -> None:
+        assert data == 1

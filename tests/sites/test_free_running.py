@@ -91,6 +91,29 @@ def test_all_that_a_starving_learner_paces_hears_of_it(placement: str, tmp_path:
     assert found["fired"]["f"] >= 2
 
 
+def test_who_heard_of_a_firing_does_not_wait_for_a_site_that_stopped_before_it_did(
+    tmp_path: Path,
+) -> None:
+    slow = "tests.sites.slow_nodes:Taker"
+    nodes = {
+        "c": {"type": "Source", "give": 10},
+        "t": {"type": slow, "each_s": 0.01},  # before the learner: it learns on beyond the cut
+        "l": "Learner",
+        "quick": slow,
+        "m": "Mirror",  # is paced by the learner where all rounds end soon
+        "slow": {"type": slow, "each_s": 0.02},
+        "j": "Judge",  # is paced by `m` where the last round takes long
+    }
+    edges: list[Any] = [
+        {"c -> t": {"when_full": "drop_oldest", "capacity": 100}},
+        *("t -> l", "c -> quick", "c -> slow"),
+        *({"l.weights -> m": {"every": 1}}, {"m.mine -> j": {"every": 1}}),
+    ]
+    placement = "c=thread,t=main,l=main,quick=thread:p,m=thread:p,slow=thread:q,j=thread:q"
+    found = ran(tree(nodes, edges), placement, tmp_path / "r", rounds=2)
+    assert (found["status"], found["fired"]["slow"]) == ("finished", 20)
+
+
 @everywhere
 def test_a_consumer_that_starves_takes_no_time_from_anybody(placement: str, tmp_path: Path) -> None:
     graph = dropping({"c": f"{OWN}:Dripping", "l": f"{OWN}:Timed"}, [])

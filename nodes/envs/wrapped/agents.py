@@ -51,6 +51,11 @@ class Agent:
             self._outer = part.wrap(self._outer)
 
     @property
+    def outermost(self) -> Any:
+        """The outermost of its wrappers."""
+        return self._outer
+
+    @property
     def spaces(self) -> tuple[Any, Any]:
         """Of its observations and actions, as wrappers leave them."""
         return self._outer.observation_space, self._outer.action_space

@@ -48,6 +48,13 @@ class Lives(Wrapper):
         super().__init__(env)
         self._action, self._lives, self._goes_on = action, 0, False
 
+    def carried(self) -> dict[str, Any] | None:
+        """Nothing, where a new game begins; a life is a part of its game."""
+        return None if self._goes_on else {}
+
+    def carry(self, nothing: dict[str, Any]) -> None:
+        """A game's first life has nothing of those before."""
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """The next life, or the next game."""
         if self._goes_on:

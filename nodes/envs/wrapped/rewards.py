@@ -36,6 +36,14 @@ class Normalised(Wrapper):
         self._gamma, self._limit = gamma, limit
         self._moments, self._sum = Moments(), 0.0
 
+    def carried(self) -> dict[str, float]:
+        """The unit."""
+        return {name: float(value) for name, value in self._moments.state_dict().items()}
+
+    def carry(self, moments: dict[str, float]) -> None:
+        """Go on with it."""
+        self._moments.load_state_dict(moments)
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """A new sum; the unit stays."""
         self._sum = 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import model_validator
+
 from flowrl.config import param
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
@@ -15,6 +17,15 @@ class RewardClip(Wrapper):
         low: float = param(-1.0, "the least reward")
         high: float = param(1.0, "the greatest reward")
         how: Literal["clip", "sign"] = param("clip", "`sign`: -1, 0 or 1 (the bounds do not count)")
+
+        @model_validator(mode="after")
+        def low_is_below_high(self) -> RewardClip.Config:
+            """Else all rewards were the same."""
+            if self.low >= self.high:
+                raise ValueError(
+                    f"low is {self.low:g}, high is {self.high:g}; low is the lesser one"
+                )
+            return self
 
     def wrap(self, env: Any) -> Any:
         """The env with such rewards."""

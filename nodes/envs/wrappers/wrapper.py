@@ -76,6 +76,13 @@ def refuse_across_episodes(env: Any) -> None:
             raise Unsound(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
 
 
+def refuse_carried(carried: Sequence[str]) -> None:
+    """The same, once envs have said what they carry from episode to episode."""
+    if any(carried):
+        what = "the envs carry something from one episode to the next"
+        raise Unsound(what, "do not reset ahead: leave pre_reset out", "pre_reset")
+
+
 class EpisodeRng:
     """A wrapper's own random numbers: in each episode they follow from its seed and a purpose."""
 

@@ -1,0 +1,43 @@
+"""An env of this process, played again to where it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowrl.batch import Array
+from flowrl.node import Unsound
+from flowrl.nodes.envs.checks import rewards
+from flowrl.nodes.envs.saved_episodes import ENDED_EARLY, TOO_LONG, Played
+
+RAISED = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
+
+
+class Unrestored(Exception):
+    """What the first step of an env gives that is not where it was saved."""
+
+
+def why_not_again(
+    played: Played,
+    make: Callable[[str], None],
+    reset: Callable[..., Any],
+    step: Callable[[Any], Any],
+    observed: Callable[[Any], Array],
+) -> str:
+    """Why the env is not where it was; nothing: it is. `make` is told what the env carries."""
+    if not played.complete:
+        return TOO_LONG
+    try:
+        make(played.carried)
+        for seed, actions in played.episodes:
+            (seen, _), total, over = reset(seed=seed), 0.0, False
+            for action in actions:
+                if over:
+                    return ENDED_EARLY
+                seen, reward, final, cut, _ = step(action)
+                total, over = total + float(rewards([reward])[0]), bool(final or cut)
+        return ENDED_EARLY if over else played.why_not(observed(seen), total)
+    except Unsound:  # no failure of an env: it was never one
+        raise
+    except RAISED as error:
+        return f"{type(error).__name__} when its episode was played again: {error}"

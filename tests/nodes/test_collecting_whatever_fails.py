@@ -1,0 +1,103 @@
+"""Memory, windows of rewards and unrolls, all at once: rows are right however envs are stepped and fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.policies.random import Random
+from tests.nodes.toy_envs import Counting
+
+GAMMA = 0.5
+MEMORY: Schema = {"memory": Column("float32", (1,))}
+
+
+class Failing(Counting):
+    """Observes [seed, t]; now and then a step raises."""
+
+    def step(self, action: Any) -> Any:
+        if (self.seed + 3 * self.t) % 11 == 0:
+            raise ZeroDivisionError("the simulator fell over")
+        return super().step(action)
+
+
+class Remembers:
+    """Remembers how many steps it has acted since the episode began: what `t` is."""
+
+    memory = MEMORY
+
+    def load(self, state: Any) -> None:
+        """There is nothing to load."""
+
+    def forward(self, obs: Array, memory: Any) -> dict[str, Array]:
+        return {"action": np.zeros(len(obs), np.int64), "memory": memory["memory"] + 1}
+
+
+def collector(
+    count: int, kind: type[Any], n: int, unroll: int | None, burn_in: int, nstep: int, **how: Any
+) -> SampleCollector:
+    class Learns(Random):
+        gamma = GAMMA  # type: ignore[assignment]
+        unroll_steps = unroll  # type: ignore[assignment]
+        burn_in_steps = burn_in  # type: ignore[assignment]
+
+        def memory_columns(self) -> Schema:
+            return MEMORY
+
+        def collect_mode(self, seed: int) -> Any:
+            return Remembers()
+
+    Learns.nstep = nstep  # type: ignore[method-assign, assignment]
+    env = Gymnasium(id=f"{__name__}:Failing")
+    envs = kind(env=env, count=count, seed=n, max_retry=99, retry_waiting_time_s=0.0)
+    spec = envs.spec()
+    return SampleCollector(
+        envs=envs, policy=Learns(obs=spec.obs, action=spec.action), n_sample=n, **how
+    )
+
+
+def demand(batch: Batch, unrolls: bool, nstep: int) -> None:
+    """Every column follows from the observations and the ends of episodes."""
+    rows = {name: batch[name] if unrolls else batch[name][:, None] for name in batch}
+    seed_t, t = rows["obs"][..., 0], rows["obs"][..., 1]
+    first = rows["obs"][:, 0, 1]
+    assert (batch["memory"][:, 0] == first).all()
+    goes_on = ~rows["last"][:, :-1]
+    assert (t[:, 1:] == np.where(goes_on, t[:, :-1] + 1, 0)).all()
+    assert (seed_t[:, 1:] == seed_t[:, :-1])[goes_on].all()
+    width = rows["next_obs"][..., 1] - t
+    over = rows["terminated"] | rows["truncated"]
+    assert ((width == nstep) | (over & (width > 0) & (width < nstep))).all()
+    rewards = [np.where(k < width, (t + 1 + k) * GAMMA**k, 0) for k in range(nstep)]
+    np.testing.assert_allclose(rows["reward"], sum(rewards))
+    np.testing.assert_allclose(rows["discount"], np.where(rows["terminated"], 0, GAMMA**width))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_row_is_right_whatever_fails(data: st.DataObject) -> None:
+    unroll = data.draw(st.sampled_from([None, 1, 2, 3, 5]))
+    burn_in = data.draw(st.integers(0, unroll - 1)) if unroll else 0
+    nstep, count = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.integers(2, 5))
+    kind = data.draw(st.sampled_from([BaseEnvManager, ThreadEnvManager]))
+    stepping = data.draw(st.sampled_from(["together", "halves", "own_pace", "ready"]))
+    stride = (unroll or 1) - burn_in
+    pieces = data.draw(st.sampled_from([1, 2, 7]))
+    node = collector(count, kind, stride * pieces, unroll, burn_in, nstep, stepping=stepping)
+    try:
+        for firing in range(5):
+            batch = node.collect()
+            assert len(batch) == pieces
+            demand(batch, unroll is not None, nstep)
+            if firing == 2:
+                node.reset_env()
+    finally:
+        node.envs.close()
