@@ -39,8 +39,8 @@ def test_all_kinds_play_it_alike(id: str) -> None:
         first = base.reset()
         expected = [base.advance(actions) for actions in taken]
     for kind in ("sync", "thread", "async, asked by id", "sync, pre-reset"):
-        if kind == "sync, pre-reset" and id in LEAVES_TRACES:
-            continue
+        if kind == "sync, pre-reset" and id in LEAVES_TRACES | ONE_THREAD:
+            continue  # CarRacing takes as long as all others together
         shared = {"envs_per_worker": count} if kind == "thread" and id in ONE_THREAD else {}
         with manager(kind, id, count=count, **shared) as envs:
             np.testing.assert_array_equal(first, envs.reset())
