@@ -70,6 +70,7 @@ class Board:
         self.places, self._no_flags = places, bytes(rows)
         shared = memory is not None and can_sleep_here()
         self.gong = Gong(self.memory, places["gong"]) if shared else None
+        self._flags = slice(places["flags"], places["flags"] + rows)
         self.rows, self.workers = rows, workers
         for name, (dtype, count, shape) in fields.items():
             array = np.frombuffer(self.memory, dtype, count * _size(shape), places[name])
@@ -96,15 +97,13 @@ class Board:
     awaited: Array
     waiting: Array
 
-    @property
-    def flat_obs(self) -> Array:
-        """All numbers of all observations in one row."""
-        return self.obs.reshape(-1)
-
     def any_flags(self) -> bool:
         """Whether any row has flags. (Of bytes, this is far faster than numpy's `any`.)"""
-        begin = self.places["flags"]
-        return self.memory[begin : begin + self.rows] != self._no_flags
+        return self.memory[self._flags] != self._no_flags
+
+    def all_flags(self) -> bytes:
+        """Those of each row."""
+        return self.memory[self._flags]
 
     def write(self, row: int, text: str) -> None:
         """What went wrong with an env; of a long text the beginning and the end."""
