@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from flowrl.batch import Column, Schema
 from flowrl.checks.facts import Described, Describer, columns_text
@@ -54,7 +55,12 @@ def warmup_column_problems(
     for warm in program.warmup:
         for node, settings in warm.phase.settings.items():
             config = graph.nodes[node].config.model_copy(update=dict(settings))
+            before = len(describer.problems)
             usual, facts = describer.found.facts.get(node), describer.ask(node, config)
+            describer.problems[before:] = [  # not the node's own parameters are wrong
+                replace(problem, where=str(warm.phase.mark), what=f"warmup: {problem.what}")
+                for problem in describer.problems[before:]
+            ]
             if usual is not None and facts is not None:
                 yield from _lost(warm, node, usual, facts)
 

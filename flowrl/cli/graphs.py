@@ -8,13 +8,15 @@ from pathlib import Path
 
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
+from flowrl.cli.output import ours_alone
 from flowrl.errors import GraphError, Problem, UsageError
 from flowrl.source.loading import load
 
 
 def read(arguments: Namespace) -> Checked:
     """The graph that the words mean, checked."""
-    return check_graph(load(arguments.graph, sets_of(arguments)))
+    with ours_alone():  # an env is made, to look at its spaces
+        return check_graph(load(arguments.graph, sets_of(arguments)))
 
 
 def sets_of(arguments: Namespace) -> dict[str, str]:

@@ -6,9 +6,11 @@ import json
 import sys
 import traceback
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 
 from flowrl.cli.graphs import read
+from flowrl.cli.output import ours_alone
 from flowrl.errors import FlowError, NodeError, UsageError
 from flowrl.graph import Limits
 from flowrl.hosts.meeting import Meeting
@@ -35,7 +37,9 @@ def run(arguments: Namespace) -> int:
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
     )
     try:
-        return _ended(arguments, made.run())
+        with ours_alone() if arguments.json else nullcontext():
+            result = made.run()
+        return _ended(arguments, result)
     except (UsageError, OSError):
         raise  # what a node or the folder meets comes as another error: this is our own output
     except KeyboardInterrupt:

@@ -33,6 +33,6 @@ def plot(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """`flowrl replay`: an env's failure is what was asked for, so it is status 0."""
-    crash = importlib.import_module("flowrl.nodes.envs.crash")  # the engine knows no envs
-    crash.replay(arguments.file, arguments.pdb)
+    replaying = importlib.import_module("flowrl.nodes.envs.replay")  # the engine knows no envs
+    replaying.replay(arguments.file, arguments.pdb)
     return 0

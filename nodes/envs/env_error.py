@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,16 @@ def said(doing: str, error: BaseException) -> str:
     elif "unpack" in text and _raised_by(error.__traceback__).partition(".")[0] in CALLERS:
         text += f"; {GIVES[doing]}"
     return f"{doing} raised {type(error).__name__}: {text}"
+
+
+PROCESS = "its process"
+
+
+def how_ended(status: int) -> str:
+    """How a process came to its end, which had a debt of results."""
+    if status < 0:
+        return f"{PROCESS} was killed by {signal.Signals(-status).name}"
+    return f"{PROCESS} ended with status {status}"
 
 
 def _text(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from flowrl.nodes.envs.board import LEAVING, Board
+from flowrl.nodes.envs.env_error import how_ended
 from flowrl.nodes.envs.server import Server
 from flowrl.nodes.envs.worker import ring
 
@@ -91,11 +92,7 @@ class ProcessWorker:
     def why_dead(self) -> str | None:
         """How its process ended, if it did."""
         code = self._process.poll()
-        if code is None:
-            return None
-        if code < 0:
-            return f"its process was killed by {signal.Signals(-code).name}"
-        return f"its process ended with status {code}"
+        return None if code is None else how_ended(code)
 
     def printed_bytes(self) -> int:
         """How much it has printed since that was last dropped."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrl.cli import main
+from flowrl.nodes.envs.env_error import EnvError
+from tests.nodes.env_managers import manager
 
 FAILING = [
     "--set",
@@ -62,3 +66,71 @@ def test_a_run_that_began_envs_anew_says_so_in_its_summary(
     assert not told["deterministic"]
     happened = json.loads((tmp_path / "run" / "summary.json").read_text())["happened"]
     assert any("dropped trajectories" in line for line in happened)
+
+
+def crashed(out: Path, fault: str) -> str:
+    """The crash file of an env that failed so in its first step, in a process of its own."""
+    failing = "tests.nodes.failing_envs:Failing"
+    told = {"faults": [fault], "probability": 1.0, "at": 1}
+    with manager("sync", failing, count=1, step_timeout_s=0.5, **told) as envs:
+        envs.reset()
+        with pytest.raises(EnvError) as error:
+            envs.advance(np.zeros(1, np.int64))
+    (crash,) = error.value.save(out)
+    return str(crash)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("exit", "it failed again: its process ended with status 3"),
+        ("sys.exit", "it failed again: its process ended with status 1"),
+        ("kill", "it failed again: its process was killed by SIGKILL"),
+        ("segfault", "it failed again: its process was killed by SIGSEGV"),
+        ("hang", "it failed again: it took longer than 0.5 s, and was where this shows"),
+    ],
+)
+def test_an_env_that_ends_or_hangs_does_so_again_and_replay_says_how(
+    fault: str, told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    crash = crashed(tmp_path, fault)
+    capfd.readouterr()
+    assert main(["replay", crash]) == 0
+    said = capfd.readouterr()
+    assert told in said.out
+    if fault in ("segfault", "hang"):
+        assert "in step" in said.err  # where it was
+
+
+@pytest.mark.parametrize(
+    ("fault", "commands", "shown"),
+    [
+        ("raise", "p 40 + 2\nq\n", ["42", "it failed again: ZeroDivisionError"]),
+        ("nan", "p 40 + 2\nq\n", ["42", "it failed again: Bad: the observation is not finite"]),
+        ("hang", "p 40 + 2\nq\n", ["42", "hang()", "it failed again: TimeoutError"]),
+        ("exit", "p self.t\nq\n", ["stops before the call that does it", "step()", "0"]),
+    ],
+)
+def test_the_debugger_stops_where_an_env_fails_or_before_it_ends_its_process(
+    fault: str,
+    commands: str,
+    shown: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crash = crashed(tmp_path, fault)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", StringIO("where\n" + commands))
+    assert main(["replay", crash, "--pdb"]) == 0
+    said = capsys.readouterr().out
+    assert [text for text in shown if text not in said] == []
+
+
+def test_an_episode_that_does_not_fail_again_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    crash = Path(crashed(tmp_path, "raise"))
+    crash.write_text(crash.read_text().replace('"probability": 1.0', '"probability": 0.0'))
+    assert main(["replay", str(crash)]) == 0
+    assert "it did not fail again in 1 steps" in capfd.readouterr().out

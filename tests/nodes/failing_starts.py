@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -64,3 +65,19 @@ class ClosingBadly(Failing):
         if self.hangs:
             hang()
         raise RuntimeError("the window is gone")
+
+
+class Chattering(Failing):
+    """Prints when it is made and at each step, in Python and below it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.say()
+
+    def step(self, action: Any) -> Any:
+        self.say()
+        return super().step(action)
+
+    def say(self) -> None:
+        print("hello from Python")
+        ctypes.CDLL(None).puts(b"hello from C")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.nodes.envs.crash import replay
 from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.envs.replay import replay
 from tests.nodes.env_managers import KINDS, manager
 from tests.nodes.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.following import Follower
@@ -133,7 +133,7 @@ def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
 
 @pytest.mark.parametrize("kind", ["base", "sync"])
 def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
-    kind: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (
         failing(kind, "raise", probability=1.0, max_retry=3) as envs,
@@ -143,7 +143,7 @@ def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
     (path,) = raised.value.save(tmp_path)
     assert path.name == f"crash-envs-{raised.value.index}.json"
     assert replay(str(path))
-    told = capsys.readouterr()
+    told = capfd.readouterr()
     assert "it failed again: ZeroDivisionError: the simulator fell over" in told.out
     assert "in raise_" in told.err
 

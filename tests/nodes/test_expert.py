@@ -120,3 +120,15 @@ def test_in_a_graph_an_expert_fills_the_buffer_first(tmp_path: Path) -> None:
     result = flowrl.load(str(graph)).run(train_iters=8, out=tmp_path / "taught")
     assert teacher.status == result.status == "finished"
     assert result.deterministic
+
+
+def test_what_is_wrong_with_a_warm_ups_setting_is_told_there(tmp_path: Path) -> None:
+    graph = tmp_path / "taught.yaml"
+    expert = "{collector.policy: {type: expert, checkpoint: none.safetensors}}"
+    phase = f"{{edges: [collector -> buffer], steps: 9, set: {expert}}}"
+    graph.write_text(f"extends: cartpole_dqn\nwarmup:\n  - {phase}\n")
+    [problem] = flowrl.load(str(graph)).check().problems
+    assert str(problem) == (
+        f"{graph}:3:5: warmup: nodes.collector: there is no checkpoint 'none.safetensors'; "
+        "runs keep them in their folder `checkpoints`"
+    )

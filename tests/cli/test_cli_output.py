@@ -1,0 +1,40 @@
+"""Standard output holds what was asked for, and nothing that envs or libraries print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHATTERING = ["--set", "env.id=tests.nodes.failing_starts:Chattering"]
+SAID = ("hello from Python", "hello from C")
+
+
+def flowrl(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process with real streams."""
+    called = [sys.executable, "-m", "flowrl", *words, *CHATTERING]
+    return subprocess.run(called, capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("placement", ["serial", "processes"])
+def test_a_runs_json_is_all_of_its_output_whatever_envs_print(
+    placement: str, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "run")
+    where = ["--placement", placement, "--out", out, "--train-iters", "2"]
+    done = flowrl("run", "cartpole_dqn", "--json", *where)
+    assert json.loads(done.stdout)["status"] == "finished"
+    if placement == "serial":
+        assert [text for text in SAID if text not in done.stderr] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"), [(("check", "--json"), '{"ok": true'), (("draw",), "digraph")]
+)
+def test_what_is_read_of_a_graph_is_all_of_the_output(words: tuple[str, ...], begins: str) -> None:
+    done = flowrl(words[0], "cartpole_dqn", *words[1:])
+    assert done.stdout.startswith(begins)
+    assert [text for text in SAID if text in done.stdout or text not in done.stderr] == []
