@@ -83,6 +83,9 @@ class Link:
     kind: Kind = "link"
 
 
+BEGIN = "begin"  # by this a stub begins a call, and does not wait
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What a node offers to be called: the node itself, through the named methods."""
@@ -96,6 +99,8 @@ class Service:
     kind: Kind = "link"
 
     def __post_init__(self) -> None:
+        if BEGIN in self.methods:
+            raise TypeError(f"a service has no method '{BEGIN}': calls are begun by that name")
         for kind in self.values:
             if not (is_dataclass(kind) or hasattr(kind, "_fields")):
                 raise TypeError(f"{kind.__name__} is neither a named tuple nor a dataclass")

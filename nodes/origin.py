@@ -11,11 +11,12 @@ from flowrl.batch import Array, Column, Schema
 
 COLLECTOR, ENV, STEP, WEIGHTS = "origin/collector", "origin/env", "origin/step", "origin/weights"
 OFFSET = "offset"  # of rows that are whole episodes: how many of its rows come before
+NO_WEIGHTS = -1  # who acted had none, or those of a checkpoint
 ORIGIN: Schema = {
     COLLECTOR: Column("int32"),  # the replica of the collector
     ENV: Column("int32"),  # its env
     STEP: Column("int64"),  # which of the steps that this env ever took
-    WEIGHTS: Column("int64"),  # the version of the weights that acted; -1: none
+    WEIGHTS: Column("int64"),  # the version of the weights that acted, or NO_WEIGHTS
 }
 
 

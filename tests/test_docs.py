@@ -1,13 +1,21 @@
-"""The YAML that the pages on envs, collectors and evaluators show is sound: each a graph, or laid over cartpole_dqn."""
+"""What pages show is true: YAML is sound (a graph, or laid over cartpole_dqn), and what is done by hand runs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowrl.api import load
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.random import Random
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("envs", "collectors", "evaluators")
@@ -34,3 +42,29 @@ def test_what_is_shown_is_sound(shown: str, tmp_path: Path) -> None:
     checked = load(graph).check()
     assert checked.problems == []
     assert checked.warnings == []
+
+
+def by_hand(page: str, heading: str) -> Any:
+    """The Python that a section of a page shows."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    [code] = re.findall(r"```python\n(.*?)```", section, re.S)
+    return compile(code, f"{page}.md, {heading}", "exec")
+
+
+def test_what_is_done_by_hand_runs_as_it_is_shown() -> None:
+    """Page after page, with the names of those before: a reader has them, too."""
+    names: dict[str, Any] = {
+        thing.__name__: thing
+        for thing in (BaseEnvManager, Gymnasium, Dqn, SampleCollector, Learner, Evaluator)
+    }
+    exec(by_hand("nodes", "By hand"), names)
+    policy = names["policy"]
+    names["random_policy"] = Random(obs=policy.obs, action=policy.action)
+    exec(by_hand("collectors", "Other policies, other envs"), names)
+    assert len(names["rows"]) == 1000
+    names["env"] = Gymnasium(id="CartPole-v1")
+    exec(by_hand("evaluators", "By hand"), names)
+    assert len(names["evaluation"].returns) == 10
+    names["evaluator"].close()
+    names["envs"].close()

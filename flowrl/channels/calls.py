@@ -24,18 +24,34 @@ class Caller:
     """The calling end."""
 
     def __init__(self, requests: Sender, answers: Receiver, wait: Wait) -> None:
-        self._requests, self._answers, self._wait = requests, answers, wait
+        self._requests, self._wait = requests, wait
+        self.answers = answers
         self._number = 0
+        self._got: tuple[int, Any] = 0, None  # the last answer, and of which call
 
     def __call__(self, request: Any) -> Any:
-        """Ask, and wait for the answer; an earlier call that was given up may be answered first."""
+        """Ask, and wait for the answer."""
+        return self.answer(self.begin(request))
+
+    def begin(self, request: Any) -> int:
+        """Ask; the call's number. An earlier call that has no answer yet is given up."""
         self._number += 1
         self._wait(self._requests)
         self._requests.send((self._number, request))
-        number = 0
-        while number != self._number:
-            self._wait(self._answers)
-            number, answer = self._answers.take()[0]
+        return self._number
+
+    def answered(self, number: int) -> bool:
+        """Whether the answer is here; or it is known that none will come, which `answer` says."""
+        while self._got[0] != number and len(self.answers):
+            self._got = self.answers.take()[0]
+        return self._got[0] == number or self.answers.ready()
+
+    def answer(self, number: int) -> Any:
+        """Wait for it; a call that was given up may be answered first."""
+        while self._got[0] != number:
+            self._wait(self.answers)
+            self._got = self.answers.take()[0]
+        (_, answer), self._got = self._got, (0, None)
         return answer
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import select
 from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flowrl.channels.inbox import Inbox, ThreadPost
@@ -45,6 +47,7 @@ class Mailbox:
         self._refused: Counter[tuple[str, str]] = Counter()
         self._settings = (run, name, keys, limit_bytes, shared_bytes, self.refuse)
         self._sockets: Sockets | None = None
+        self._watched: list[int] = []
         self._poller: Any = select.poll()
         self._poller.register(self._inbox.wake_fd, select.POLLIN)
 
@@ -62,7 +65,8 @@ class Mailbox:
 
             self._sockets = Sockets(*self._settings)
             self._poller = zmq.Poller()
-            self._poller.register(self._inbox.wake_fd, zmq.POLLIN)
+            for fd in (self._inbox.wake_fd, *self._watched):
+                self._poller.register(fd, zmq.POLLIN)
         return self._sockets
 
     def listen(self, address: str, door: int | None = None) -> str:
@@ -116,6 +120,19 @@ class Mailbox:
         if self._sockets and ready:
             mail += self._sockets.receive(ready)
         return mail
+
+    @contextmanager
+    def watching(self, fds: Collection[int]) -> Iterator[None]:
+        """Meanwhile `poll` waits for these descriptors, too: not when they can be read already."""
+        self._watched = [*fds]
+        for fd in fds:
+            self._poller.register(fd, select.POLLIN)
+        try:
+            yield
+        finally:
+            self._watched = []
+            for fd in fds:
+                self._poller.unregister(fd)
 
     def refuse(self, reason: str, peer: str) -> None:
         """Count what was refused."""

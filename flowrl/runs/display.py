@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections import deque
 from typing import TYPE_CHECKING
 
 from flowrl.context import Metrics, Record
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 REFRESH_PER_S = 4
+RATE_S = 5.0  # over which steps are counted: sites tell them some rounds at a time
 BAR = 20  # characters of a whole
 
 
@@ -58,8 +60,7 @@ class LiveDisplay(Watcher):
 
     def __init__(self) -> None:
         self._live: Live | None = None
-        self._last: tuple[float, int] = (0.0, 0)
-        self._rate = 0.0
+        self._steps: deque[tuple[float, int]] = deque([(0.0, 0)])  # when there were how many
         self._best = -math.inf
         self._note = ""
 
@@ -128,12 +129,13 @@ class LiveDisplay(Watcher):
         return f"{' · '.join(steps)}\n{' · '.join(times)}"
 
     def rate(self, run: Run, env_steps: int) -> float:
-        """Env steps a second, over about the last second."""
-        now, (then, steps) = run.firing_s, self._last
-        if not then or now - then >= 1.0:
-            self._rate = (env_steps - steps) / max(now - then, 1e-9)
-            self._last = (now, env_steps)
-        return self._rate
+        """Env steps a second, over the last seconds."""
+        now, seen = run.firing_s, self._steps
+        seen.append((now, env_steps))
+        while len(seen) > 2 and now - seen[1][0] >= RATE_S:
+            seen.popleft()
+        then, steps = seen[0]
+        return (env_steps - steps) / max(now - then, 1e-9)
 
 
 def begin_line(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flowrl.graph import NodeSpec
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.numerics import settle_numerics
 from flowrl.source.loading import load
+from flowrl.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Judgement:
     seed: int
     metrics: dict[str, float]
     videos: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -41,6 +44,7 @@ class Judgement:
             f"and {counted(self.env_steps, 'env step')}\n"
             f"{counted(self.episodes, 'episode')}, seed {self.seed}\n{shown}"
             + "".join(f"\nfilmed: {video}" for video in self.videos)
+            + "".join(f"\nwarning: {warning}" for warning in self.warnings)
         )
 
 
@@ -76,7 +80,17 @@ def judge(
         seed,
         metrics,
         [str(film) for film in videos],
+        _unlike(run),
     )
+
+
+def _unlike(run: Path) -> list[str]:
+    """What may make the evaluator play otherwise than in the run."""
+    path = run / "environment.json"
+    made_by = json.loads(path.read_text(encoding="utf-8")).get("flowrl") if path.is_file() else None
+    if made_by in (None, VERSION):
+        return []
+    return [f"the run was made by flowrl {made_by}, and this is {VERSION}"]
 
 
 def _alone(spec: NodeSpec, episodes: int | None) -> NodeSpec:

@@ -6,7 +6,7 @@ the answer, and what it raises is raised again at the client's. So a run is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,11 +22,12 @@ from flowrl.node import Node
 from flowrl.ports import Service
 from flowrl.sites.layout import Layout
 from flowrl.sites.records import Records
-from flowrl.sites.waiting import Waiting
+from flowrl.sites.waiting import Calling, Waiting
 from flowrl.sites.words import error_words, raised_there, record_data, record_of
 
 HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
 RENEW = "(renew)"  # the same: make it anew
+WORDS = (HELLO, RENEW)
 BOUND = Bound(tokens=64)  # one call at a time; but so many go without a word about credit
 
 Contexts = Mapping[str, Context]  # those of a service and of the services that it calls, by key
@@ -40,26 +41,87 @@ class Stub:
         self._line = line
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        service, ask = self._line.service, self._line.ask
-        if name not in service.methods:
-            offers = ", ".join(service.methods)
-            raise AttributeError(
-                f"the service '{service.type}' offers {offers}; it has no '{name}'"
-            )
-        return lambda *arguments, **named: ask(name, *arguments, **named)
+        self._line.demand(name)
+        return lambda *arguments, **named: self._line.ask(name, *arguments, **named)
+
+    def begin(self, method: str, *arguments: Any, **named: Any) -> UnderWay:
+        """Call a method, and do not wait; before the next call, the answer is to be taken."""
+        self._line.demand(method)
+        return self._line.begin(method, *arguments, **named)
+
+
+class UnderWay:
+    """A call that was begun."""
+
+    def __init__(self, line: Line, number: int) -> None:
+        self._line, self._number = line, number
+
+    def ready(self) -> bool:
+        """Whether the answer can be taken without waiting."""
+        return self._line.answered(self._number)
+
+    def take(self) -> Any:
+        """The answer; what the service told meanwhile belongs to the firing that takes it."""
+        return self._line.answer(self._number)
+
+    def until(
+        self,
+        condition: Callable[[], bool],
+        others: Iterable[UnderWay] = (),
+        fds: Collection[int] = (),
+    ) -> None:
+        """Sleep until this holds, which the answer of this call or of others may bring about, or who writes
+        to these descriptors. Whoever waits reads what was written there."""
+        lines = [self._line, *(other._line for other in others)]
+        self._line.wait.until(condition, [line.answers for line in lines], fds)
 
 
 class Line:
     """The client's end of a link."""
 
-    def __init__(self, service: Service, site: str, call: Caller, told: Contexts) -> None:
+    def __init__(
+        self, service: Service, site: str, call: Caller, wait: Calling, told: Contexts
+    ) -> None:
         self.service, self._site, self._call, self._told = service, site, call, told
+        self.wait, self.answers = wait, call.answers
         self._records = Records(service.values)
+        self._open = ""  # the method whose answer was not taken
+
+    def demand(self, method: str) -> None:
+        """The service must offer this."""
+        service = self.service
+        if method not in service.methods:
+            offers = ", ".join(service.methods)
+            raise AttributeError(
+                f"the service '{service.type}' offers {offers}; it has no '{method}'"
+            )
 
     def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the service, or say one of the words above."""
+        return self.begin(method, *arguments, **named).take()
+
+    def begin(self, method: str, *arguments: Any, **named: Any) -> UnderWay:
+        """The same, without waiting."""
+        if self._open and method not in WORDS:
+            raise RuntimeError(
+                f"the service '{self.service.type}' was asked to {self._open}; take the answer "
+                f"before it is asked to {method}"
+            )
         plain = self._records.plain
-        worked, value, told = self._call((method, plain(list(arguments)), plain(named)))
+        number = self._call.begin((method, plain(list(arguments)), plain(named)))
+        self._open = method
+        return UnderWay(self, number)
+
+    def answered(self, number: int) -> bool:
+        """Whether the answer is here."""
+        if not self._call.answered(number):
+            self.wait.look()
+        return self._call.answered(number)
+
+    def answer(self, number: int) -> Any:
+        """Wait for it; with it comes what the service told meanwhile."""
+        worked, value, told = self._call.answer(number)
+        self._open = ""
         for key, counted, records in told:
             context = self._told[key]
             if counted is not None:
@@ -129,6 +191,7 @@ class Calls:
         clients = [name for name, spec in graph.nodes.items() if spec.fires]
         self._told_by_client = {own for name in clients for own in self._owned[name]}
         self._callers: dict[str, Caller] = {}
+        self._waits: dict[str, Calling] = {}
         self._desks: dict[str, tuple[Receiver, Sender]] = {}
         self._stubs: dict[str, Stub] = {}
         for edge in links(graph):
@@ -145,9 +208,8 @@ class Calls:
             answers = exchange.receiver(f"{name}!", server, bound=BOUND)
             who = key_of(edge.to.node, replica)
             link = lane_name(edge, (0, replica, replica))
-            self._callers[name] = Caller(
-                requests, answers, self._waiting.calling(who, link, server)
-            )
+            wait = self._waits[name] = self._waiting.calling(who, link, server)
+            self._callers[name] = Caller(requests, answers, wait)
         elif server == self._site != client:
             asked = exchange.receiver(f"{name}?", client, bound=BOUND)
             self._desks[name] = asked, exchange.sender(f"{name}!", client, bound=BOUND)
@@ -158,7 +220,8 @@ class Calls:
         if name not in self._stubs:
             told = self._contexts(wired, edge.source.node, replica)
             server = self._layout.where[edge.source.node, replica]
-            line = Line(self._service(edge), server, self._callers[name], told)
+            caller, wait = self._callers[name], self._waits[name]
+            line = Line(self._service(edge), server, caller, wait, told)
             line.ask(HELLO)
             self._stubs[name] = Stub(line)
         elif fresh:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from flowrl.channels import ChannelError, Exchange, Receiver, Sender
@@ -51,17 +51,9 @@ class Waiting:
         """A node may wait for room to tell others of its turns."""
         return self._new(Wait("blocked", node, f"{node}'s turns", sender.peer))
 
-    def calling(self, who: str, link: str, peer: str) -> Callable[[Sender | Receiver], None]:
-        """How a client waits for its service elsewhere: the lanes end with the call."""
-        wait = self._new(Wait("waiting", who, link, peer))
-
-        def on_call(lane: Sender | Receiver) -> None:
-            try:
-                self.on(lane, wait)
-            except ChannelError as error:
-                raise Elsewhere(error) from error
-
-        return on_call
+    def calling(self, who: str, link: str, peer: str) -> Calling:
+        """How a client waits for its service elsewhere."""
+        return Calling(self, self._new(Wait("waiting", who, link, peer)))
 
     def as_service(self, who: str) -> Callable[[], AbstractContextManager[None]]:
         """Meanwhile a call is answered, and what that waits for is not beyond the cut."""
@@ -96,11 +88,17 @@ class Waiting:
             with self._told(wait):
                 self.exchange.wait(lane, WAIT_S)
 
-    def until(self, condition: Callable[[], bool], wait: Wait, *lanes: Receiver) -> None:
-        """Until some of these lanes have brought this about."""
+    def until(
+        self,
+        condition: Callable[[], bool],
+        wait: Wait,
+        *lanes: Receiver,
+        fds: Collection[int] = (),
+    ) -> None:
+        """Until some of these lanes, or who writes to these descriptors, have brought this about."""
         if not condition():
             self.check()
-            with self._told(wait):
+            with self._told(wait), self.exchange.mailbox.watching(fds):
                 self.exchange.wait_until(condition, lanes, WAIT_S)
 
     def idle(self, condition: Callable[[], bool], kind: Kind = "idle") -> None:
@@ -127,3 +125,35 @@ class Waiting:
                 site.last_s += whole_s
                 self._within_s = 0.0
             site.waiting = outer
+
+
+class Calling:
+    """How one client waits for its service elsewhere: the lanes end with the call."""
+
+    def __init__(self, waiting: Waiting, wait: Wait) -> None:
+        self._waiting, self._wait = waiting, wait
+
+    def __call__(self, lane: Sender | Receiver) -> None:
+        """Until a lane is ready."""
+        with _elsewhere():
+            self._waiting.on(lane, self._wait)
+
+    def look(self) -> None:
+        """Take in what has come, without waiting."""
+        with _elsewhere():
+            self._waiting.exchange.drain()
+
+    def until(
+        self, condition: Callable[[], bool], lanes: Collection[Receiver], fds: Collection[int]
+    ) -> None:
+        """Until answers, or who writes to these descriptors, have brought this about."""
+        with _elsewhere():
+            self._waiting.until(condition, self._wait, *lanes, fds=fds)
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    try:
+        yield
+    except ChannelError as error:
+        raise Elsewhere(error) from error

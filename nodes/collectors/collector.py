@@ -15,7 +15,7 @@ from flowrl.nodes.collectors.acting import Acting
 from flowrl.nodes.collectors.fleet import fleet, joined
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
-from flowrl.nodes.origin import ORIGIN, Origin
+from flowrl.nodes.origin import NO_WEIGHTS, ORIGIN, Origin
 from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
 from flowrl.ports import Link, Out, StateIn
 from flowrl.state import State
@@ -56,6 +56,7 @@ class Collector(Node):
         self.envstep = 0  # env steps whose rows were given
         self._mode: Any = None
         self._weights: State | None = None
+        self._own_weights = False  # whoever acts has its own, or needs none
         self._start()
         self.reset_policy(self._policy)
 
@@ -63,8 +64,7 @@ class Collector(Node):
         """Begin anew in the envs."""
         self._origin: Origin | None = None
         if self.config.origin:
-            version = -1 if self._weights is None else self._weights.version
-            self._origin = Origin(self.ctx.replica, self.envs.spec().count, version)
+            self._origin = Origin(self.ctx.replica, self.envs.spec().count, self._version)
         self._acting = Acting(self.envs, self._policy.memory_columns(), self._origin)
         if self._mode is not None:
             self._acting.let(self._mode)
@@ -77,8 +77,18 @@ class Collector(Node):
         if weights is not None and weights is not self._weights:
             self._mode.load(weights)
             self._weights = weights
-            if self._origin is not None:
-                self._origin.weights = weights.version
+            self._tell_version()
+
+    @property
+    def _version(self) -> int:
+        """That of the weights that act."""
+        if self._weights is None or self._own_weights:
+            return NO_WEIGHTS
+        return self._weights.version
+
+    def _tell_version(self) -> None:
+        if self._origin is not None:
+            self._origin.weights = self._version
 
     def reset_policy(self, policy: Actor) -> None:
         """From now on let another policy act; what rows mean (n-step, discount, columns) stays.
@@ -86,13 +96,11 @@ class Collector(Node):
         A policy, one of its modes, or how to make one (`policy.collect_mode`).
         """
         spec = self.envs.spec()
-        mode: Any = policy
         if isinstance(policy, PartSpec):
             policy = policy_for(policy, spec.obs, spec.action)
-        if isinstance(policy, Policy):
-            self._demand_columns(policy)
-            mode = policy.collect_mode
-        elif isinstance(owner := getattr(policy, "__self__", None), Policy):
+        mode: Any = policy.collect_mode if isinstance(policy, Policy) else policy
+        owner = getattr(mode, "__self__", None)
+        if isinstance(owner, Policy):
             self._demand_columns(owner)
         if callable(mode) and not isinstance(mode, type):
             mode = mode(self.ctx.seed_for("collect"))
@@ -100,6 +108,8 @@ class Collector(Node):
             what = f"{short(policy)} does not act"
             raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
         self._mode, self._weights = mode, None
+        self._own_weights = isinstance(owner, Policy) and owner.acts_without_weights
+        self._tell_version()
         self._acting.let(self._mode)
 
     def _demand_columns(self, policy: Policy) -> None:

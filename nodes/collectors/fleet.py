@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.batch import Array
 from flowrl.node import Unsound
+from flowrl.nodes.collectors.coming import Coming, asked, until_any
 from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import COLUMNS, Steps
@@ -51,7 +52,7 @@ class Fleet:
         self._first = np.cumsum([0, *(spec.count for spec in specs)])
         self._of = np.repeat(np.arange(len(specs)), [spec.count for spec in specs])
         self._sent = np.zeros(self._spec.count, np.bool_)
-        self._turn = 0  # the manager that is asked first, where any will do
+        self._coming: dict[int, Coming] = {}  # by manager: what was asked for, and not taken
 
     def spec(self) -> EnvSpec:
         """The columns, and how many envs there are in all."""
@@ -59,6 +60,8 @@ class Fleet:
 
     def reset(self) -> Array:
         """New episodes in all envs."""
+        for number in sorted(self._coming):
+            self._take(number)  # of no use now
         self._sent[:] = False
         return np.concatenate([manager.reset() for manager in self._managers])
 
@@ -77,34 +80,50 @@ class Fleet:
         self._sent[at] = True
 
     def recv(self, ids: Any = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs; without `ids`, of some that are ready, manager by manager."""
+        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready."""
         if ids is None:
             return self._ready(least)
         at = np.asarray(ids)
-        parts, places = [], []
-        for number in np.unique(self._of[at]):
-            place = np.flatnonzero(self._of[at] == number)
-            _, steps = self._managers[number].recv(at[place] - self._first[number])
-            parts.append(self._counted_on(int(number), steps))
-            places.append(place)
-        self._sent[at] = False
-        return at, _reordered(parts, np.concatenate(places))
+        numbers = np.unique(self._of[at]).tolist()
+        parts = [self._take(number) for number in numbers if number in self._coming]
+        early = np.concatenate([np.zeros(0, np.int64), *(got for got, _ in parts)])
+        missing = at if not len(early) else at[~np.isin(at, early)]
+        if len(missing) + len(early) != len(at):
+            raise ValueError(f"envs {at.tolist()} were named; name all that are under way there")
+        numbers = np.unique(self._of[missing]).tolist()
+        for number in numbers:
+            mine = missing[self._of[missing] == number]
+            self._coming[number] = asked(self._managers[number], mine - self._first[number])
+        parts += [self._take(number) for number in numbers]
+        place = np.empty(self._spec.count, np.int64)
+        place[at] = np.arange(len(at))
+        return at, _reordered(
+            [s for _, s in parts], np.concatenate([place[got] for got, _ in parts])
+        )
 
     def _ready(self, least: int) -> tuple[Array, Steps]:
-        ids: list[Array] = []
-        parts: list[Steps] = []
-        while sum(map(len, ids)) < least:
-            number = self._turn
-            self._turn = (self._turn + 1) % len(self._managers)
-            under_way = int((self._sent & (self._of == number)).sum())
-            if under_way:
-                missing = least - sum(map(len, ids))
-                got, steps = self._managers[number].recv(least=min(max(missing, 1), under_way))
-                ids.append(got + self._first[number])
-                parts.append(self._counted_on(number, steps))
-                self._sent[ids[-1]] = False
-        at = np.concatenate(ids)
-        return at, _reordered(parts, np.arange(len(at)))
+        """Managers are asked all at once, and taken from as they are ready."""
+        wanted, parts = min(least, int(self._sent.sum())), []
+        if not wanted:
+            raise ValueError("no env was sent; send some before they are received")
+        while True:
+            for number in np.unique(self._of[self._sent]).tolist():
+                if number not in self._coming:
+                    self._coming[number] = asked(self._managers[number], None)
+            ready = [number for number in sorted(self._coming) if self._coming[number].ready()]
+            parts += [self._take(number) for number in ready]
+            if sum(len(got) for got, _ in parts) >= wanted:
+                at = np.concatenate([got for got, _ in parts])
+                return at, _reordered([steps for _, steps in parts], np.arange(len(at)))
+            if not ready:
+                until_any(self._coming.values())
+
+    def _take(self, number: int) -> tuple[Array, Steps]:
+        """What was asked of a manager, by the envs of all."""
+        got, steps = self._coming.pop(number).take()
+        at = np.asarray(got) + self._first[number]
+        self._sent[at] = False
+        return at, self._counted_on(number, steps)
 
     def _counted_on(self, number: int, steps: Steps) -> Steps:
         first = int(self._first[number])

@@ -79,7 +79,7 @@ class Lanes:
     """The agents of a manager's envs. Those of one env are stepped together, side by side in order."""
 
     def __init__(self, envs: Any) -> None:
-        self._envs = envs
+        self.envs = envs
         self._spec: EnvSpec = envs.spec()
         self._dtype = np.dtype(self._spec.obs.dtype)
         blank = np.zeros(self._spec.obs.shape, self._dtype)
@@ -93,25 +93,32 @@ class Lanes:
 
     def reset(self) -> Array:
         """Begin a new episode in each env; gives what each agent sees first (B, …)."""
-        return self.to_act_on(self._envs.reset())
+        return self.to_act_on(self.envs.reset())
 
     def advance(self, actions: Array, ids: Sequence[int] | Array | None = None) -> Steps:
         """Step all envs, or those whose lanes these are."""
         at = np.arange(self._spec.count) if ids is None else np.asarray(ids)
         own = self._own(at)
-        steps = self._envs.advance(self._of_envs(actions, len(at)), None if ids is None else own)
+        steps = self.envs.advance(self._of_envs(actions, len(at)), None if ids is None else own)
         return self._of_lanes(at, steps)
 
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these lanes; of an env, all or none."""
         at = np.asarray(ids)
-        self._envs.send(self._own(at), self._of_envs(actions, len(at)))
+        self.envs.send(self._own(at), self._of_envs(actions, len(at)))
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these lanes; without `ids`, of at least `least` that are ready."""
-        own, steps = self._envs.recv(
-            None if ids is None else self._own(np.asarray(ids)), -(-least // self._spec.agents)
-        )
+        return self.received(self.envs.recv(*self.asked(ids, least)))
+
+    def asked(self, ids: Array | None, least: int) -> tuple[Array | None, int]:
+        """What of the envs is to be received for that."""
+        own = None if ids is None else self._own(np.asarray(ids))
+        return own, -(-least // self._spec.agents)
+
+    def received(self, given: tuple[Array, Steps]) -> tuple[Array, Steps]:
+        """The lanes that this is of, and their steps."""
+        own, steps = given
         at = (own[:, None] * self._spec.agents + np.arange(self._spec.agents)).reshape(-1)
         return at, self._of_lanes(at, steps)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -59,7 +60,7 @@ class Crew:
         self._fence = Lock()
         self._patience = Patience(look_s)
         limits = [config.step_timeout_s, config.reset_timeout_s]
-        self._nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
+        self.nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
         self._looked_s, self._orders = 0.0, 0
         now = time.monotonic()
         self._seen = [(0, now)] * len(rows)  # each worker's `doing`, and since when
@@ -148,9 +149,8 @@ class Crew:
             self.board.awaited[:] = rows is None
             if rows is not None:
                 self.board.awaited[rows] = True
-            self._sleep(ready, busy, self._nap_s if until_s is None else until_s - now)
-            if clock() - self._looked_s > self._nap_s:
-                self.look()
+            self._sleep(ready, busy, self.nap_s if until_s is None else until_s - now)
+            self.look_again()
 
     def _sleep(self, ready: Callable[[], bool], busy: int, longest_s: float) -> None:
         """Nobody wakes us for less than we wait for."""
@@ -159,8 +159,27 @@ class Crew:
         with self._fence:
             now = ready()
         if not now:
-            self.answers.wait(min(longest_s, self._nap_s))
+            self.answers.wait(min(longest_s, self.nap_s))
         waiting[0] = 0
+
+    @contextmanager
+    def listening(self, rows: Array) -> Iterator[int]:
+        """Meanwhile workers ring when they are done with one of these rows: at this descriptor."""
+        self.board.awaited[:] = False
+        self.board.awaited[rows] = True
+        self.board.waiting[0] = self.busy(rows)
+        with self._fence:  # its atomic instruction: see `_sleep`
+            pass
+        try:
+            yield self.answers.ear
+        finally:
+            self.board.waiting[0] = 0
+            self.answers.wait(0.0)
+
+    def look_again(self) -> None:
+        """Look after them, if it is time."""
+        if time.monotonic() - self._looked_s > self.nap_s:
+            self.look()
 
     # looking after them
 

@@ -87,8 +87,11 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
             return self._everyone, self._recv_all()
         return super().recv(ids, least)
 
+    def _enough(self, least: int) -> int:
+        return super()._enough(max(least, self.config.wait_num))
+
     def _ready(self, least: int) -> Array:
-        ready = super()._ready(max(least, self.config.wait_num))
+        ready = super()._ready(least)
         until_s = time.monotonic() + self.config.step_wait_timeout_s
         while len(ready) < len(self._sent) and time.monotonic() < until_s:
             stragglers = np.setdiff1d(list(self._sent), ready)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -236,10 +236,24 @@ class WorkerEnvManager(EnvManager):
             raise ValueError("no env was sent; send some before they are received")
         while True:
             ready, others = self._parted()
-            missing = min(least, len(self._sent)) - len(ready)
+            missing = self._enough(least) - len(ready)
             if missing <= 0:
                 return ready
             self._team.wait(self._settling.source[others], busy=len(others) - missing)
+
+    def _enough(self, least: int) -> int:
+        return min(least, len(self._sent))
+
+    def has_ready(self, least: int) -> bool:
+        """Whether `recv` without ids would not wait."""
+        self._team.look_again()
+        return len(self._parted()[0]) >= self._enough(least)
+
+    @contextmanager
+    def listening(self) -> Iterator[tuple[int, float]]:
+        """Meanwhile this descriptor can be read when more may be ready; and when to look, at the latest."""
+        with self._team.listening(self._settling.source[list(self._sent)]) as bell:
+            yield bell, self._team.nap_s
 
     def _parted(self) -> tuple[Array, Array]:
         """The envs that are ready, and the others that were sent; of these, some may begin anew."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -152,9 +154,36 @@ def test_a_service_begins_no_second_call_while_it_waits() -> None:
 def test_a_caller_that_is_gone_needs_no_answer(sites: Pair) -> None:
     call = served(sites, lambda request: "answer")
     call._requests.send((1, "step"))
-    call._answers.close()
+    call.answers.close()
     sites.until(lambda: sites.b._senders["answers"].over)
     assert str(sites.b._senders["answers"].over).startswith("lane 'answers'")
+
+
+def test_a_call_that_was_begun_is_answered_while_others_go_on(sites: Pair) -> None:
+    call = served(sites, str.upper)
+    first = call.begin("a")
+    assert not call.answered(first)
+    sites.until(lambda: sites.a.drain() or call.answered(first))
+    assert call.answered(first)
+    assert call.answer(first) == "A"
+    given_up, second = call.begin("b"), call.begin("c")
+    sites.until(lambda: sites.a.drain() or call.answered(second))
+    assert not call.answered(given_up)
+    assert call.answer(second) == "C"
+
+
+def test_a_wait_ends_by_a_descriptor_too(sites: Pair) -> None:
+    """Whatever else the mailbox polls."""
+    ear, rope = os.pipe()
+    try:
+        with sites.a.mailbox.watching([ear]):
+            os.write(rope, b".")
+            sites.a.wait_until(lambda: bool(select.select([ear], [], [], 0)[0]), [], 10)
+        os.read(ear, 1)
+        os.write(rope, b".")
+        assert sites.a.pump(0.0) is False
+    finally:
+        os.close(ear), os.close(rope)
 
 
 def test_a_wait_for_a_dead_service_ends(sites: Pair) -> None:

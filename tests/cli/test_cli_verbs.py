@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.version import VERSION
 from tests.cli.conftest import ENV, Called, one_line, process, write
 
 Flowrl = Callable[..., Called]
@@ -100,6 +101,16 @@ def test_eval_judges_the_best_checkpoint(flowrl: Flowrl, folder: Path) -> None:
     assert status == 0
     assert "20 episodes, seed 0\n" in told
     assert "return_mean" in told
+    assert judged["warnings"] == []
+
+
+def test_eval_of_a_run_of_another_version_says_so(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("run", "g.yaml", "--train-iters", "9", "--out", "r", "--quiet")
+    path = folder / "r" / "environment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "flowrl": "0.0.1"}))
+    status, told, _ = flowrl("eval", "r")
+    last = f"warning: the run was made by flowrl 0.0.1, and this is {VERSION}"
+    assert (status, told.splitlines()[-1]) == (0, last)
 
 
 def test_eval_of_what_is_no_run_is_refused(flowrl: Flowrl, folder: Path) -> None:

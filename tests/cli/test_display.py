@@ -61,6 +61,17 @@ def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> 
     assert "finished: 0.6 s were asked for\n" in text
 
 
+def test_the_rate_is_that_of_the_last_seconds_however_steps_are_told() -> None:
+    display, run = LiveDisplay(), SimpleNamespace(firing_s=0.0)
+    shown = []
+    for quarter in range(61):  # a round of 1000 steps every third second, in 15 s; then none
+        run.firing_s = quarter / 4
+        shown.append(display.rate(run, 1000 * (quarter // 12) if quarter < 41 else 3000))
+    assert shown[12:] == [pytest.approx(333, abs=267)] * 28 + [pytest.approx(300, abs=301)] * 21
+    assert min(shown[12:41]) > 0  # also while a round goes on
+    assert shown[-1] == 0
+
+
 def test_the_picture_is_gone_before_an_error_is_told(folder: Path) -> None:
     write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
     status, written = seen_on_a_terminal(folder, "run", "f.yaml")

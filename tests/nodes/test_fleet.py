@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 import flowrl
 from flowrl.batch import Column
-from flowrl.errors import GraphError
+from flowrl.errors import FlowError, GraphError
 from flowrl.node import Known, Unsound
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.fleet import Fleet, fleet, joined
@@ -21,6 +23,12 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.spec import EnvSpec
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
+
+
+def slow(value: str) -> Any:
+    """Not for the quick tests."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
 
 LENGTHS = [[3, 5], [2], [7, 1], [4], [6, 2]]
 FAILS = {(0, 0): 2, (3, 1): 1, (4, 0): 5}
@@ -157,15 +165,121 @@ def test_a_link_of_one_service_takes_no_more(tmp_path: Path) -> None:
         flowrl.load(str(graph)).run(out=tmp_path / "run", steps=1)
 
 
+GATED = """
+extends: cartpole_ppo
+env: {id: "tests.nodes.toy_envs:Gated", kwargs: {role: plays, gate: GATE, after: 30}}
+nodes:
+  envs: {type: KIND, count: 1, env: {kwargs: {role: FIRST}}}
+  more: {type: env_manager, count: 2, env: {kwargs: {role: opens}}}
+  collector: {stepping: ready, n_sample: 128}
+  evaluator: {episodes: 1}
+edges:
+  - envs, more <-> collector
+"""
+APART = {
+    "threads": "collector=main,envs=thread:a,more=thread:b",
+    "processes": "collector=main,envs=process:a,more=process:b",
+    "this site and another": "collector=main,envs=thread:a,more=main",
+}
+
+
+def gated(tmp_path: Path, first: str = "waits", kind: str = "env_manager") -> Any:
+    """A graph in which the first env waits until one of the others has taken thirty steps."""
+    os.mkfifo(tmp_path / "gate")
+    graph = tmp_path / "gated.yaml"
+    named = {"GATE": str(tmp_path / "gate"), "FIRST": first, "KIND": kind}
+    text = GATED
+    for word, value in named.items():
+        text = text.replace(word, value)
+    graph.write_text(text)
+    return flowrl.load(str(graph))
+
+
+@pytest.mark.parametrize("where", APART)
+def test_a_slow_manager_does_not_hold_up_one_that_is_ready(where: str, tmp_path: Path) -> None:
+    result = gated(tmp_path).run(placement=APART[where], steps=128, out=tmp_path / "run")
+    assert result.env_steps == 128
+
+
+@pytest.mark.parametrize("kind", ["thread_env_manager", slow("sync_subprocess_env_manager")])
+@pytest.mark.parametrize("other", ["env_manager", "thread_env_manager"])
+@pytest.mark.parametrize("where", ["serial", "collector=main,envs=main,more=thread:b"])
+def test_nor_does_one_with_slow_workers_here(
+    kind: str, other: str, where: str, tmp_path: Path
+) -> None:
+    graph = gated(tmp_path, kind=kind)
+    result = graph.run(placement=where, steps=128, out=tmp_path / "run", set={"more.type": other})
+    assert result.env_steps == 128
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("stepping", ["together", "halves"])
+def test_a_manager_that_dies_while_it_is_waited_for_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(FlowError, match="SIGKILL"):
+        gated(tmp_path, first="dies").run(
+            placement=APART["processes"], steps=128, out=tmp_path / "run"
+        )
+
+
+class Posted(ScriptedEnvs):
+    """As if on another site: a call is answered when it is told to be."""
+
+    answers = False
+
+    def begin(self, method: str, *arguments: Any) -> Any:
+        self.call = SimpleNamespace(
+            ready=lambda: self.answers, take=lambda: getattr(self, method)(*arguments)
+        )
+        return self.call
+
+
+def test_what_comes_early_is_kept_for_who_asks_by_id() -> None:
+    near, far = ScriptedEnvs([[9]]), Posted([[9], [9]])
+    whole = Fleet([near, far])
+    whole.reset()
+    whole.send(np.arange(3), np.zeros(3))
+    assert whole.recv()[0].tolist() == [0]  # the other has been asked, and has not answered
+    with pytest.raises(ValueError, match="name all that are under way there"):
+        whole.recv(np.array([2]))
+    whole.send(np.array([0, 1, 2]), np.zeros(3))
+    assert whole.recv()[0].tolist() == [0]
+    at, steps = whole.recv(np.array([2, 1]))
+    assert at.tolist() == [2, 1]
+    assert steps.reward.shape == (2,)
+    with pytest.raises(ValueError, match="no env was sent"):
+        whole.recv()
+
+
+def test_a_reset_takes_what_was_asked_for_first() -> None:
+    near, far = ScriptedEnvs([[9]]), Posted([[9], [9]])
+    whole = Fleet([near, far])
+    first = whole.reset()
+    whole.send(np.arange(3), np.zeros(3))
+    whole.recv()
+    assert whole.reset().shape == first.shape
+    assert not whole._coming
+
+
+@pytest.mark.parametrize("stepping", ["together", "halves", "own_pace"])
+def test_managers_on_other_threads_give_the_same_bits(stepping: str, tmp_path: Path) -> None:
+    digests_alike(["serial", "threads"], stepping, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stepping", ["halves", "own_pace"])
 def test_managers_on_other_sites_give_the_same_bits(stepping: str, tmp_path: Path) -> None:
     """One policy in one place, envs in two others: a central inference server."""
+    digests_alike(["serial", "apart"], stepping, tmp_path)
+
+
+def digests_alike(places: list[str], stepping: str, tmp_path: Path) -> None:
+    """Each its own way of stepping gives, in every place; an own pace is that of all together."""
     graph = tmp_path / "many.yaml"
-    graph.write_text(GRAPH.replace("STEPPING", stepping))
-    loaded = flowrl.load(str(graph))
-    digests = {
-        loaded.run(placement=place, train_iters=4, out=tmp_path / place).digest
-        for place in ("serial", "threads", "apart")
-    }
+    digests = set()
+    for place in places:
+        ways = {"own_pace": ["own_pace", "together"]}.get(stepping, [stepping])
+        for way in ways:
+            graph.write_text(GRAPH.replace("STEPPING", way))
+            loaded = flowrl.load(str(graph))
+            run = loaded.run(placement=place, train_iters=2, out=tmp_path / f"{place}-{way}")
+            digests.add(run.digest)
     assert len(digests) == 1

@@ -313,6 +313,20 @@ def test_rows_say_where_they_come_from() -> None:
     assert again["origin/step"].tolist() == [6, 7, 8] * 2
 
 
+def test_rows_that_another_policy_acted_are_not_said_to_be_of_the_learners_weights() -> None:
+    envs = ScriptedEnvs([[9]])
+    spec = envs.spec()
+    policy = Toy(obs=spec.obs, action=spec.action)
+    node = SampleCollector(envs=envs, policy=policy, n_sample=2, origin=True)
+    version = State({"w": np.zeros(1, np.float32)}, version=5)
+    acted = [node.collect(weights=version)["origin/weights"].tolist()]
+    for other in (Other(obs=spec.obs, action=spec.action), policy):
+        node.reset_policy(other)
+        acted.append(node.collect()["origin/weights"].tolist())
+        acted.append(node.collect(weights=version)["origin/weights"].tolist())
+    assert acted == [[5, 5], [-1, -1], [-1, -1], [-1, -1], [5, 5]]
+
+
 @pytest.mark.parametrize("n", [0, -3, 2.5, "x"])
 def test_only_whole_numbers_of_samples_and_episodes_can_be_asked_for(n: Any) -> None:
     envs = ScriptedEnvs([[5]] * 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from pathlib import Path
 from typing import Any
@@ -305,3 +306,31 @@ class CarriesOn(Counting):
 
     def carry(self, data: int) -> None:
         assert data == 1
+
+
+class Gated(Counting):
+    """One waits in its third step until another has taken many; or is killed there."""
+
+    def __init__(self, role: str, gate: str = "", after: int = 0) -> None:
+        super().__init__(length=1000)
+        self.role, self.after = role, after
+        self.gate = os.open(gate, os.O_RDWR | os.O_NONBLOCK) if gate else -1
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        stepped = super().step(action)
+        if self.role == "opens" and self.t == self.after:
+            os.write(self.gate, b".")
+        if self.role == "waits" and self.t == 3:
+            poll = select.poll()
+            poll.register(self.gate, select.POLLIN)
+            if not poll.poll(20_000):
+                raise TimeoutError("nobody opened the gate")
+        if self.role == "dies" and self.t == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return stepped
+
+    def close(self) -> None:
+        super().close()
+        if self.gate >= 0:
+            os.close(self.gate)
+            self.gate = -1

@@ -123,7 +123,10 @@ class Farmer(Node):
         return Facts(outs={"data": TABLE}, env_steps=config.times)
 
     def fire(self) -> Batch:
-        if self.config.asks_for:
+        if self.config.asks_for == "two at once":
+            self.well.begin("draw", Depth(1))
+            self.well.verdict(0)
+        elif self.config.asks_for:
             getattr(self.well, self.config.asks_for)()
         for turn in range(self.config.times):
             number, depths, water = self.well.draw(Depth(turn + 2), quietly=turn == 1)
@@ -139,11 +142,27 @@ class Village(Farmer):
 
     well: Any = Link("deep", many=True)
 
+    class Config(Farmer.Config):
+        at_once: bool = param(False, "draw from all before any answer is taken")
+
     def fire(self) -> Batch:
-        drawn = [well.draw(Depth(2)) for well in self.well for _ in range(self.config.times)]
+        if self.config.at_once:
+            drawn = [draw for _ in range(self.config.times) for draw in self._at_once()]
+        else:
+            drawn = self._in_turn()
         self.ctx.log(" ".join(f"{number} {water.sum():.6f}" for number, _, water in drawn))
         self.ctx.count(env_steps=self.config.times)
         return table(*(number for number, *_ in drawn))
+
+    def _at_once(self) -> list[Draw]:
+        begun = [w.begin("draw", Depth(2)) for w in self.well if hasattr(w, "begin")]
+        for n in range(1, len(begun) + 1):
+            begun[0].until(lambda n=n: sum(call.ready() for call in begun) >= n, begun[1:])
+        here = [w.draw(Depth(2)) for w in self.well if not hasattr(w, "begin")]
+        return sorted([*here, *(call.take() for call in begun)], key=lambda d: float(d.water[0]))
+
+    def _in_turn(self) -> list[Draw]:
+        return [well.draw(Depth(2)) for well in self.well for _ in range(self.config.times)]
 
 
 class Taster(Judge):

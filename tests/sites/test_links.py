@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flowrl.errors import NodeError, UsageError
+from flowrl.ports import Service
 from tests.engine.running import tree
 from tests.sites.comparing import ran, same_everywhere
 
@@ -141,6 +142,28 @@ def test_only_the_services_methods_can_be_called(tmp_path: Path) -> None:
     words = "AttributeError: the service 'deep' offers draw, whisper, verdict; it has no 'unlisted'"
     with pytest.raises(NodeError, match=words):
         ran(whole, "f=thread,w=main", tmp_path, rounds=9)
+
+
+@pytest.mark.parametrize("placement", ["f=main,w=thread:a,v=thread:b", "f=main,w=main,v=thread"])
+def test_services_that_are_called_at_once_change_nothing_either(
+    placement: str, tmp_path: Path
+) -> None:
+    wells = {"f": mine("Village", at_once=True), "w": mine("DeepWell"), "v": mine("DeepWell")}
+    whole = tree({**wells, "l": "Learner"}, ["w, v <-> f", "f -> l"])
+    facts = same_everywhere(whole, tmp_path, placement, rounds=4)
+    assert lines(facts, "v") == [f"draw {k} from 2" for k in range(1, 13)]
+
+
+def test_an_answer_is_taken_before_the_next_call(tmp_path: Path) -> None:
+    whole = farm(f=mine("Farmer", asks_for="two at once"))
+    words = "the service 'deep' was asked to draw; take the answer before it is asked to verdict"
+    with pytest.raises(NodeError, match=words):
+        ran(whole, "f=thread,w=main", tmp_path, rounds=9)
+
+
+def test_no_method_has_the_name_by_which_calls_are_begun() -> None:
+    with pytest.raises(TypeError, match="a service has no method 'begin'"):
+        Service("deep", methods=("draw", "begin"))
 
 
 @pytest.mark.parametrize("placement", ["f=thread,w=main", "f=process,w=main"])
