@@ -52,6 +52,17 @@ def by_hand(page: str, heading: str) -> Any:
     return compile(code, f"{page}.md, {heading}", "exec")
 
 
+def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> None:
+    section = (DOCS / "nodes.md").read_text(encoding="utf-8").partition("## A policy\n")[2]
+    code, graph = re.findall(r"```(?:python|yaml)\n(.*?)```", section, re.S)[:2]
+    imports = "import numpy as np\nfrom flowrl.nodes.policies.policy import Policy\n"
+    (tmp_path / "mine.py").write_text(imports + code, encoding="utf-8")
+    judged = "nodes: {evaluator: {policy: 'mine:Balance', episodes: 3}}\n"
+    (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}{judged}")
+    result = load(tmp_path / "shown.yaml").run(train_iters=96, out=tmp_path / "run")
+    assert result.eval_return == 500  # no weights had to be learned for that
+
+
 def test_what_is_done_by_hand_runs_as_it_is_shown() -> None:
     """Page after page, with the names of those before: a reader has them, too."""
     names: dict[str, Any] = {

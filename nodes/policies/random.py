@@ -12,6 +12,7 @@ from flowrl.node import Unsound
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.masked import has_mask
 from flowrl.nodes.models.sampling import any_allowed
+from flowrl.nodes.policies.distribution import choices
 from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
 from flowrl.state import State
 
@@ -35,8 +36,9 @@ class Random(Policy):
 
     def eval_mode(self, seed: int) -> ActMode:
         """Random actions: there is no better guess."""
-        if has_mask(self.obs, self.action.n or 0) and not self.action.shape:
-            return RandomAllowed(self.action, seed)
+        counts = None if np.dtype(self.action.dtype).kind == "f" else choices(self.action)
+        if counts is not None and has_mask(self.obs, int(counts.sum())):
+            return RandomAllowed(self.action, counts, seed)
         return RandomAct(self.action, seed)
 
     def _no_learning(self) -> NoReturn:
@@ -67,11 +69,18 @@ class RandomAct:
 
 
 class RandomAllowed(RandomAct):
-    """Draws from the actions that the observed mask allows."""
+    """Draws from what the observed mask allows: of each choice, where there are several, by itself."""
+
+    def __init__(self, action: Column, counts: Array, seed: int) -> None:
+        super().__init__(action, seed)
+        self._action, self._ends = action, np.cumsum(counts)[:-1]
 
     def forward(self, obs: Array) -> dict[str, Array]:
         """One action for each observation."""
-        return {"action": any_allowed(obs[ACTION_MASK] != 0, self._rng)}
+        parts = np.split(obs[ACTION_MASK] != 0, self._ends, axis=1)
+        drawn = np.stack([any_allowed(part, self._rng) for part in parts], 1)
+        shaped = drawn.reshape(-1, *self._action.shape)
+        return {"action": shaped.astype(self._action.dtype, copy=False)}
 
 
 def _sampler(action: Column, rng: np.random.Generator) -> Callable[[int], Array]:

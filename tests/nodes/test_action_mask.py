@@ -21,6 +21,7 @@ from flowrl.nodes.observations import Nested
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from flowrl.state import State
 
 GAME = "tests.nodes.game:Game"
 
@@ -66,6 +67,29 @@ def test_allowed_actions_are_drawn_alike() -> None:
     counts = np.bincount(any_allowed(allowed, np.random.default_rng(0)), minlength=4)
     assert counts[1] == 0
     np.testing.assert_allclose(counts[[0, 2, 3]], 2000, atol=150)
+
+
+SEVERAL = Column("int64", (2,), low=np.array([0, 0]), high=np.array([1, 2]))
+
+
+@pytest.mark.parametrize("cls", [Ppo, Random])
+def test_of_several_choices_each_obeys_its_part_of_the_mask(cls: Any) -> None:
+    nested = Nested({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
+    policy = cls(obs=nested, action=SEVERAL)
+    mode = policy.collect_mode(0)
+    if cls is Ppo:
+        mode.load(State(policy.learn_mode(0).weights()))
+    obs = nested.empty(200)
+    obs["action_mask"], obs["x"] = [0, 1, 1, 0, 1], 0.5
+    drawn = mode.forward(obs)["action"]
+    assert (drawn.dtype, drawn.shape) == (np.int64, (200, 2))
+    assert {tuple(row) for row in drawn.tolist()} == {(1, 0), (1, 2)}
+
+
+def test_a_mask_beside_real_valued_actions_is_an_observation_like_others() -> None:
+    nested = Nested({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
+    mode = Random(obs=nested, action=Column("float32", (1,), low=0.0, high=1.0)).collect_mode(0)
+    assert mode.forward(nested.empty(3))["action"].shape == (3, 1)
 
 
 def test_the_target_of_dqn_looks_at_allowed_actions_only() -> None:
