@@ -85,6 +85,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.home = path.absolute()  # an env of this process may change the working folder
         self._files: dict[str, TextIO] = {}
         self._board: Board | None = None
         self._tokens: BinaryIO | None = None
@@ -96,7 +97,7 @@ class RunFolder:
     def open_board(self) -> None:
         """Metrics are written for TensorBoard, too, from now on."""
         with told(self.path):
-            self._board = Board(self.path / "tb")
+            self._board = Board(self.home / "tb")
 
     def text(self, name: str, text: str) -> None:
         """A whole file."""
@@ -109,7 +110,7 @@ class RunFolder:
     def hash_tokens(self, graph: Graph) -> Note:
         """Begin the file of token hashes; what it is given is written as the run goes."""
         with told(self.path):
-            self._tokens = (self.path / NAME).open("wb", buffering=TOKENS_BYTES)
+            self._tokens = (self.home / NAME).open("wb", buffering=TOKENS_BYTES)
             writer = TokenWriter(self._tokens, graph)
 
         def note(hashed: Hashed) -> None:
@@ -126,7 +127,7 @@ class RunFolder:
         """A line at the end of a file, on disk when this returns to the system."""
         with told(self.path):
             if name not in self._files:
-                self._files[name] = (self.path / name).open("a", encoding="utf-8")
+                self._files[name] = (self.home / name).open("a", encoding="utf-8")
             file = self._files[name]
             file.write(text + "\n")
             file.flush()
@@ -171,7 +172,7 @@ class RunFolder:
 
     def _whole(self, name: str, content: bytes) -> None:
         """Written aside and renamed: nobody sees half of it."""
-        path = self.path / name
+        path = self.home / name
         aside = path.with_name(f".{path.name}.part")
         with told(self.path):
             try:

@@ -39,10 +39,12 @@ class Callables(Part):
 
     def make(self, index: int) -> Any:
         """One more env."""
+        from flowrl.nodes.envs.wrapped.from_zero import from_zero
+
         makers = self.config.makers
         env = makers[index % len(makers)]()
         refuse_other(env, "the function")
-        return env
+        return from_zero(env)
 
 
 def makers_of(env: Any) -> Sequence[Maker]:

@@ -215,6 +215,12 @@ class EnvManager(Node):
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
         """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
+        ids, rows = self._named(actions), lanes(self)
+        rows.send(np.array(ids), np.array([actions[i] for i in ids]))
+        return self._timesteps(*rows.recv(self._asked(ids)))
+
+    def _named(self, actions: Mapping[int, Any]) -> list[int]:
+        """Whose actions these are: of envs that may be stepped."""
         if self._by_hand is None:
             raise ValueError("nothing was launched; call launch() first")
         ids = list(actions)
@@ -225,9 +231,7 @@ class EnvManager(Node):
         over = [i for i in ids if self._is_done(i)]
         if over:
             raise ValueError(f"env {over[0]} is done; step only those of ready_obs")
-        rows = lanes(self)
-        rows.send(np.array(ids), np.array([actions[i] for i in ids]))
-        return self._timesteps(*rows.recv(self._asked(ids)))
+        return ids
 
     def _asked(self, ids: list[int]) -> Array | None:
         """The envs to wait for, when these were just sent."""

@@ -47,7 +47,9 @@ class Gymnasium(Part):
 
     def make(self, index: int) -> Any:
         """One more env; `index` counts the envs of all managers that are replicas of one."""
-        env = self.bare(index)
+        from flowrl.nodes.envs.wrapped.from_zero import from_zero
+
+        env = from_zero(self.bare(index))
         return wrapped(env, for_purpose(self.config.wrappers, "collect"))
 
     def evaluating(self) -> Gymnasium:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,8 +135,16 @@ def columns_of(env: Any) -> tuple[Observed, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
         raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
+    with unsound_where_it_fails():
+        columns: tuple[Observed, Column] = ready(env).spec()
+        return columns
+
+
+@contextmanager
+def unsound_where_it_fails() -> Iterator[None]:
+    """An env is made: whatever goes wrong is `Unsound`."""
     try:
-        return ready(env).spec()
+        yield
     except Unsound:
         raise
     except (Exception, SystemExit) as broken:  # an env's constructor may raise anything

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from flowrl.nodes.envs.board import LEAVING, Board
+from flowrl.nodes.envs.board import LEAVING, Board, shared_memory
 from flowrl.nodes.envs.env_error import how_ended
 from flowrl.nodes.envs.server import Server
 from flowrl.nodes.envs.worker import ring
@@ -143,8 +142,8 @@ class ProcessWorker:
 
 
 def _appended() -> BinaryIO:
-    """A file for what a worker prints; unlinked: nothing stays behind."""
-    output = tempfile.TemporaryFile()  # noqa: SIM115
+    """A file for what a worker prints."""
+    output = os.fdopen(shared_memory(), "w+b")  # no full disk ends an env that prints
     flags = fcntl.fcntl(output, fcntl.F_GETFL)
     fcntl.fcntl(output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be cut
     return output
@@ -156,7 +155,7 @@ def _started(
     words = json.dumps({**told, **fds, "path": sys.path}).encode()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
-    with tempfile.TemporaryFile() as file:  # a pipe might fill before anybody reads
+    with os.fdopen(shared_memory(), "w+b") as file:  # a pipe might fill before anybody reads
         file.write(words)
         file.seek(0)
         return subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,17 @@ def test_a_runs_json_is_all_of_its_output_whatever_envs_print(
     assert json.loads(done.stdout)["status"] == "finished"
     if placement == "serial":
         assert [text for text in SAID if text not in done.stderr] == []
+
+
+def test_an_env_that_changes_the_working_folder_takes_no_run_with_it(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flowrl", "run", "cartpole_dqn", "--json", "--out", "there"]
+    env = ["--set", "env.id=tests.nodes.failing_starts:Wandering", "--train-iters", "2"]
+    path = os.pathsep.join(map(os.path.abspath, filter(None, [os.curdir, *sys.path])))
+    found = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([*words, *env], capture_output=True, text=True, cwd=tmp_path, env=found)
+    assert json.loads(done.stdout)["status"] == "finished", done.stderr
+    assert json.loads((tmp_path / "there" / "summary.json").read_text())["run_dir"] == "there"
+    assert (tmp_path / "there" / "checkpoints" / "last.safetensors").exists()
 
 
 @pytest.mark.parametrize(

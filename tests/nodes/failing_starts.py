@@ -67,6 +67,14 @@ class ClosingBadly(Failing):
         raise RuntimeError("the window is gone")
 
 
+class Wandering(Failing):
+    """Changes the working folder at each step."""
+
+    def step(self, action: Any) -> Any:
+        os.chdir("/")
+        return super().step(action)
+
+
 class Chattering(Failing):
     """Prints when it is made and at each step, in Python and below it."""
 

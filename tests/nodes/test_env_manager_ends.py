@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -94,6 +95,16 @@ def test_workers_that_cannot_all_be_started_leave_nothing_behind() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert len(descriptors()) <= len(before) + 1  # Python's own, of the memory that it maps
         assert children() == children_before
+
+
+@linux
+def test_workers_need_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with manager("sync", f"{STARTS}:Chattering") as envs:
+        envs.reset()
+        for _ in range(3):
+            envs.advance(np.zeros(3, np.int64))
+        assert "hello from Python" in envs._crew.workers[0].tail()
 
 
 @linux

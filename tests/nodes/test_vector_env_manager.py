@@ -124,6 +124,32 @@ def test_a_pool_is_not_made_by_an_id_that_names_something_else() -> None:
         VectorEnvManager.describe(config, Known({}, {}, frozenset()))
 
 
+@kinds
+def test_by_hand_the_loop_of_every_other_kind_plays_each_envs_episodes(kind: Any) -> None:
+    envs = manager(kind, count=3)
+    with pytest.raises(ValueError, match="nothing was launched"):
+        envs.step({0: 0})
+    with pytest.raises(ValueError, match=r"the envs have not begun; call reset\(\) first"):
+        envs.advance(np.zeros(3, np.int64))
+    envs.launch(episodes=1)
+    ended: list[int] = []
+    while not envs.done:
+        ready = envs.ready_obs
+        timesteps = envs.step({i: int(obs[2] > 0) if i else 0 for i, obs in ready.items()})
+        assert timesteps.keys() == ready.keys()
+        ended += [i for i, timestep in timesteps.items() if timestep.done]
+    assert sorted(ended) == [0, 1, 2]
+    assert ended[0] == 0  # which fell first: the others went on
+    envs.close()
+
+
+@kinds
+def test_what_a_pool_cannot_be_made_of_is_told_as_for_every_env(kind: Any) -> None:
+    config = kind.Config(env=Gymnasium(id="CartPole-v1", kwargs={"nope": 1}))
+    with pytest.raises(Unsound, match=r"the env cannot be made: TypeError: .*nope.*; mend its id"):
+        kind.describe(config, Known({}, {}, frozenset()))
+
+
 def test_envpool_says_why_two_runs_may_differ() -> None:
     assert "streams of their own" in EnvPoolEnvManager.nondeterministic(None)
 
