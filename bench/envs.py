@@ -73,6 +73,7 @@ CONTENDERS = (
     Contender("tianshou", "dummy", "in process", TIANSHOU),
     Contender("flowrl", "thread", "threads"),
     Contender("flowrl", "sync_subprocess", "processes"),
+    Contender("flowrl", "one_worker", "processes"),
     Contender("gymnasium", "async", "processes"),
     Contender("sb3", "subproc", "processes", SB3),
     Contender("tianshou", "subproc", "processes", TIANSHOU),

@@ -1,4 +1,4 @@
-"""What is known of each env's episode: its seed, its return so far, its length, how many ended."""
+"""What is known of each env's episode: its seed, its return so far, its length."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Accounts:
         self._since = np.zeros(
             count, np.int64
         )  # the turn before each episode, less its other steps
-        self.ended = [0] * count
         self.seeds = [0] * count  # of the episodes that are under way
 
     @property
@@ -77,9 +76,13 @@ class Accounts:
 
     def end(self, index: int, total: float | None = None) -> Episode:
         """The env's episode has ended; an env that rewrites rewards knows the `total` itself."""
-        self.ended[index] += 1
         known = float(self.totals[index]) if total is None else total
         return Episode(int(index), known, self.length(index))
+
+    def end_several(self, at: Array) -> list[Episode]:
+        """The same for several at once: where many envs step together, some end at every step."""
+        total, since, turns = self.totals.item, self._since.item, self._turns
+        return [Episode(index, total(index), turns - since(index)) for index in at.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Where every env is."""
@@ -88,7 +91,6 @@ class Accounts:
             "begun": np.array(self._begun),
             "totals": self.totals.copy(),
             "lengths": self.lengths,
-            "ended": np.array(self.ended),
             "seeds": list(self.seeds),
         }
 
@@ -100,6 +102,6 @@ class Accounts:
         self.seed = int(state["seed"])
         self.totals = np.array(state["totals"])
         self._turns, self._since = 0, -np.array(state["lengths"], np.int64)
-        self._begun, self.ended, self.seeds = (
-            [int(number) for number in state[name]] for name in ("begun", "ended", "seeds")
+        self._begun, self.seeds = (
+            [int(number) for number in state[name]] for name in ("begun", "seeds")
         )

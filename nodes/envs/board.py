@@ -66,6 +66,7 @@ class Board:
         places, size = _places(fields)
         self.memory = mmap.mmap(-1, size) if memory is None else _mapped(memory, size)
         self.places, self._no_flags = places, bytes(rows)
+        self._flags = slice(places["flags"], places["flags"] + rows)
         self.rows, self.workers = rows, workers
         for name, (dtype, count, shape) in fields.items():
             array = np.frombuffer(self.memory, dtype, count * _size(shape), places[name])
@@ -91,15 +92,13 @@ class Board:
     awaited: Array
     waiting: Array
 
-    @property
-    def flat_obs(self) -> Array:
-        """All numbers of all observations in one row."""
-        return self.obs.reshape(-1)
-
     def any_flags(self) -> bool:
         """Whether any row has flags. (Of bytes, this is far faster than numpy's `any`.)"""
-        begin = self.places["flags"]
-        return self.memory[begin : begin + self.rows] != self._no_flags
+        return self.memory[self._flags] != self._no_flags
+
+    def all_flags(self) -> bytes:
+        """Those of each row."""
+        return self.memory[self._flags]
 
     def write(self, row: int, text: str) -> None:
         """What went wrong with an env; of a long text the beginning and the end."""

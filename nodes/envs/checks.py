@@ -120,6 +120,23 @@ def _finite(values: Array) -> bool:
     return np.count_nonzero(np.isfinite(values)) == values.size  # `all` takes twice as long
 
 
+class AllFinite:
+    """Whether all numbers of some arrays, which are written to at each step, are finite: several
+    times as fast as numpy's `all`, which costs more than an env's step."""
+
+    def __init__(self, *several: Array) -> None:
+        self._looks = [
+            (values, np.empty(values.shape, np.bool_), bytes([True]) * values.size)
+            for values in several
+        ]
+
+    def __call__(self) -> bool:
+        for values, found, yes in self._looks:  # noqa: SIM110 (a generator takes longer)
+            if np.isfinite(values, found).tobytes() != yes:
+                return False
+        return True
+
+
 def _below(values: Array, n: int) -> bool:
     return np.count_nonzero((values >= 0) & (values < n)) == values.size
 

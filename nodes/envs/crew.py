@@ -27,7 +27,7 @@ from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
 MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped
-LOOK_EVERY = 1000  # orders between two looks at workers that never made us wait
+LOOK_EVERY = 1000  # steps between two looks at workers that never made us wait
 
 Lost = Callable[
     [int, int, str, "float | None"], None
@@ -61,7 +61,7 @@ class Crew:
         self._patience = Patience(look_s)
         limits = [config.step_timeout_s, config.reset_timeout_s]
         self.nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
-        self._looked_s, self._orders = 0.0, 0
+        self._looked_s, self._steps = 0.0, 0
         now = time.monotonic()
         self._seen = [(0, now)] * len(rows)  # each worker's `doing`, and since when
         places, n = board.places, len(rows)
@@ -97,11 +97,6 @@ class Crew:
         """Have something done with these rows; all else that it needs is on the board already."""
         self.board.todo[rows] = order
         self.wake()
-        self._orders += 1
-        if self._orders >= LOOK_EVERY:
-            self._orders = 0
-            self.look()
-            self.look_at_sizes()
 
     def wake(self) -> None:
         """Wake those who sleep, and have something to do."""
@@ -182,6 +177,14 @@ class Crew:
             self.look()
 
     # looking after them
+
+    def look_at_times(self) -> None:
+        """Called at each step: at all workers now and then, also where none ever makes us wait."""
+        self._steps += 1
+        if self._steps >= LOOK_EVERY:
+            self._steps = 0
+            self.look()
+            self.look_at_sizes()
 
     def look(self) -> None:
         """Replace who died, hangs, or grew too large; drop what nobody will read."""

@@ -11,12 +11,12 @@ FAR_S = 4 * MOST_S  # one long wait is not taken for the rule
 NEW = 0.1  # the weight of the last wait among those before
 
 
-def give_way() -> None:
-    """Let others have the core, if any want it."""
-    if hasattr(os, "sched_yield"):
-        os.sched_yield()
-    else:
-        time.sleep(0)
+def _sleep_for_no_time() -> None:
+    time.sleep(0)
+
+
+give_way: Callable[[], None] = getattr(os, "sched_yield", _sleep_for_no_time)
+"""Let others have the core, if any want it."""
 
 
 class Patience:

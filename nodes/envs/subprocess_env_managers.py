@@ -106,7 +106,7 @@ class AsyncSubprocessEnvManager(SyncSubprocessEnvManager):
             return False
         crew.wait(busy=count - min(wanted, count))
         crew.wait(until_s=time.monotonic() + self.config.step_wait_timeout_s)
-        return crew.all_idle() and self._all_sound()
+        return crew.all_idle() and self._results.all_sound()
 
     def _asked(self, ids: list[int]) -> Array | None:
         return None

@@ -92,7 +92,7 @@ class VectorEnvManager(EnvManager):
         self._accounts.restart()
         seed = self._accounts.begin(0)
         obs = self._begin(seed)
-        self._over = np.zeros(0, np.int64)  # the envs that ended in the step before
+        self._over: Array | None = None  # the envs that ended in the step before, if any did
         self._sent: Array | None = None
         return np.array(obs, self._obs_dtype)
 
@@ -161,14 +161,22 @@ class VectorEnvManager(EnvManager):
             reward = reward.astype(np.float32)
         accounts, void = self._accounts, self._over
         accounts.count_steps(None, reward)
-        none = self._none
-        if not len(void) and terminated.tobytes() == none and truncated.tobytes() == none:
-            return Steps(obs, reward, terminated, truncated, obs, [])
-        if len(void):
+        if void is not None:
             accounts.forget(void)
-        self._over = over = (terminated | truncated).nonzero()[0]
-        episodes = [accounts.end(index) for index in over.tolist()]
-        return Steps(obs, reward, terminated, truncated, obs, episodes, void.tolist())
+        over = self._ends(terminated, truncated)
+        if over is None and void is None:
+            return Steps(obs, reward, terminated, truncated, obs, [])
+        self._over = over
+        episodes = [] if over is None else accounts.end_several(over)
+        broken = () if void is None else void.tolist()
+        return Steps(obs, reward, terminated, truncated, obs, episodes, broken)
+
+    def _ends(self, terminated: Array, truncated: Array) -> Array | None:
+        """The envs whose episodes end, if any do."""
+        none = self._none
+        if truncated.tobytes() != none:
+            return (terminated | truncated).nonzero()[0]
+        return terminated.nonzero()[0] if terminated.tobytes() != none else None
 
     def _call(self, actions: Array) -> Any:
         return self._pool.step(actions)

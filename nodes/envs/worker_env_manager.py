@@ -13,11 +13,7 @@ from flowrl.config import param
 from flowrl.node import Facts, Known
 from flowrl.nodes.envs.board import (
     BEGIN,
-    FAILED,
-    FAILED_AFTER,
     STEP,
-    TERMINATED,
-    TRUNCATED,
     UNCLOSED,
     Board,
 )
@@ -27,6 +23,7 @@ from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.envs.patience import MOST_S
 from flowrl.nodes.envs.replay_on_board import Restoring
+from flowrl.nodes.envs.results import Results
 from flowrl.nodes.envs.saved_episodes import played_episodes, saved_episodes
 from flowrl.nodes.envs.settling import Settling
 from flowrl.nodes.envs.steps import Steps
@@ -77,8 +74,6 @@ class WorkerEnvManager(EnvManager):
         self._everyone = np.arange(count)
         self._everyone.flags.writeable = False  # given away where all are ready
         self._all_sent = dict.fromkeys(range(count))
-        self._no_ends = np.zeros(count, np.bool_)
-        self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
         self._checked = np.dtype(self._obs_column.dtype).kind == "f"
 
     @property
@@ -96,8 +91,6 @@ class WorkerEnvManager(EnvManager):
             groups += [range(rows.start + c.count, rows.stop + c.count) for rows in groups]
         self._groups = groups
         self._board = self._new_board(c.count * (1 + c.pre_reset), len(groups))
-        zeros = np.zeros_like(self._board.flat_obs) if self._checked else np.zeros(0)
-        self._zeros = np.zeros(self._board.rows), zeros
         self._row = np.arange(c.count)  # where each env plays
         return Crew(self._board, groups, self._hire, self._lost, c, self.look_s)
 
@@ -163,6 +156,7 @@ class WorkerEnvManager(EnvManager):
             self._error,
         )
         self._log, self._sent = settling.log, settling.sent
+        self._results = Results(settling, self._failures, self._checked)
         return settling
 
     def _look_ahead(self) -> None:
@@ -209,26 +203,28 @@ class WorkerEnvManager(EnvManager):
             rows = self._row[[index for index in sent if index not in self._settling.unfit]]
             self._settling.unfit -= sent.keys()
         crew.order(rows, STEP)
+        crew.look_at_times()
 
     def _send_all(self, crew: Crew, actions: Array) -> None:
         """The same, by the shortest way: each env has its own row."""
-        acts = self._acts(actions, len(self._everyone)).copy()
-        self._log.add(None, acts)
-        self._sent.update(self._all_sent)
+        acts = self._acts(actions, len(self._everyone))
         self._board.action[:] = acts
-        crew.order(slice(None), STEP)
+        crew.order(slice(None), STEP)  # first of all: while they work, we note what they do
+        self._log.add(None, acts.copy())
+        self._sent.update(self._all_sent)
+        crew.look_at_times()
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
         """The steps of these envs, in this order; without `ids`, of those that are ready, as sent."""
         if ids is None:
             at = self._ready(least)
-            return at, self._gather(at)
+            return at, self._results.of(at)
         at = np.asarray(ids)
         if ids is self._everyone and len(self._sent) == len(at) and not self.config.pre_reset:
             return at, self._recv_all()
         self._refuse_unsent(at.tolist())
         self._wait(at)
-        return at, self._gather(at)
+        return at, self._results.of(at)
 
     def _ready(self, least: int) -> Array:
         """Those that are, as soon as so many of those that were sent are."""
@@ -273,81 +269,19 @@ class WorkerEnvManager(EnvManager):
         crew = self._team
         while True:
             crew.wait(self._settling.source[at])
-            if self._all_plain():
+            if self._results.all_plain():
                 return
             if not [index for index in at.tolist() if not self._settling.settle(index)]:
                 return
 
     def _recv_all(self) -> Steps:
         """The steps of all envs, each in its own row: the shortest way."""
-        crew, board = self._team, self._board
-        crew.wait()
-        if self._settling.odd or not self._all_sound():
+        self._team.wait()
+        if self._settling.odd or not self._results.all_sound():
             self._wait(self._everyone)
-        if self._settling.odd or board.any_flags():
-            return self._gather(self._everyone)
-        self._sent.clear()
-        self._accounts.count_steps(None, board.reward)
-        obs, none = board.obs.copy(), self._no_ends
-        return Steps(obs, board.reward.astype(np.float32), none, none, obs, [])
-
-    def _all_plain(self) -> bool:
-        """Whether nothing failed, ended, or began: so it is nearly always."""
-        return not (self._board.any_flags() or any(self._settling.begins)) and self._all_sound()
-
-    def _all_sound(self) -> bool:
-        """Whether nothing failed; looked at all at once, because that costs least."""
-        board, zeros = self._board, self._zeros
-        with np.errstate(invalid="ignore"):  # infinity times 0, too, is not a number
-            if board.reward.dot(zeros[0]) != 0:
-                return False
-            if self._checked and board.flat_obs.dot(zeros[1]) != 0:
-                return False
-        if not board.any_flags():
-            return True
-        flags = board.flags
-        if (flags & (FAILED | FAILED_AFTER)).any():
-            return False
-        return not self._checked or bool(np.isfinite(board.last[flags != 0]).all())
-
-    def _gather(self, at: Array) -> Steps:
-        """What came of the steps of these envs, all of which have settled."""
-        board, rows = self._board, self._row[at]
-        reward, flags = board.reward[rows], board.flags[rows]
-        if len(at) == len(self._sent):
-            self._sent.clear()
-        else:
-            for index in at.tolist():
-                del self._sent[index]
-        if not flags.any() and not self._settling.odd:
-            obs, none = board.obs[rows], self._no_ends[: len(at)]
-            self._accounts.count_steps(at, reward)
-            return Steps(obs, reward.astype(np.float32), none, none, obs, [])
-        return self._gather_ends(at, reward, flags)
-
-    def _gather_ends(self, at: Array, reward: Array, flags: Array) -> Steps:
-        """The same, where some have ended, or failed."""
-        board, rows, accounts = self._board, self._row[at], self._accounts
-        obs, broken = board.obs[self._settling.source[at]], []
-        counted: Any = [] if self._settling.odd else slice(None)
-        for k, index in enumerate(at.tolist() if self._settling.odd else ()):
-            if self._settling.broken[index]:
-                broken.append(k)
-                reward[k], flags[k] = 0.0, 0
-            elif index in self._settling.kept:
-                flags[k] = self._settling.kept[index][0]
-            else:
-                counted.append(k)
-        accounts.count_steps(at[counted], reward[counted])
-        ended = np.flatnonzero(flags)
-        next_obs = obs.copy()
-        next_obs[ended] = board.last[rows[ended]]
-        episodes = [self._settling.end(int(at[k])) for k in ended]
-        for k in {*ended.tolist(), *broken}:
-            self._settling.begun(int(at[k]))
-        final, cut = (flags & TERMINATED) != 0, (flags & TRUNCATED) != 0
-        self._failures.tell()
-        return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
+        if self._settling.odd:
+            return self._results.of(self._everyone)
+        return self._results.of_all()
 
     def _lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
         if self._restoring is not None:

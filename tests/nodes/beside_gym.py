@@ -1,0 +1,130 @@
+"""Envs of whichever gym is installed, behind an env manager and stepped by hand: a program of its own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import gym
+import numpy as np
+import pytest
+
+from flowrl.api import load
+from flowrl.node import Unsound
+from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.envs.legacy_gym import LegacyGym
+from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
+
+ENVS, STEPS = 2, 260
+IDS = {  # and how its episodes end, with such actions
+    "CartPole-v1": "terminated",
+    "Pendulum-v1": "truncated",
+    "MountainCar-v0": "truncated",
+    "FrozenLake-v1": "terminated",
+    "Taxi-v3": "truncated",
+}
+
+
+def actions(column: Any) -> list[Any]:
+    rng = np.random.default_rng(0)
+    if column.n is not None:
+        return list(rng.integers(column.n, size=(STEPS, ENVS)))
+    return list(rng.uniform(-1, 1, (STEPS, ENVS, *column.shape)).astype(column.dtype))
+
+
+def by_hand(id: str, seeds: Iterator[int], acts: list[Any]) -> list[Any]:
+    """What one env gives, as gym's own documentation steps it."""
+    makes = inspect.signature(gym.make).parameters
+    env = gym.make(id, **({"disable_env_checker": True} if "disable_env_checker" in makes else {}))
+
+    def begin() -> Any:
+        if "seed" in inspect.signature(env.unwrapped.reset).parameters:
+            return env.reset(seed=next(seeds))
+        env.seed(next(seeds))
+        return env.reset()
+
+    obs, given = begin(), []
+    for action in acts:
+        seen, reward, done, info = env.step(action if np.ndim(action) else int(action))
+        cut = bool(done and info.get("TimeLimit.truncated", False))
+        obs = begin() if done else seen
+        given.append((seen, reward, done and not cut, cut, obs))
+    env.close()
+    return given
+
+
+def check(id: str, ends: str) -> None:
+    """Every number of every step, and that episodes ended as they should."""
+    envs = BaseEnvManager(env=LegacyGym(id=id), count=ENVS, seed=3)
+    envs.reset()
+    acts = actions(envs.spec().action)
+    twin = BaseEnvManager(env=LegacyGym(id=id), count=ENVS, seed=3)
+    begun = [[twin._accounts.begin(k) for _ in range(STEPS)] for k in range(ENVS)]
+    expected = [by_hand(id, iter(begun[k]), [a[k] for a in acts]) for k in range(ENVS)]
+    ended = 0
+    for t, action in enumerate(acts):
+        steps = envs.advance(action)
+        ended += int(getattr(steps, ends).sum())
+        for k in range(ENVS):
+            seen, reward, final, cut, obs = expected[k][t]
+            assert np.array_equal(steps.next_obs[k], np.asarray(seen, steps.obs.dtype)), (id, t)
+            assert steps.reward[k] == np.float32(reward), (id, t)
+            assert (steps.terminated[k], steps.truncated[k]) == (final, cut), (id, t)
+            assert np.array_equal(steps.obs[k], np.asarray(obs, steps.obs.dtype)), (id, t)
+    assert ended >= ENVS, (id, ended)
+    envs.close()
+
+
+def with_workers() -> None:
+    """Saved here, restored in worker processes."""
+    env = LegacyGym(id="CartPole-v1")
+    envs = BaseEnvManager(env=env, count=ENVS, seed=3)
+    other = SyncSubprocessEnvManager(env=env, count=ENVS, seed=3)
+    envs.reset()
+    acts = actions(envs.spec().action)
+    for action in acts[:100]:
+        envs.advance(action)
+    try:
+        other.load_state_dict(envs.state_dict())
+        for action in acts[100:]:
+            one, two = envs.advance(action), other.advance(action)
+            assert all(np.array_equal(a, b) for a, b in zip(one[:5], two[:5], strict=True))
+        assert other.failures.unrestored_envs == 0
+    finally:
+        other.close()
+
+
+def settings() -> None:
+    """Arguments, limits, and ids that are not there."""
+    env = LegacyGym(id="Pendulum-v1", kwargs={"g": 9.81}, max_episode_steps=5)
+    envs = BaseEnvManager(env=env, count=1, seed=3)
+    envs.reset()
+    assert envs._envs[0]._env.unwrapped.g == 9.81
+    cut = [envs.advance(np.zeros((1, 1), np.float32)).truncated[0] for _ in range(10)]
+    assert cut == [t in (4, 9) for t in range(10)], cut
+    with pytest.raises(Unsound, match=r"did you mean.*'CartPole-v1'"):
+        LegacyGym(id="CartPol-v1").make(0)
+
+
+def learns() -> None:
+    """A graph, from the file to the digest: the same one again for the same seed."""
+    digests = set()
+    for _ in range(2):
+        graph = load("cartpole_dqn", {"env": {"type": "gym", "id": "CartPole-v1"}})
+        with tempfile.TemporaryDirectory() as folder:
+            digests.add(graph.run(train_iters=20, seed=3, out=f"{folder}/run").digest)
+    assert len(digests) == 1
+
+
+if __name__ == "__main__":
+    assert gym.__version__ == sys.argv[1], (gym.__version__, gym.__file__)
+    for name, how in IDS.items():
+        check(name, how)
+    with_workers()
+    settings()
+    if gym.__version__ == "0.21.0":
+        learns()
+    print("alike")
