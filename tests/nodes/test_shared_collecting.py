@@ -127,7 +127,7 @@ def test_another_collector_goes_on_from_there() -> None:
     for _ in range(4):
         one.fire(weights(0))
     envs = managed(comings(space="choice"))
-    envs.load_state_dict(one.envs._envs.state_dict())
+    envs.load_state_dict(one.envs.envs.state_dict())
     other = collector(n_sample=17, learns={"nstep": 2}, envs=envs)
     other.load_state_dict(one.state_dict())
     for _ in range(4):
@@ -145,7 +145,7 @@ def test_several_managers_are_as_one() -> None:
     joint = managed(PettingZoo(id="tests.nodes.comings:Comings"))
     with pytest.raises(Unsound, match="env managers have 3 and 1 agents in each env"):
         joined([managed(env).spec(), joint.spec()])
-    node.envs._managers[1]._envs.close()
+    node.envs._managers[1].envs.close()
 
 
 def test_halves_are_of_whole_envs() -> None:
