@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 
 from flowrl.api import load
-from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -47,7 +43,7 @@ def test_what_is_shown_is_sound(shown: str, tmp_path: Path) -> None:
 def by_hand(page: str, heading: str) -> Any:
     """The Python that a section of a page shows."""
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = re.split(r"\n##+ ", text.partition(f"## {heading}\n")[2])[0]
     [code] = re.findall(r"```python\n(.*?)```", section, re.S)
     return compile(code, f"{page}.md, {heading}", "exec")
 
@@ -65,10 +61,7 @@ def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> N
 
 def test_what_is_done_by_hand_runs_as_it_is_shown() -> None:
     """Page after page, with the names of those before: a reader has them, too."""
-    names: dict[str, Any] = {
-        thing.__name__: thing
-        for thing in (BaseEnvManager, Gymnasium, Dqn, SampleCollector, Learner, Evaluator)
-    }
+    names: dict[str, Any] = {"Evaluator": Evaluator}
     exec(by_hand("nodes", "By hand"), names)
     policy = names["policy"]
     names["random_policy"] = Random(obs=policy.obs, action=policy.action)
@@ -79,3 +72,10 @@ def test_what_is_done_by_hand_runs_as_it_is_shown() -> None:
     assert len(names["evaluation"].returns) == 10
     names["evaluator"].close()
     names["envs"].close()
+
+
+def test_envs_are_stepped_by_hand_as_it_is_shown() -> None:
+    names: dict[str, Any] = {"policy": lambda obs: int(obs[2] > 0)}
+    exec(by_hand("envs", "By hand"), names)
+    assert len(names["timesteps"]) > 0
+    assert names["envs"].done

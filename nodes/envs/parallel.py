@@ -16,6 +16,9 @@ def refuse_others(env: Any, id: str) -> None:
     if missing:
         what = f"'{id}' has no '{missing[0]}'"
         raise Unsound(what, "give an env with PettingZoo's parallel interface", "env.id")
+    if hasattr(env, "agent_iter"):  # the same names, but a step is of one agent
+        what = f"the agents of '{id}' act in turn"
+        raise Unsound(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
     if not env.possible_agents:
         raise Unsound("the env has no possible agents", "take another", "env")
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import flowrl.nodes
 from flowrl.config import Part
 from flowrl.node import Node
 from flowrl.nodes.catalogue import CATALOGUE
@@ -43,3 +44,22 @@ def test_the_whole_catalogue_is_imported_without_torch() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("path", [*(path for _, _, path in ALL), *flowrl.nodes.SUBCLASSED])
+def test_all_can_be_imported_from_the_library_by_the_name_of_its_class(path: str) -> None:
+    module, _, cls = path.partition(":")
+    assert getattr(flowrl.nodes, cls) is getattr(importlib.import_module(module), cls)
+    assert cls in dir(flowrl.nodes)
+
+
+def test_names_of_classes_are_unique() -> None:
+    classes = [path.partition(":")[2] for _, _, path in ALL]
+    assert len(set(classes)) == len(classes)
+
+
+def test_a_name_that_the_library_does_not_have_is_told() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'SampleColector'"):
+        exec("from flowrl.nodes import SampleColector")
+    with pytest.raises(AttributeError, match="no 'SampleColector'; `flowrl nodes` lists all"):
+        _ = flowrl.nodes.SampleColector

@@ -91,6 +91,13 @@ def test_a_limit_and_wrappers_are_put_around_all() -> None:
         assert [one.step(np.zeros(3, np.int64))[3] for _ in range(2)] == [False, True]
 
 
+class InTurn:
+    """As far as an env goes whose agents act one after another."""
+
+    possible_agents = ("one", "other")
+    observation_space = action_space = reset = step = agent_iter = print
+
+
 @pytest.mark.parametrize(
     ("env", "what"),
     [
@@ -99,6 +106,7 @@ def test_a_limit_and_wrappers_are_put_around_all() -> None:
             r"observations of agent_0 are .*, those of agent_1 .*; wrap the env",
         ),
         (PettingZoo(id="tests.nodes.toy_envs:Counting"), "has no 'possible_agents'; give an env"),
+        (PettingZoo(id=f"{__name__}:InTurn"), "the agents of .*:InTurn' act in turn; give its par"),
     ],
 )
 def test_what_cannot_be_played_as_one_says_so(env: PettingZoo, what: str) -> None:
