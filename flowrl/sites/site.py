@@ -45,6 +45,7 @@ class SiteWalk(Walk):
         self._free = name in free_sites(checked, layout)
         self._walking = False
         self._at_leisure = 0  # parts that it is in which a node paces that fires when it can
+        self._left = False  # one of them, maybe in the midst of a firing: none fires again
         self._flushed_s = 0.0
         self._long_round = False  # something in it took its time
         self._home = SiteHome(checked, layout, name, exchange)
@@ -195,12 +196,14 @@ class SiteWalk(Walk):
         """No round is agreed on for it: others may have stopped before they heard of what this site fires for."""
 
         def fire_or_leave() -> None:
+            if self._left:
+                return
             at, step = self.site.at, self._step
             self._at_leisure += 1
             try:
                 fire()
             except Left:
-                self.site.at, self._step = at, step
+                self.site.at, self._step, self._left = at, step, True
             finally:
                 self._at_leisure -= 1
 

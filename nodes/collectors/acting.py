@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array, Schema
+from flowrl.batch import Array, Column, Schema
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.origin import Origin
 from flowrl.nodes.policies.policy import AnyActMode
@@ -42,15 +42,17 @@ class Acting:
         self.mode: Any = None
         self.obs: Array | None = None
         self._owned = False  # whether nobody else holds them
+        self._unseen: Schema = {}  # what the mode is to give, until its first answer
         self.memory: dict[str, Array] = {}  # of the mode that acts, by env
         self._blank: dict[str, Array] = {}  # memory columns of the rows that it does not have
         self._sent: dict[str, Array] = {}  # what was seen and done in the steps under way, by env
         self.under_way = np.zeros(self.count, np.bool_)
 
-    def let(self, mode: AnyActMode) -> None:
-        """From now on this mode acts; it remembers nothing."""
+    def let(self, mode: AnyActMode, gives: Schema) -> None:
+        """From now on this mode acts, and gives these columns; it remembers nothing."""
         self.mode = mode
         memory: Schema = getattr(mode, "memory", {})
+        self._unseen = {**gives, **memory}
         self.memory = self._zeros(memory)
         self._blank = self._zeros({n: c for n, c in self._row_memory.items() if n not in memory})
 
@@ -122,6 +124,10 @@ class Acting:
         acted: dict[str, Array] = (
             self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
         )
+        if self._unseen:  # the first answer is looked at closely: numpy would spread what is short
+            for name, column in self._unseen.items():
+                _demand(name, column, acted, len(obs))
+            self._unseen = {}
         return acted
 
     def _remember(self, ids: Array | None, acted: Mapping[str, Array]) -> None:
@@ -179,3 +185,17 @@ def _taken(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> Take
     played[absent] = False
     away = np.flatnonzero(~played) if ids is None else ids[~played]
     return taken.of(played)._replace(absent=away)
+
+
+def _demand(name: str, column: Column, acted: Mapping[str, Array], rows: int) -> None:
+    if name not in acted:
+        gives = ", ".join(acted) or "nothing"
+        raise ValueError(f"a policy's mode gives {gives}; it must give '{name}' ({column}), too")
+    given = np.asarray(acted[name])
+    # who steps the envs knows which actions are the same in another type
+    fits = name == "action" or np.can_cast(given.dtype, column.dtype, "same_kind")
+    if given.shape != (rows, *column.shape) or not fits:
+        raise ValueError(
+            f"a policy's mode gives '{name}' as {given.dtype}{list(given.shape)} for {rows} "
+            f"observations; it must be {column} for each"
+        )

@@ -67,7 +67,7 @@ class Collector(Node):
             self._origin = Origin(self.ctx.replica, self.envs.spec().count, self._version)
         self._acting = Acting(self.envs, self._policy.memory_columns(), self._origin)
         if self._mode is not None:
-            self._acting.let(self._mode)
+            self._acting.let(self._mode, self._policy.collect_columns())
         self._finished: list[Episode] = []  # since the last report
         self._unreported = 0  # env steps since then
         self._dropped = 0  # env steps that were lost with failed episodes, since then
@@ -110,7 +110,7 @@ class Collector(Node):
         self._mode, self._weights = mode, None
         self._own_weights = isinstance(owner, Policy) and owner.acts_without_weights
         self._tell_version()
-        self._acting.let(self._mode)
+        self._acting.let(self._mode, self._policy.collect_columns())
 
     def _demand_columns(self, policy: Policy) -> None:
         missing = sorted(set(self._policy.collect_columns()) - set(policy.collect_columns()))

@@ -59,26 +59,15 @@ class Shared:
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Those who play act; what is chosen for the others has no effect."""
-        before, places = self._playing, self._places
-        chosen = {agent: action[places[agent]] for agent in before}
+        chosen = {agent: action[self._places[agent]] for agent in self._playing}
         acts = {agent: self._played[agent].does(act) for agent, act in chosen.items()}
-        seen, rewards, *ends, infos = self._env.step(acts)
+        told = self._env.step(acts)
         self._steps += 1
-        record = np.zeros((), self._dtype)
-        told = {name: record[name] for name in (ACTED, REWARD, TERMINATED, TRUNCATED)}
-        shown = {}
-        for agent in before:
-            own_reward = _of(agent, "reward", rewards)
-            flags = (end.get(agent, False) for end in ends)
-            got = _of(agent, "observation", seen), own_reward, *flags, infos.get(agent, {})
-            shown[agent], *values, _ = self._played[agent].sees(chosen[agent], got)
-            self._count(agent, own_reward, values[0])
-            for array, value in zip(told.values(), (True, *values), strict=True):
-                array[places[agent]] = value
-        after = list(self._env.agents)
-        shown |= self._begin([agent for agent in after if agent not in chosen], seen, infos)
-        self._show(record, shown)
-        self._playing = self._go_on(record, before, after)
+        record, after = np.zeros((), self._dtype), list(self._env.agents)
+        shown = self._get(record, chosen, told)
+        came = [agent for agent in after if agent not in chosen]
+        self._show(record, shown | self._begin(came, told[0], told[-1]))
+        self._playing = self._go_on(record, self._playing, after)
         cut = bool(record[TRUNCATED].any())
         over = not self._playing
         return record[()], float(record[REWARD].sum()), over and not cut, over and cut, {}
@@ -114,6 +103,21 @@ class Shared:
             shown[agent] = self._played[agent].begins(self._seed_for(k), *first)
             self._total[k], self._length[k] = 0.0, 0
             self._begun += 1
+        return shown
+
+    def _get(self, record: Array, chosen: Mapping[str, Any], told: Any) -> dict[str, Any]:
+        """What each agent got for its action; gives what they see."""
+        seen, rewards, *ends, infos = told
+        fields = [record[name] for name in (ACTED, REWARD, TERMINATED, TRUNCATED)]
+        shown = {}
+        for agent, action in chosen.items():
+            own_reward = _of(agent, "reward", rewards)
+            flags = (end.get(agent, False) for end in ends)
+            got = _of(agent, "observation", seen), own_reward, *flags, infos.get(agent, {})
+            shown[agent], *values, _ = self._played[agent].sees(action, got)
+            self._count(agent, own_reward, values[0])
+            for field, value in zip(fields, (True, *values), strict=True):
+                field[self._places[agent]] = value
         return shown
 
     def _count(self, agent: str, own_reward: Any, reward: Any) -> None:

@@ -80,7 +80,7 @@ def play(
     """Play every env's quota of episodes, from new ones on; `steps`, if given, collects them."""
     rows = lanes(envs)
     acting = Acting(rows, {})
-    acting.let(mode)
+    acting.let(mode, {"action": rows.spec().action})
     acting.begin()
     played: list[Episode] = []
     left = quotas(episodes, acting.count)

@@ -18,6 +18,7 @@ class Comings(ParallelEnv):
 
     Agent k sees (episode seed, 10 t + k) and gets 100 k + t, and a half more if it did 1. `space`: box
     (and real-valued actions), choice (of two, as in the others), mask or discrete (what is seen).
+    `fails` is the chance that a step raises.
     """
 
     metadata: dict[str, Any] = {"name": "comings"}
@@ -29,11 +30,13 @@ class Comings(ParallelEnv):
         names: list[str] | None = None,
         space: str = "box",
         wrong: str = "",
+        fails: float = 0.0,
         render_mode: str | None = None,
     ) -> None:
         self.possible_agents = list(names or NAMES)
         self.agents: list[str] = []
         self.game, self.cut, self.space, self.wrong = game or GAME, cut, space, wrong
+        self.fails = fails
         self.asked: list[dict[str, Any]] = []
 
     def observation_space(self, agent: str) -> Any:
@@ -45,6 +48,7 @@ class Comings(ParallelEnv):
         return Box(-2, 2, (1,), np.float32) if self.space == "box" else Discrete(2)
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.rng = np.random.default_rng(seed)
         self.seed, self.t, self.agents = float((seed or 0) % 1000), 0, list(self.game[0])
         return self._told(self._one), {agent: {"t": 0} for agent in self.agents}
 
@@ -52,7 +56,7 @@ class Comings(ParallelEnv):
         acted, t = self.agents, self.t
         assert list(actions) == acted
         self.asked.append(actions)
-        if self.wrong == "raises" and t == 2:
+        if self.rng.random() < self.fails or (self.wrong == "raises" and t == 2):
             raise ZeroDivisionError("the game fell over")
         self.t += 1
         after = list(self.game[self.t]) if self.t < len(self.game) else []

@@ -58,4 +58,5 @@ def same(one: Steps, other: Steps) -> bool:
     """Whether two steps are, to the bit."""
     arrays = zip(one[:5], other[:5], strict=True)
     equal = all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in arrays)
-    return equal and one.episodes == other.episodes and list(one.broken) == list(other.broken)
+    void = all(list(getattr(one, of)) == list(getattr(other, of)) for of in ("broken", "absent"))
+    return equal and one.episodes == other.episodes and void

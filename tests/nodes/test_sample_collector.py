@@ -250,6 +250,51 @@ def test_by_hand_a_mode_can_be_given_itself() -> None:
     assert mode.acted == 1
 
 
+class Gives:
+    """A mode that gives what it is told to."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = columns
+
+    def load(self, state: State) -> None:
+        """There is nothing to load."""
+
+    def forward(self, obs: Any) -> dict[str, Any]:
+        return dict(self.columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"action": [0, 0]}, r"gives action; it must give 'logp' \(float32\), too"),
+        ({"logp": np.zeros(2)}, r"gives logp; it must give 'action' \(int64\), too"),
+        (
+            {"action": [0, 0], "logp": np.float32(0)},
+            r"'logp' as float32\[\] for 2 observations; it",
+        ),
+        ({"action": [0, 0], "logp": np.zeros((2, 1))}, r"'logp' as float64\[2, 1\] for 2"),
+        (
+            {"action": [0, 0], "logp": np.zeros(2, complex)},
+            "'logp' as complex128.* must be float32",
+        ),
+        ({"action": 0, "logp": np.zeros(2)}, r"'action' as int64\[\] for 2 observations"),
+        ({"action": [0], "logp": np.zeros(2)}, r"'action' as int64\[1\] for 2 observations"),
+    ],
+)
+def test_what_a_mode_gives_is_looked_at_before_it_is_spread(columns: Any, what: str) -> None:
+    node = collector()
+    node.reset_policy(Gives(**columns))
+    with pytest.raises(ValueError, match=what):
+        node.collect()
+
+
+def test_numbers_of_other_types_that_mean_the_same_are_taken() -> None:
+    node = collector(n_sample=2)
+    node.reset_policy(Gives(action=np.zeros(2), logp=np.ones(2)))
+    batch = node.collect()
+    assert (batch["action"].dtype, batch["logp"].dtype) == (np.int64, np.float32)
+
+
 @pytest.mark.parametrize("policy", ["random", Random, None, lambda seed: seed])
 def test_what_is_no_policy_does_not_act(policy: Any) -> None:
     node = collector()

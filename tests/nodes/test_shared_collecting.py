@@ -88,6 +88,34 @@ def test_at_their_own_pace_rows_are_those_of_all_together(least: int) -> None:
         envs.close()
 
 
+@pytest.mark.parametrize("kind", ["base", "sync", "sync, pre-reset", "thread"])
+def test_of_games_that_fail_nothing_is_given_but_steps_that_follow_each_other(kind: str) -> None:
+    retries = {"max_retry": 1000, "retry_waiting_time_s": 0.0}
+    envs = managed(comings(space="choice", fails=0.1), kind, count=4, **retries)
+    try:
+        node = collector(n_sample=120, envs=envs, log_every_steps=1)
+        tokens = [node.fire(weights(0)) for _ in range(10)]
+    finally:
+        envs.close()
+    assert [len(token) for token in tokens] == [120] * 10
+    for token in tokens:
+        of_one = zip(by_agent([token], 12), in_pieces(token, 12), strict=True)
+        for lane, (rows, pieces) in enumerate(of_one):
+            played = expected(lane % 3, 1)
+            for first, end in pieces:
+                at = played.index(rows[first])
+                assert rows[first:end] == played[at : at + end - first]
+    assert envs.failures.failures > 20
+    assert any(record.values.get("dropped_steps") for record in node.ctx.records)
+
+
+def in_pieces(token: Any, agents: int) -> list[list[tuple[int, int]]]:
+    """Where each agent's rows go from one `last` to the next."""
+    lasts = [token["last"][token["origin/env"] == agent] for agent in range(agents)]
+    ends = [(np.flatnonzero(last) + 1).tolist() for last in lasts]
+    return [list(zip([0, *of[:-1]], of, strict=True)) for of in ends]
+
+
 def test_steps_without_an_agent_are_not_counted_as_dropped() -> None:
     node = collector(n_sample=100, log_every_steps=1)
     node.fire(weights(0))
@@ -109,6 +137,20 @@ def test_n_step_windows_end_where_the_agents_episode_does() -> None:
             assert (then, ended) == window[end][2:]
 
 
+def test_rows_of_an_episode_are_numbered_without_gaps() -> None:
+    """So buffers find what follows a row in a later token."""
+    node = collector(n_sample=25)
+    tokens = [node.fire(weights(0)) for _ in range(8)]
+    for agent in range(6):
+        mine = [token["origin/env"] == agent for token in tokens]
+        steps, ended = (
+            np.concatenate([t[name][rows] for t, rows in zip(tokens, mine, strict=True)])
+            for name in ("origin/step", "terminated")
+        )
+        assert (np.diff(steps)[~ended[:-1]] == 1).all()
+        assert (np.diff(steps)[ended[:-1]] > 1).any()  # while it was away, the game went on
+
+
 def test_who_comes_back_remembers_nothing() -> None:
     """The policy remembers how many steps it took in the episode."""
     node = collector(n_sample=60, policy=Recalling, learns={"unroll_steps": None})
@@ -127,7 +169,7 @@ def test_another_collector_goes_on_from_there() -> None:
     for _ in range(4):
         one.fire(weights(0))
     envs = managed(comings(space="choice"))
-    envs.load_state_dict(one.envs._envs.state_dict())
+    envs.load_state_dict(one.envs.envs.state_dict())
     other = collector(n_sample=17, learns={"nstep": 2}, envs=envs)
     other.load_state_dict(one.state_dict())
     for _ in range(4):
@@ -145,7 +187,7 @@ def test_several_managers_are_as_one() -> None:
     joint = managed(PettingZoo(id="tests.nodes.comings:Comings"))
     with pytest.raises(Unsound, match="env managers have 3 and 1 agents in each env"):
         joined([managed(env).spec(), joint.spec()])
-    node.envs._managers[1]._envs.close()
+    node.envs._managers[1].envs.close()
 
 
 def test_halves_are_of_whole_envs() -> None:
