@@ -4,16 +4,16 @@ from __future__ import annotations
 
 CATALOGUE: dict[str, dict[str, str]] = {
     "node": {
-        "env_manager": "flowrl.nodes.envs.base_env_manager:BaseEnvManager",
+        "env_manager": "flowrl.nodes.env_managers.base_env_manager:BaseEnvManager",
         "sync_subprocess_env_manager": (
-            "flowrl.nodes.envs.subprocess_env_managers:SyncSubprocessEnvManager"
+            "flowrl.nodes.env_managers.subprocess_env_managers:SyncSubprocessEnvManager"
         ),
         "async_subprocess_env_manager": (
-            "flowrl.nodes.envs.subprocess_env_managers:AsyncSubprocessEnvManager"
+            "flowrl.nodes.env_managers.subprocess_env_managers:AsyncSubprocessEnvManager"
         ),
-        "vector_env_manager": "flowrl.nodes.envs.vector_env_manager:VectorEnvManager",
-        "envpool_env_manager": "flowrl.nodes.envs.vector_env_manager:EnvPoolEnvManager",
-        "thread_env_manager": "flowrl.nodes.envs.thread_env_manager:ThreadEnvManager",
+        "vector_env_manager": "flowrl.nodes.env_managers.vector_env_manager:VectorEnvManager",
+        "envpool_env_manager": "flowrl.nodes.env_managers.vector_env_manager:EnvPoolEnvManager",
+        "thread_env_manager": "flowrl.nodes.env_managers.thread_env_manager:ThreadEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",

@@ -13,11 +13,11 @@ import numpy as np
 from bench.peers.sleeping import ACTIONS, ENVS, SAMPLES, Collect, Draws, Size, Sleeper, main
 from flowrl.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.subprocess_env_managers import (
+from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
     SyncSubprocessEnvManager,
 )
+from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
 
 EPISODES = 400  # of an env, more than any run plays

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from bench.peers.env_protocol import Load, Step, main
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.subprocess_env_managers import (
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
     SyncSubprocessEnvManager,
 )
-from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
-from flowrl.nodes.envs.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
+from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.env_managers.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
 
 IDS = {"cartpole": "CartPole-v1", "pixels": "bench.peers.env_protocol:Pixels"}
 Made = tuple[Step, Callable[[], Any]]

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from bench.peers.sleeping import SIZES
-from flowrl.nodes.envs.waking import ask_for_exact_timers, ask_for_short_slices
+from flowrl.nodes.env_managers.workers.waking import ask_for_exact_timers, ask_for_short_slices
 
 BEGIN_S, MEASURE_S = 0.5, 2.0  # until all have begun; then
 

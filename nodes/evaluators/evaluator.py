@@ -15,8 +15,8 @@ from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import amount
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.agents import spec_of
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import ready, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import Watched, film

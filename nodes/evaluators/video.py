@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.batch import Array
 from flowrl.node import Unsound
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import EnvSpec, ready
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.evaluators.film_files import Film, usual_ending, writer

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flowrl.cli import main
-from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.env_managers.env_error import EnvError
 from tests.nodes.env_managers import manager
 
 FAILING = [

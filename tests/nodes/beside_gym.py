@@ -14,9 +14,9 @@ import pytest
 
 from flowrl.api import load
 from flowrl.node import Unsound
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.legacy_gym import LegacyGym
-from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
 
 ENVS, STEPS = 2, 260
 IDS = {  # and how its episodes end, with such actions

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.env_manager import EnvManager
-from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.subprocess_env_managers import (
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
     SyncSubprocessEnvManager,
 )
-from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.steps import Steps
 
 TOYS = "tests.nodes.toy_envs"
 KINDS: dict[str, tuple[type[EnvManager], dict[str, Any]]] = {

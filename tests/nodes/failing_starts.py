@@ -34,7 +34,7 @@ class Slow(Failing):
 def is_worker() -> bool:
     """Whether this is a worker's process."""
     spec = sys.modules["__main__"].__spec__
-    return spec is not None and spec.name == "flowrl.nodes.envs.worker"
+    return spec is not None and spec.name == "flowrl.nodes.env_managers.workers.process"
 
 
 class WithSimulator(Failing):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.nodes.envs.accounts import Accounts
+from flowrl.nodes.env_managers.accounts import Accounts
 
 
 def stepped() -> Accounts:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.nodes.envs import action_log
-from flowrl.nodes.envs.action_log import RECENT, ActionLog
+from flowrl.nodes.env_managers import action_log
+from flowrl.nodes.env_managers.action_log import RECENT, ActionLog
 
 COUNT = 3
 Chains = list[list[tuple[int, list[int]]]]

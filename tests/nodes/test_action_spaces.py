@@ -9,7 +9,7 @@ import pytest
 
 from flowrl.node import Known, Unsound
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluation import play
 from flowrl.nodes.policies.dqn import Dqn

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flowrl.node import Known
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec
 

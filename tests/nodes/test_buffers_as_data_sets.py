@@ -18,7 +18,7 @@ from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.datasets.files import format_of
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.policies.random import Random

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from flowrl.batch import Array, Batch, Column, Schema
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_envs import Counting
 

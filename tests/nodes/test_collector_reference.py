@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowrl.batch import Batch
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.toy_policies import Toy, weights
 

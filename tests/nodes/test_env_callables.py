@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from flowrl.node import Unsound
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
+from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.env_managers.vector_env_manager import VectorEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
-from flowrl.nodes.envs.thread_env_manager import ThreadEnvManager
-from flowrl.nodes.envs.vector_env_manager import VectorEnvManager
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.nodes.envs.env_error import EnvError
-from flowrl.nodes.envs.replay import replay
+from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.replay import replay
 from tests.nodes.env_managers import KINDS, manager
 from tests.nodes.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.following import Follower

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flowrl.node import Unsound
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
 from tests.nodes.toy_envs import Counting

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.nodes.envs.env_error import EnvError
+from flowrl.nodes.env_managers.env_error import EnvError
 from tests.nodes.env_managers import KINDS, OTHERS, manager, same
 
 kinds = pytest.mark.parametrize("kind", KINDS)

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import flowrl.nodes.envs.crew as crew_module
-import flowrl.nodes.envs.worker_env_manager as worker_module
-from flowrl.nodes.envs.env_error import Unclosed
+import flowrl.nodes.env_managers.worker_env_manager as worker_module
+import flowrl.nodes.env_managers.workers.crew as crew_module
+from flowrl.nodes.env_managers.env_error import Unclosed
 from tests.nodes.env_managers import KINDS, manager
 from tests.nodes.following import Follower
 

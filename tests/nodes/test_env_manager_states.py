@@ -301,7 +301,7 @@ def test_every_kind_begins_the_same_episode_where_one_is_not_restored() -> None:
 
 def test_an_episode_too_long_to_be_kept_is_not_restored(monkeypatch: Any) -> None:
     for name, value in (("RECENT", 16), ("MOST_BYTES", 300)):
-        monkeypatch.setattr(f"flowrl.nodes.envs.action_log.{name}", value)
+        monkeypatch.setattr(f"flowrl.nodes.env_managers.action_log.{name}", value)
     with manager("base", length=500) as envs, manager("sync", length=500) as other:
         envs.reset()
         play(envs, 100)

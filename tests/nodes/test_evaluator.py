@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowrl.config import PartSpec
 from flowrl.context import Context, Keep, Metrics, Verdict
 from flowrl.node import Known
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.evaluation import Evaluation, play, quotas

@@ -10,7 +10,7 @@ import torch
 
 from flowrl.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.features import encoder, feature_leaves, measured, width

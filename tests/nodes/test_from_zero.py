@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.utils.env_checker import check_env
 
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.env_managers import manager, same
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.nodes.envs import board, workers
-from flowrl.nodes.envs.gong import BITS, NUMBERS, WAIT_BITSET, Gong, can_sleep_here
+from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
+from flowrl.nodes.env_managers.workers import board
+from flowrl.nodes.env_managers.workers import worker as workers
+from flowrl.nodes.env_managers.workers.gong import BITS, NUMBERS, WAIT_BITSET, Gong, can_sleep_here
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
 from tests.runs.going import until
 
 pytestmark = pytest.mark.skipif(not can_sleep_here(), reason="this system has no futex")

@@ -21,7 +21,7 @@ from flowrl.nodes.datasets import minari as ours
 from flowrl.nodes.datasets.about import About
 from flowrl.nodes.datasets.demos import Demos
 from flowrl.nodes.datasets.files import format_of
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random

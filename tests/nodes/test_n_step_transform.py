@@ -19,7 +19,7 @@ from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.buffers.transforms.n_step import NStep
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV, STEP
 from tests.nodes.toy_policies import Toy

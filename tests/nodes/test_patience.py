@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.nodes.envs import patience
-from flowrl.nodes.envs.patience import FAR_S, MOST_S, Patience
+from flowrl.nodes.env_managers.workers import patience
+from flowrl.nodes.env_managers.workers.patience import FAR_S, MOST_S, Patience
 
 
 class Time:

@@ -15,7 +15,7 @@ from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.windows import windows
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV, STEP
 from tests.nodes.toy_policies import Toy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowrl.batch import Column
-from flowrl.nodes.envs.board import BEGIN, STEP, board_for
-from flowrl.nodes.envs.server import Server
+from flowrl.nodes.env_managers.workers.board import BEGIN, STEP, board_for
+from flowrl.nodes.env_managers.workers.server import Server
 from tests.nodes.toy_envs import Counting
 
 ROWS = 4

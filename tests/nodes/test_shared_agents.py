@@ -11,11 +11,11 @@ import pytest
 from flowrl.batch import Column
 from flowrl.context import Context
 from flowrl.node import Unsound
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.replay import replay
 from flowrl.nodes.envs.agents import Agents, Lanes, lanes
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.env_error import EnvError
 from flowrl.nodes.envs.pettingzoo import PettingZoo
-from flowrl.nodes.envs.replay import replay
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.envs.wrappers.actions import ActionRepeat, ActionScale, StickyActions
 from flowrl.nodes.envs.wrappers.episodes import EpisodicLife, FireOnReset, NoopStart, TimeLimit

@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.nodes.envs.accounts import Accounts
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.time_limits import TimeLimits
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.time_limits import TimeLimits
 
 LIMIT = 5
 

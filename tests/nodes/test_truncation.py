@@ -18,9 +18,9 @@ from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.gru import Gru

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from flowrl.node import Known, Unsound
+from flowrl.nodes.env_managers.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
-from flowrl.nodes.envs.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
 
 ENVS = 5
 NO_ENVPOOL = importlib.util.find_spec("envpool") is None

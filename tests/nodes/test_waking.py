@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from flowrl.nodes.envs import waking
-from flowrl.nodes.envs.waking import (
+from flowrl.nodes.env_managers.workers import waking
+from flowrl.nodes.env_managers.workers.waking import (
     ATTRIBUTES,
     SLICE_NS,
     ask_for_exact_timers,

@@ -16,7 +16,7 @@ from flowrl.batch import Column
 from flowrl.context import Context
 from flowrl.node import Known, Unsound
 from flowrl.nodes.catalogue import CATALOGUE
-from flowrl.nodes.envs.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.entry import entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrapped.area import shrinker

@@ -11,23 +11,23 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.config import param
 from flowrl.node import Facts, Known
-from flowrl.nodes.envs.board import (
+from flowrl.nodes.env_managers.env_error import Unclosed
+from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic
+from flowrl.nodes.env_managers.replay_on_board import Restoring
+from flowrl.nodes.env_managers.results import Results
+from flowrl.nodes.env_managers.saved_episodes import played_episodes, saved_episodes
+from flowrl.nodes.env_managers.settling import Settling
+from flowrl.nodes.env_managers.workers.board import (
     BEGIN,
     STEP,
     UNCLOSED,
     Board,
 )
-from flowrl.nodes.envs.crew import Crew, cores
-from flowrl.nodes.envs.env_error import Unclosed
-from flowrl.nodes.envs.env_manager import EnvManager
-from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.envs.patience import MOST_S
-from flowrl.nodes.envs.replay_on_board import Restoring
-from flowrl.nodes.envs.results import Results
-from flowrl.nodes.envs.saved_episodes import played_episodes, saved_episodes
-from flowrl.nodes.envs.settling import Settling
+from flowrl.nodes.env_managers.workers.crew import Crew, cores
+from flowrl.nodes.env_managers.workers.patience import MOST_S
+from flowrl.nodes.env_managers.workers.worker import LEAVE_S, Answers, Worker
 from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
 from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes, refuse_carried
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.nodes.envs.accounts import Accounts
+from flowrl.nodes.env_managers.accounts import Accounts
 
 NEVER = 1 << 62
 

@@ -12,21 +12,21 @@ import numpy as np
 
 from flowrl.batch import Array
 from flowrl.node import Unsound
-from flowrl.nodes.envs.action_log import ActionLog
-from flowrl.nodes.envs.carried import GOES_ON, Carriers, carriers_of
-from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
-from flowrl.nodes.envs.env_error import Unclosed, said
-from flowrl.nodes.envs.env_manager import EnvManager
-from flowrl.nodes.envs.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.envs.replay_here import RAISED, Unrestored, why_not_again
-from flowrl.nodes.envs.saved_episodes import (
+from flowrl.nodes.env_managers.action_log import ActionLog
+from flowrl.nodes.env_managers.carried import GOES_ON, Carriers, carriers_of
+from flowrl.nodes.env_managers.env_error import Unclosed, said
+from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic
+from flowrl.nodes.env_managers.replay_here import RAISED, Unrestored, why_not_again
+from flowrl.nodes.env_managers.saved_episodes import (
     Played,
     played_episodes,
     saved_episodes,
 )
+from flowrl.nodes.env_managers.time_limits import TimeLimits
+from flowrl.nodes.env_managers.watchdog import Watchdog
+from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
 from flowrl.nodes.envs.steps import Episode, Steps
-from flowrl.nodes.envs.time_limits import TimeLimits
-from flowrl.nodes.envs.watchdog import Watchdog
 
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
 Failed = dict[int, BaseException]  # by row of a step

@@ -7,8 +7,8 @@ from typing import Any
 
 from flowrl.batch import Array
 from flowrl.node import Unsound
+from flowrl.nodes.env_managers.saved_episodes import ENDED_EARLY, TOO_LONG, Played
 from flowrl.nodes.envs.checks import rewards
-from flowrl.nodes.envs.saved_episodes import ENDED_EARLY, TOO_LONG, Played
 
 RAISED = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.nodes.envs.board import (
+from flowrl.nodes.env_managers.carried import Carriers, carriers_of
+from flowrl.nodes.env_managers.env_error import said
+from flowrl.nodes.env_managers.workers.board import (
     ASLEEP,
     AWAKE,
     BEGIN,
@@ -26,10 +28,8 @@ from flowrl.nodes.envs.board import (
     UP,
     Board,
 )
-from flowrl.nodes.envs.carried import Carriers, carriers_of
+from flowrl.nodes.env_managers.workers.patience import Patience
 from flowrl.nodes.envs.checks import LARGEST, observation, observations, rewards
-from flowrl.nodes.envs.env_error import said
-from flowrl.nodes.envs.patience import Patience
 from flowrl.nodes.observations import Nested, Observed
 
 DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before

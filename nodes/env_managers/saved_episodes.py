@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Column
-from flowrl.nodes.envs.accounts import Accounts
-from flowrl.nodes.envs.action_log import ActionLog, Episode
+from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.action_log import ActionLog, Episode
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array, Column
-from flowrl.nodes.envs.carried import MOST_BYTES as CARRIED_BYTES
-from flowrl.nodes.envs.gong import Gong, can_sleep_here
+from flowrl.nodes.env_managers.carried import MOST_BYTES as CARRIED_BYTES
+from flowrl.nodes.env_managers.workers.gong import Gong, can_sleep_here
 from flowrl.nodes.observations import Observed
 
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flowrl.nodes.envs.board import Board, board_for
-from flowrl.nodes.envs.server import Server
-from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
-from flowrl.nodes.envs.workers import Answers, ThreadWorker, Worker
+from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
+from flowrl.nodes.env_managers.workers.board import Board, board_for
+from flowrl.nodes.env_managers.workers.server import Server
+from flowrl.nodes.env_managers.workers.worker import Answers, ThreadWorker, Worker
 
 
 class ThreadEnvManager(WorkerEnvManager):

@@ -1,4 +1,4 @@
-"""A worker process: `python -m flowrl.nodes.envs.worker`, told by JSON on its standard input what it is."""
+"""A worker process: `python -m flowrl.nodes.env_managers.workers.process`, told by JSON what it is."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 
-from flowrl.nodes.envs.board import LEAVING, board_for
+from flowrl.nodes.env_managers.workers.board import LEAVING, board_for
+from flowrl.nodes.env_managers.workers.server import Server
 from flowrl.nodes.envs.portable import whole
-from flowrl.nodes.envs.server import Server
 from flowrl.nodes.envs.spec import columns_of
 
 F_SETSIG = 10  # Linux: which signal `O_ASYNC` sends

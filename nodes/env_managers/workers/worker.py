@@ -16,11 +16,11 @@ from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from flowrl.nodes.envs.board import LEAVING, Board, shared_memory
-from flowrl.nodes.envs.env_error import how_ended
-from flowrl.nodes.envs.gong import can_sleep_here
-from flowrl.nodes.envs.server import Server
-from flowrl.nodes.envs.worker import ring
+from flowrl.nodes.env_managers.env_error import how_ended
+from flowrl.nodes.env_managers.workers.board import LEAVING, Board, shared_memory
+from flowrl.nodes.env_managers.workers.gong import can_sleep_here
+from flowrl.nodes.env_managers.workers.process import ring
+from flowrl.nodes.env_managers.workers.server import Server
 
 LEAVE_S = 5.0
 TAIL_BYTES = 4000
@@ -165,7 +165,7 @@ def _started(
         file.write(words)
         file.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-m", "flowrl.nodes.envs.worker"],
+            [sys.executable, "-m", "flowrl.nodes.env_managers.workers.process"],
             stdin=file,
             stdout=output,
             stderr=output,

@@ -11,13 +11,13 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.config import param
 from flowrl.node import Unsound
-from flowrl.nodes.envs.board import Board, board_for, shared_memory
-from flowrl.nodes.envs.crew import cores
-from flowrl.nodes.envs.patience import MOST_S
+from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
+from flowrl.nodes.env_managers.workers.board import Board, board_for, shared_memory
+from flowrl.nodes.env_managers.workers.crew import cores
+from flowrl.nodes.env_managers.workers.patience import MOST_S
+from flowrl.nodes.env_managers.workers.worker import Answers, ProcessWorker, Worker
 from flowrl.nodes.envs.portable import portable
 from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.worker_env_manager import WorkerEnvManager
-from flowrl.nodes.envs.workers import Answers, ProcessWorker, Worker
 
 
 class SyncSubprocessEnvManager(WorkerEnvManager):

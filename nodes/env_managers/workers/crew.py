@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.nodes.envs.board import (
+from flowrl.nodes.env_managers.workers.board import (
     ASLEEP,
     IDLE,
     LEAVING,
@@ -20,10 +20,10 @@ from flowrl.nodes.envs.board import (
     STEP,
     Board,
 )
-from flowrl.nodes.envs.patience import Patience
-from flowrl.nodes.envs.server import doing_of
-from flowrl.nodes.envs.waking import ask_for_exact_timers, ask_for_short_slices
-from flowrl.nodes.envs.workers import LEAVE_S, Answers, Worker
+from flowrl.nodes.env_managers.workers.patience import Patience
+from flowrl.nodes.env_managers.workers.server import doing_of
+from flowrl.nodes.env_managers.workers.waking import ask_for_exact_timers, ask_for_short_slices
+from flowrl.nodes.env_managers.workers.worker import LEAVE_S, Answers, Worker
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
 MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped

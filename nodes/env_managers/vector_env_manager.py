@@ -12,8 +12,8 @@ from flowrl.batch import Array, Column
 from flowrl.config import param
 from flowrl.errors import nearest
 from flowrl.node import Facts, Known, Unsound
+from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.envs.entry import package
-from flowrl.nodes.envs.env_manager import EnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec, column, observed, ready, unsound_where_it_fails
 from flowrl.nodes.envs.steps import COLUMNS, Steps, Timestep

@@ -13,15 +13,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.nodes.envs.accounts import Accounts
-from flowrl.nodes.envs.action_log import ActionLog
-from flowrl.nodes.envs.board import BEGIN, ENDED, FAILED, FAILED_AFTER, RENEW
-from flowrl.nodes.envs.carried import GOES_ON
-from flowrl.nodes.envs.crew import Crew
-from flowrl.nodes.envs.env_error import EnvError, InWorker
-from flowrl.nodes.envs.failures import Failures
-from flowrl.nodes.envs.rescue import Rescue
-from flowrl.nodes.envs.saved_episodes import Played
+from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.action_log import ActionLog
+from flowrl.nodes.env_managers.carried import GOES_ON
+from flowrl.nodes.env_managers.env_error import EnvError, InWorker
+from flowrl.nodes.env_managers.failures import Failures
+from flowrl.nodes.env_managers.rescue import Rescue
+from flowrl.nodes.env_managers.saved_episodes import Played
+from flowrl.nodes.env_managers.workers.board import BEGIN, ENDED, FAILED, FAILED_AFTER, RENEW
+from flowrl.nodes.env_managers.workers.crew import Crew
 from flowrl.nodes.envs.steps import Episode
 
 

@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.nodes.envs.accounts import Accounts
-from flowrl.nodes.envs.action_log import ActionLog
-from flowrl.nodes.envs.board import BEGIN, ENDED, FAILED, FAILED_AFTER, IDLE, RENEW, STARTING, STEP
-from flowrl.nodes.envs.carried import GOES_ON
-from flowrl.nodes.envs.crew import Crew
-from flowrl.nodes.envs.failures import Counts
-from flowrl.nodes.envs.replay_on_board import Episodes, play_again
+from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.action_log import ActionLog
+from flowrl.nodes.env_managers.carried import GOES_ON
+from flowrl.nodes.env_managers.failures import Counts
+from flowrl.nodes.env_managers.replay_on_board import Episodes, play_again
+from flowrl.nodes.env_managers.workers.board import (
+    BEGIN,
+    ENDED,
+    FAILED,
+    FAILED_AFTER,
+    IDLE,
+    RENEW,
+    STARTING,
+    STEP,
+)
+from flowrl.nodes.env_managers.workers.crew import Crew
 
 RESULT = ("action", "flags", "reward", "total", "last", "seed", "obs")
 

@@ -12,11 +12,11 @@ from flowrl.batch import Array
 from flowrl.config import Config as BaseConfig
 from flowrl.config import param, part
 from flowrl.node import Facts, Known, Node
-from flowrl.nodes.envs.accounts import Accounts
+from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.crash import Crash
+from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.envs.agents import lanes, spec_of
 from flowrl.nodes.envs.callables import makers_of
-from flowrl.nodes.envs.crash import Crash
-from flowrl.nodes.envs.env_error import EnvError
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
 from flowrl.nodes.observations import Nested

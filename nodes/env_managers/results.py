@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from flowrl.batch import Array
-from flowrl.nodes.envs.board import ENDED, TERMINATED, TRUNCATED
+from flowrl.nodes.env_managers.failures import Failures
+from flowrl.nodes.env_managers.settling import Settling
+from flowrl.nodes.env_managers.workers.board import ENDED, TERMINATED, TRUNCATED
 from flowrl.nodes.envs.checks import AllFinite
-from flowrl.nodes.envs.failures import Failures
-from flowrl.nodes.envs.settling import Settling
 from flowrl.nodes.envs.steps import Steps
 
 

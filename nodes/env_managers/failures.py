@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flowrl.config import param
 from flowrl.context import Context
-from flowrl.nodes.envs.env_manager import EnvManager
+from flowrl.nodes.env_managers.env_manager import EnvManager
 
 MOST_PAUSE_S = 30.0
 

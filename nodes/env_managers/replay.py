@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from flowrl.errors import RunError, UsageError
+from flowrl.nodes.env_managers.crash import FORMAT
+from flowrl.nodes.env_managers.env_error import PROCESS, how_ended
 from flowrl.nodes.envs.checks import observations, rewards
-from flowrl.nodes.envs.crash import FORMAT
-from flowrl.nodes.envs.env_error import PROCESS, how_ended
 from flowrl.nodes.envs.portable import whole
 from flowrl.nodes.envs.spec import columns_of
 
@@ -92,7 +92,7 @@ def _apart(path: str, told: dict[str, Any]) -> str:
     """What went wrong in a process that may end, or hang, as it likes; empty: nothing."""
     with tempfile.TemporaryDirectory() as folder:
         verdict = Path(folder) / "verdict"
-        words = [sys.executable, "-m", "flowrl.nodes.envs.replay", path, str(verdict)]
+        words = [sys.executable, "-m", "flowrl.nodes.env_managers.replay", path, str(verdict)]
         status = subprocess.run(words, check=False).returncode
         if verdict.exists():
             return verdict.read_text(encoding="utf-8")
