@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -13,9 +13,10 @@ import numpy as np
 from flowrl.batch import Array
 from flowrl.node import Unsound
 from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.carried import GOES_ON, Carriers, carriers_of
+from flowrl.nodes.env_managers.carried import GOES_ON
 from flowrl.nodes.env_managers.env_error import Unclosed, said
 from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.envs_here import EnvsHere
 from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic
 from flowrl.nodes.env_managers.replay_here import RAISED, Unrestored, why_not_again
 from flowrl.nodes.env_managers.saved_episodes import (
@@ -23,7 +24,6 @@ from flowrl.nodes.env_managers.saved_episodes import (
     played_episodes,
     saved_episodes,
 )
-from flowrl.nodes.env_managers.time_limits import TimeLimits
 from flowrl.nodes.env_managers.watchdog import Watchdog
 from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
 from flowrl.nodes.envs.steps import Episode, Steps
@@ -47,7 +47,7 @@ class BaseEnvManager(EnvManager):
         """Envs are made at the first reset."""
         super().setup()
         self._obs_dtype = np.dtype(self._obs_column.dtype)
-        self._envs: list[Any] = []
+        self._here: EnvsHere | None = None
         self._sent: dict[int, Any] = {}
         self._no_ends = np.zeros(self.config.count, np.bool_)
         self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
@@ -68,8 +68,8 @@ class BaseEnvManager(EnvManager):
 
     def reset(self) -> Array:
         """Begin a new episode in each env; gives the first observations (B, …)."""
-        if not self._envs:
-            self._empty()
+        if self._here is None:
+            self._here = self._new_envs()
         self._accounts.restart()
         self._log, self._sent = ActionLog(self.config.count), {}
         obs = self._new_rows(self.config.count)
@@ -78,13 +78,11 @@ class BaseEnvManager(EnvManager):
         self._seen, self._owned = obs, False
         return obs
 
-    def _empty(self) -> None:
-        count = self.config.count
-        self._limits = TimeLimits(count)
-        self._carriers: list[Carriers | None] = [None] * count
-        self._carried = [""] * count
-        self._envs, self._counts_itself = [None] * count, [False] * count
-        self._step_one, self._reset_one = [_not_made] * count, [_not_made] * count
+    def _new_envs(self) -> EnvsHere:
+        def make(index: int) -> Any:
+            return self._part.make(self._make_index(index))
+
+        return EnvsHere(self.config.count, make, self._watchdog)
 
     def _new_rows(self, count: int) -> Array:
         return np.empty((count, *self._obs_column.shape), self._obs_dtype)
@@ -93,16 +91,16 @@ class BaseEnvManager(EnvManager):
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
         acts = self._acts(actions, len(at)).copy()  # the log keeps them
-        self._refuse_unbegun()
+        here = self._envs_here()
         if self._sent or ids is not None:
             self._refuse_to_step(at, self._sent)
-        return self._advance(at, acts)
+        return self._advance(here, at, acts)
 
     def send(self, ids: Array, actions: Array) -> None:
         """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
         at = np.asarray(ids).tolist()
         acts = self._acts(actions, len(at))
-        self._refuse_unbegun()
+        self._envs_here()
         self._refuse_to_step(at, self._sent)
         self._sent.update(zip(at, acts, strict=True))
 
@@ -115,21 +113,23 @@ class BaseEnvManager(EnvManager):
         if missing := set(at) - self._sent.keys():
             raise ValueError(f"env {min(missing)} was not sent; send it before it is received")
         acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
-        return np.array(at, np.int64), self._advance(at, acts)
+        return np.array(at, np.int64), self._advance(self._envs_here(), at, acts)
 
-    def _refuse_unbegun(self) -> None:
-        if not self._envs:
+    def _envs_here(self) -> EnvsHere:
+        if self._here is None:
             raise ValueError("the envs have not begun; call reset() first")
+        return self._here
 
     # stepping
 
-    def _advance(self, at: Sequence[int], acts: Array) -> Steps:
+    def _advance(self, here: EnvsHere, at: Sequence[int], acts: Array) -> Steps:
         everyone = None if at is self._ids else np.asarray(at)
         self._log.add(everyone, acts)
         ends: Ends = {}
         failed: Failed = {}
-        seen, given = self._step(at, acts, ends, failed)
-        for k in self._limits.reached(self._accounts, everyone):
+        step_one = here.step_one if at is self._ids else [here.step_one[index] for index in at]
+        seen, given = _stepped(step_one, acts, ends, failed)
+        for k in here.limits.reached(self._accounts, everyone):
             ends[k] = k in ends and ends[k][0], True
         if failed:
             return self._mixed(at, seen, given, ends, failed)
@@ -144,29 +144,6 @@ class BaseEnvManager(EnvManager):
         self._see(everyone, next_obs)
         none = self._no_ends[: len(seen)]
         return Steps(next_obs, reward.astype(np.float32), none, none, next_obs, [])
-
-    def _step(
-        self, at: Sequence[int], acts: Array, ends: Ends, failed: Failed
-    ) -> tuple[list[Any], list[Any]]:
-        """What each env gave; that of those that failed is nothing. (Every word here costs.)"""
-        seen: list[Any] = []
-        given: list[Any] = []
-        see, give = seen.append, given.append
-        step_one = self._step_one if at is self._ids else [self._step_one[index] for index in at]
-        left = zip(step_one, acts)  # noqa: B905 (lengths are checked)
-        while True:
-            try:
-                for step, act in left:
-                    obs, reward, final, cut, _ = step(act)
-                    if final or cut:
-                        ends[len(seen)] = bool(final), bool(cut)
-                    see(obs)
-                    give(reward)
-                return seen, given
-            except RAISED as error:
-                failed[len(seen)] = error
-                see(None)
-                give(0.0)
 
     def _mixed(
         self, at: Sequence[int], seen: list[Any], given: list[Any], ends: Ends, failed: Failed
@@ -206,20 +183,19 @@ class BaseEnvManager(EnvManager):
 
     def _end(self, index: int) -> Episode:
         self._failures.ended(index)
-        total = self._envs[index].unwrapped_return if self._counts_itself[index] else None
-        return self._accounts.end(index, total)
+        return self._accounts.end(index, self._envs_here().own_return(index))
 
     # beginning
 
     def _begin(self, index: int) -> Any:
         """The first observation of an env's next episode, however many attempts that takes."""
+        here = self._envs_here()
         while True:
             steps, seed = self._accounts.length(index), self._accounts.begin(index)
             try:
-                if self._envs[index] is None:
-                    self._make(index)
+                here.need(index)
                 self._note(index, seed, steps)
-                obs, _ = self._reset_one[index](seed=seed)
+                obs, _ = here.reset_one[index](seed=seed)
                 return observation(obs, self._obs_column, self._obs_dtype)
             except Unsound:  # no failure of an env: it was never one
                 raise
@@ -228,21 +204,12 @@ class BaseEnvManager(EnvManager):
 
     def _note(self, index: int, seed: int, steps: int) -> None:
         """How the episode begins that is the env's next; its last one took so many steps."""
-        carriers = self._carriers[index]
-        text = "" if carriers is None else carriers.carried()
-        if text == GOES_ON:
+        here = self._envs_here()
+        if (text := here.carries(index)) == GOES_ON:
             self._log.go_on(index, seed, steps)
         else:
             self._log.begin(index, seed)
-            self._carried[index] = text
-
-    def _make(self, index: int) -> None:
-        env = self._part.make(self._make_index(index))
-        self._envs[index], watched = env, self._watchdog.watched
-        self._step_one[index] = watched("step", index, self._limits.stepped(index, env).step)
-        self._reset_one[index] = watched("reset", index, env.reset)
-        self._counts_itself[index] = hasattr(env, "unwrapped_return")
-        self._carriers[index] = carriers_of(env)
+            here.carried[index] = text
 
     def _failed(self, index: int, lost: int | None, error: BaseException) -> None:
         """A step or a reset failed; if there is another attempt, wait for its time."""
@@ -256,8 +223,7 @@ class BaseEnvManager(EnvManager):
         self.ctx.log(f"env {index}: {said(doing, error)}; it is begun anew")
         time.sleep(self._failures.pause_s(index))
         if self._failures.renews(index):
-            old, self._envs[index] = self._envs[index], None
-            _close(old)
+            self._envs_here().give_up(index)
 
     def _fail(self, index: int, step: int, error: BaseException) -> NoReturn:
         taken, complete = self._log.of(index) if step else ([], True)
@@ -268,64 +234,74 @@ class BaseEnvManager(EnvManager):
     # saving
 
     def _save(self) -> dict[str, Any] | None:
-        if not self._envs:
+        if self._here is None:
             return None
         if self._sent:
             raise ValueError("steps are under way; receive them before the envs are saved")
-        saved = saved_episodes(self._log, self._carried, self._seen, self._action_column)
+        saved = saved_episodes(self._log, self._here.carried, self._seen, self._action_column)
         return {**saved, "failures": self._failures.state_dict()}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
         """Play the episodes again, up to where they were."""
-        self._empty()
+        here = self._here = self._new_envs()
         self._log, self._sent = ActionLog(self.config.count), {}
         self._failures.load_state_dict(saved["failures"])
         self._seen, self._owned = np.array(saved["seen"]), True
         for index, played in enumerate(played_episodes(saved, self._accounts)):
             self._log.restore(index, played.episodes)
-            self._carried[index] = played.carried
-            if why := self._why_not_again(index, played):
+            here.carried[index] = played.carried
+            if why := self._why_not_again(here, index, played):
                 self._failures.unrestored(index, self._accounts.length(index), why)
-                self._step_one[index] = partial(self._refuse, index, self._step_one[index])
+                here.step_one[index] = _once_refused(here.step_one, index)
                 self._log.lose(index)
         self._failures.tell()
 
-    def _why_not_again(self, index: int, played: Played) -> str:
-        def make(carried: str) -> None:
-            self._make(index)
-            if (carriers := self._carriers[index]) is not None:
-                carriers.carry(carried)
-
+    def _why_not_again(self, here: EnvsHere, index: int, played: Played) -> str:
         return why_not_again(
             played,
-            make,
-            lambda seed: self._reset_one[index](seed=seed),
-            lambda action: self._step_one[index](action),
+            partial(here.make, index),
+            lambda seed: here.reset_one[index](seed=seed),
+            lambda action: here.step_one[index](action),
             lambda seen: observation(seen, self._obs_column, self._obs_dtype),
         )
-
-    def _refuse(self, index: int, step: Any, action: Any) -> Any:
-        self._step_one[index] = step
-        raise Unrestored
 
     def close(self) -> None:
         """Close the envs; a later reset makes new ones."""
         self._watchdog.close()
-        envs, self._envs = self._envs, []
-        raised = [_close(env) for env in envs if env is not None]
-        for index, error in enumerate(raised):
-            if error is not None:
-                raise Unclosed(f"env {index}: {said('close', error)}") from error
+        here, self._here = self._here, None
+        for index, error in sorted(here.close().items()) if here is not None else ():
+            raise Unclosed(f"env {index}: {said('close', error)}") from error
 
 
-def _not_made(*_: Any, **__: Any) -> Any:
-    raise RuntimeError("the env was not made")
+def _stepped(
+    step_one: Sequence[Callable[..., Any]], acts: Array, ends: Ends, failed: Failed
+) -> tuple[list[Any], list[Any]]:
+    """What each env gave; that of those that failed is nothing. (Every word here costs.)"""
+    seen: list[Any] = []
+    given: list[Any] = []
+    see, give = seen.append, given.append
+    left = zip(step_one, acts)  # noqa: B905 (lengths are checked)
+    while True:
+        try:
+            for step, act in left:
+                obs, reward, final, cut, _ = step(act)
+                if final or cut:
+                    ends[len(seen)] = bool(final), bool(cut)
+                see(obs)
+                give(reward)
+            return seen, given
+        except RAISED as error:
+            failed[len(seen)] = error
+            see(None)
+            give(0.0)
 
 
-def _close(env: Any) -> BaseException | None:
-    """Close an env; what it raised. (One that has failed may fail again: it is given up in any case.)"""
-    try:
-        env.close()
-    except RAISED as error:
-        return error
-    return None
+def _once_refused(step_one: list[Callable[..., Any]], index: int) -> Callable[..., Any]:
+    """A step that is void, and the env's own behind it."""
+    own = step_one[index]
+
+    def refuse(action: Any) -> NoReturn:
+        step_one[index] = own
+        raise Unrestored
+
+    return refuse

@@ -102,7 +102,7 @@ def settings() -> None:
     env = LegacyGym(id="Pendulum-v1", kwargs={"g": 9.81}, max_episode_steps=5)
     envs = BaseEnvManager(env=env, count=1, seed=3)
     envs.reset()
-    assert envs._envs[0]._env.unwrapped.g == 9.81
+    assert envs._here.envs[0]._env.unwrapped.g == 9.81
     cut = [envs.advance(np.zeros((1, 1), np.float32)).truncated[0] for _ in range(10)]
     assert cut == [t in (4, 9) for t in range(10)], cut
     with pytest.raises(Unsound, match=r"did you mean.*'CartPole-v1'"):

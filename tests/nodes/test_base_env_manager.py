@@ -26,7 +26,7 @@ def zeros(count: int = 2) -> Any:
 
 
 def seeds(envs: BaseEnvManager) -> list[list[int]]:
-    return [env.seeds for env in envs._envs]
+    return [env.seeds for env in envs._here.envs]
 
 
 def test_the_service_is_described_by_the_columns_and_the_count() -> None:
@@ -239,15 +239,15 @@ def test_an_env_that_cannot_begin_is_named_too() -> None:
 def test_large_but_finite_observations_are_let_through() -> None:
     envs = manager("Pushing", count=1)
     envs.reset()
-    envs._envs[0].step = lambda action: (np.full(3, 1e30), 1.0, False, False, {})
-    envs._step_one = [env.step for env in envs._envs]
+    envs._here.envs[0].step = lambda action: (np.full(3, 1e30), 1.0, False, False, {})
+    envs._here.step_one = [env.step for env in envs._here.envs]
     assert envs.advance(np.zeros((1, 2), np.float32)).obs.tolist() == [[np.float32(1e30)] * 3]
 
 
 def test_an_observation_that_single_precision_cannot_hold_is_not_finite() -> None:
     envs = manager("Pushing", count=1)
     envs.reset()
-    envs._step_one = [lambda action: (np.full(3, 1e300), 1.0, False, False, {})]
+    envs._here.step_one = [lambda action: (np.full(3, 1e300), 1.0, False, False, {})]
     with pytest.raises(EnvError, match="not finite"):
         envs.advance(np.zeros((1, 2), np.float32))
 
@@ -255,11 +255,11 @@ def test_an_observation_that_single_precision_cannot_hold_is_not_finite() -> Non
 def test_closing_closes_every_env_and_a_reset_makes_new_ones() -> None:
     envs = manager()
     envs.reset()
-    old = list(envs._envs)
+    old = list(envs._here.envs)
     envs.close()
     assert [env.closed for env in old] == [True, True]
     envs.reset()
-    assert not set(envs._envs) & set(old)
+    assert not set(envs._here.envs) & set(old)
 
 
 def test_by_hand_every_env_plays_its_episodes_and_is_done() -> None:

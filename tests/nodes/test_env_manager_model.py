@@ -52,7 +52,7 @@ def test_any_envs_are_stepped_in_any_order_as_if_they_were_alone(
         envs.advance(np.zeros(len(turn), np.int64), None if len(turn) == 4 else sorted(turn))
         for turn in turns
     ]
-    alone = [Alone(i, env.seeds) for i, env in enumerate(envs._envs)]
+    alone = [Alone(i, env.seeds) for i, env in enumerate(envs._here.envs)]
     np.testing.assert_array_equal(first, [one.obs for one in alone])
     for turn, steps in zip(turns, given_, strict=True):
         rows = [alone[i].step() for i in sorted(turn)]

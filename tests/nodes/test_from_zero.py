@@ -60,10 +60,10 @@ def test_what_is_chosen_and_seen_begins_at_0(env: Any) -> None:
     spec = envs.spec()
     assert (spec.obs.n, spec.action.n) == (6, 3)
     first = envs.reset()
-    assert first.tolist() == [one.unwrapped.die - 1 for one in envs._envs]
+    assert first.tolist() == [one.unwrapped.die - 1 for one in envs._here.envs]
     steps = envs.advance(np.array([0, 2]))
     assert steps.reward.tolist() == [-1.0, 1.0]
-    assert steps.obs.tolist() == [one.unwrapped.die - 1 for one in envs._envs]
+    assert steps.obs.tolist() == [one.unwrapped.die - 1 for one in envs._here.envs]
 
 
 def test_several_choices_each_begin_at_0() -> None:
@@ -76,7 +76,10 @@ def test_several_choices_each_begin_at_0() -> None:
 def test_leaves_of_nested_observations_do_too() -> None:
     envs = BaseEnvManager(env=Gymnasium(id=DIE, kwargs={"nested": True}), count=1)
     obs = envs.reset()
-    assert (obs["die"][0], obs["more/0"].tolist()) == (envs._envs[0].unwrapped.die - 1, [[1, 2]])
+    assert (obs["die"][0], obs["more/0"].tolist()) == (
+        envs._here.envs[0].unwrapped.die - 1,
+        [[1, 2]],
+    )
     assert envs.advance(np.array([1])).obs["more/1"].tolist() == [[0.0, 0.0]]
 
 

@@ -205,7 +205,7 @@ def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
     assert (rows.spec().action.low, rows.spec().action.high) == ((-1.0,), (1.0,))
     rows.reset()
     steps = rows.advance(np.array([[0.5], [-1], [0]], np.float32))
-    inner = envs._envs[0]._env
+    inner = envs._here.envs[0]._env
     assert {a: float(act[0]) for a, act in inner.asked[-1].items()} == {"a": 1.0, "b": -2.0}
     assert steps.reward.tolist() == [0.5, 100, 0]  # agent a did 1
     assert steps.obs["last_action"].tolist() == [[0.5], [-1], [0]]

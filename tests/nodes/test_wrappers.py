@@ -203,7 +203,7 @@ def test_returns_are_those_of_the_envs_own_rewards(name: str) -> None:
     envs = BaseEnvManager(env=env, count=3, seed=1)
     envs.reset()
     episodes, own = [], np.zeros(3)
-    inner = [one.unwrapped for one in envs._envs]
+    inner = [one.unwrapped for one in envs._here.envs]
     while len(episodes) < 9:
         before = [e.total for e in inner]
         ended = envs.advance(np.full(3, 2)).episodes
@@ -363,7 +363,7 @@ def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
     config = BaseEnvManager.Config(env=env, count=2)
     replica = BaseEnvManager(config=config, context=Context("envs", replica=1))
     replica.reset()
-    assert [one.unwrapped.length for one in replica._envs] == [4, 2]
+    assert [one.unwrapped.length for one in replica._here.envs] == [4, 2]
 
 
 def test_an_env_may_come_from_a_function() -> None:
