@@ -163,23 +163,24 @@ nodes:
 """
 
 
+WHEREVER = [
+    ("env_manager", "dynamic_seeds: true", "together", "serial"),
+    ("sync_subprocess_env_manager", "envs_per_worker: 3", "own_pace", "threads"),
+    ("sync_subprocess_env_manager", "pre_reset: true", "own_pace", "processes"),
+    ("env_manager", "dynamic_seeds: true", "own_pace", "processes"),
+    ("sync_subprocess_env_manager", "envs_per_worker: 1", "own_pace", "serial"),
+    ("async_subprocess_env_manager", "wait_num: 1", "own_pace", "serial"),
+    ("thread_env_manager", "pre_reset: true", "own_pace", "serial"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_ppo"])
+@pytest.mark.parametrize(("graph", "ways"), [("cartpole_dqn", 7), ("cartpole_ppo", 3)])
 def test_graphs_end_with_the_digest_of_all_together_wherever_envs_are(
-    graph: str, tmp_path: Path
+    graph: str, ways: int, tmp_path: Path
 ) -> None:
     digests = set()
-    for number, (kind, workers, stepping, place) in enumerate(
-        [
-            ("env_manager", "dynamic_seeds: true", "together", "serial"),
-            ("env_manager", "dynamic_seeds: true", "own_pace", "processes"),
-            ("sync_subprocess_env_manager", "envs_per_worker: 1", "own_pace", "serial"),
-            ("sync_subprocess_env_manager", "envs_per_worker: 3", "own_pace", "threads"),
-            ("sync_subprocess_env_manager", "pre_reset: true", "own_pace", "processes"),
-            ("async_subprocess_env_manager", "wait_num: 1", "own_pace", "serial"),
-            ("thread_env_manager", "pre_reset: true", "own_pace", "serial"),
-        ]
-    ):
+    for number, (kind, workers, stepping, place) in enumerate(WHEREVER[:ways]):
         text = GRAPH.replace("GRAPH", graph).replace("KIND", kind).replace("WORKERS", workers)
         file = tmp_path / f"{number}.yaml"
         file.write_text(text.replace("STEPPING", stepping))
