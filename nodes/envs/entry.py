@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from flowrl.node import Unsound
@@ -34,12 +35,17 @@ def entry_point(id: str) -> Any:
 INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
 
 
-def refuse_other(env: Any, maker: str) -> None:
-    """Raises `Unsound` where somebody made something that is no env."""
-    missing = [name for name in INTERFACE if not hasattr(env, name)]
+def refuse_other(
+    env: Any,
+    maker: str,
+    interface: Sequence[str] = INTERFACE,
+    hint: str = "an env is a subclass of gymnasium.Env",
+) -> None:
+    """Raises `Unsound` where somebody made something that is no env, or not of the kind that is wanted."""
+    missing = [name for name in interface if not hasattr(env, name)]
     if missing:
         what = f"{maker} gives a {type(env).__name__}, which has no '{missing[0]}'"
-        raise Unsound(what, "an env is a subclass of gymnasium.Env", "env.id")
+        raise Unsound(what, hint, "env.id")
 
 
 EXTRAS = {  # package: the extra that installs it

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.node import Unsound
+from flowrl.nodes.envs.entry import refuse_other
 
 PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
 # ^ `agents`, too: but some have that from their first reset on only
 
 
-def refuse_others(env: Any, id: str) -> None:
+def refuse_other_than_parallel(env: Any, id: str) -> None:
     """Raises `Unsound` where an env does not have that interface."""
-    missing = [name for name in PARALLEL if not hasattr(env, name)]
-    if missing:
-        what = f"'{id}' has no '{missing[0]}'"
-        raise Unsound(what, "give an env with PettingZoo's parallel interface", "env.id")
+    refuse_other(env, f"'{id}'", PARALLEL, "give an env with PettingZoo's parallel interface")
     if hasattr(env, "agent_iter"):  # the same names, but a step is of one agent
         what = f"the agents of '{id}' act in turn"
         raise Unsound(what, "give its parallel interface, such as `…:parallel_env`", "env.id")

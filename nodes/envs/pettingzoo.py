@@ -12,7 +12,7 @@ from flowrl.config import param
 from flowrl.nodes.envs.agents import Agents
 from flowrl.nodes.envs.entry import entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.parallel import refuse_others
+from flowrl.nodes.envs.parallel import refuse_other_than_parallel
 from flowrl.nodes.envs.wrappers.wrapper import for_purpose
 from flowrl.nodes.observations import Observed
 
@@ -90,5 +90,5 @@ class PettingZoo(Gymnasium):
 
     def _parallel(self, index: int) -> Any:
         env = entry_point(self.config.id)(**self.arguments(index))
-        refuse_others(env, self.config.id)
+        refuse_other_than_parallel(env, self.config.id)
         return env

@@ -55,6 +55,14 @@ def test_those_who_are_meant_wake_and_nobody_else(memory: mmap.mmap) -> None:
         assert not sleeper.is_alive()
 
 
+def comes_back(gong: Gong, number: int, within_s: float = 10.0) -> bool:
+    """Whether a sleep ends by then."""
+    sleeper = threading.Thread(target=gong.sleep, args=[number], daemon=True)
+    sleeper.start()
+    sleeper.join(within_s)
+    return not sleeper.is_alive()
+
+
 def woken(sleepers: list[Sleeper], times: list[int]) -> bool:
     return [sleeper.woken for sleeper in sleepers] == times
 
@@ -68,7 +76,9 @@ def asleep(sleeper: Sleeper) -> bool:
 def test_who_is_awake_when_it_is_struck_does_not_sleep_the_next_time(memory: mmap.mmap) -> None:
     gong, other = Gong(memory, 64), Gong(memory, 64)
     gong.strike([5])
-    other.sleep(5)  # would never end
+    assert comes_back(other, 5)
+    assert not comes_back(other, 5, within_s=0.05)
+    gong.strike([5])  # for the thread that sleeps now
 
 
 def test_to_strike_for_nobody_changes_nothing(memory: mmap.mmap) -> None:
@@ -82,7 +92,7 @@ def test_a_word_that_has_counted_to_its_end_begins_anew(memory: mmap.mmap) -> No
     gong, other = Gong(memory, 64), Gong(memory, 64)
     gong.strike([0])
     assert memory[64:68] == bytes(4)
-    other.sleep(0)  # would never end
+    assert comes_back(other, 0)
 
 
 def test_where_there_is_no_gong_bells_wake_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
