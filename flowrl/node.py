@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from flowrl.batch import Schema
 from flowrl.config import BaseConfig, by_hand
 from flowrl.context import Context
-from flowrl.ports import AUTO, In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.state import State
 
 Role = Literal["", "collector", "learner", "evaluator"]
@@ -151,6 +151,11 @@ def _check_names(cls: type[Node]) -> None:
     if hidden:
         raise TypeError(
             f"{cls.__name__}: a port cannot be named '{min(hidden)}'; every node has it"
+        )
+    if BEGIN in dir(cls) and any(isinstance(port, Service) for port in cls.ports.values()):
+        raise TypeError(
+            f"{cls.__name__}: a node that others call has no '{BEGIN}': where it is on another site, "
+            "calls are begun by that name"
         )
     clash = RESERVED & set(cls.Config.model_fields)
     if clash:

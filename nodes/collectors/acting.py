@@ -81,10 +81,10 @@ class Acting:
 
     def send(self, ids: Array, shown_all: bool = False) -> None:
         """Let these envs begin a step; `shown_all`: the policy is asked for all, and theirs is taken."""
+        seen, memory = self._seen(ids), _at(self.memory, ids)
         if shown_all:
             acted = _at(self._act(self._seen(None), self.memory), ids)
-        seen, memory = self._seen(ids), _at(self.memory, ids)
-        if not shown_all:
+        else:
             acted = self._act(seen, memory)
         self.envs.send(ids, acted["action"])
         self._remember(ids, acted)

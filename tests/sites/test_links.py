@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flowrl.errors import NodeError, UsageError
+from flowrl.node import Node
 from flowrl.ports import Service
 from tests.engine.running import tree
 from tests.sites.comparing import ran, same_everywhere
@@ -164,6 +165,14 @@ def test_an_answer_is_taken_before_the_next_call(tmp_path: Path) -> None:
 def test_no_method_has_the_name_by_which_calls_are_begun() -> None:
     with pytest.raises(TypeError, match="a service has no method 'begin'"):
         Service("deep", methods=("draw", "begin"))
+    with pytest.raises(TypeError, match=r"Beginning: a node that others call has no 'begin'"):
+
+        class Beginning(Node):
+            serve = Service("deep", methods=("draw",))
+
+            def draw(self) -> None: ...
+
+            def begin(self) -> None: ...
 
 
 @pytest.mark.parametrize("placement", ["f=thread,w=main", "f=process,w=main"])
