@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import bench
-from flowrl.runs.environment import environment
+from flowrl.machine.environment import environment
 
 FOLDER = Path(bench.__file__).parent
 RESULTS = FOLDER / "results"

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
+from flowrl.machine.numerics import settle_numerics
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.gru import MEMORY, Gru
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import Dueling, Heads, Linear, Model, TorchInfer
-from flowrl.runs.numerics import settle_numerics
 
 VECTOR, IMAGE = Column("float32", (8,)), Column("uint8", (4, 84, 84))
 HEADS: Heads = {"policy": Linear(4), "value": Linear(1)}

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flowrl.checks.check import check
-from flowrl.source.loading import load
+from flowrl.graph.loading import load
 
 REPEATS = 5
 LANE = 10  # nodes in a lane

@@ -13,10 +13,10 @@ import sys
 import time
 
 from flowrl.api import load
-from flowrl.engine.engine import Engine
-from flowrl.graph import Limits
-from flowrl.node import Node
-from flowrl.ports import ANY, In, Out
+from flowrl.core.node import Node
+from flowrl.core.ports import ANY, In, Out
+from flowrl.graph.model import Limits
+from flowrl.runtime.serial_executor import Engine
 
 RELAYS = 20
 REPEATS = 5

@@ -17,13 +17,13 @@ import numpy as np
 
 from flowrl.api import load
 from flowrl.checks.check import Checked
-from flowrl.engine.engine import digest_of
-from flowrl.engine.wiring import Wired, make
-from flowrl.graph import Limits
-from flowrl.runs.numerics import settle_numerics
+from flowrl.core.state import Clock, Count, State
+from flowrl.graph.model import Limits
+from flowrl.machine.numerics import settle_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.state import Clock, Count, State
+from flowrl.runtime.instances import Wired, make
+from flowrl.runtime.serial_executor import digest_of
 
 GRAPH = "cartpole_dqn"
 ITERS = 3000

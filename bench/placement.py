@@ -21,23 +21,23 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch
 from flowrl.checks.check import Checked, check
-from flowrl.config import Config, param
-from flowrl.context import Record
-from flowrl.engine.account import Account
-from flowrl.engine.engine import Engine
-from flowrl.engine.guard import Failed
-from flowrl.engine.teller import Teller
-from flowrl.graph import Limits
-from flowrl.node import Node
-from flowrl.placement import placement_named
-from flowrl.ports import In, Out, StateIn, StateOut
-from flowrl.runs.numerics import settle_numerics
-from flowrl.sites.coordinator import Coordinator
-from flowrl.sites.layout import layout_of
-from flowrl.source.loading import load, load_tree
-from flowrl.state import State
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config, param
+from flowrl.core.context import Record
+from flowrl.core.node import Node
+from flowrl.core.ports import In, Out, StateIn, StateOut
+from flowrl.core.state import State
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Limits
+from flowrl.graph.placement import placement_named
+from flowrl.graph.site_layout import layout_of
+from flowrl.machine.numerics import settle_numerics
+from flowrl.runtime.account import Account
+from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.failure_guard import Failed
+from flowrl.runtime.records import Teller
+from flowrl.runtime.serial_executor import Engine
 
 PLACEMENTS = ("serial", "threads", "processes")
 REPEATS = 9

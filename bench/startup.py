@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from flowrl.source.bundled import bundled_graphs
+from flowrl.graph.bundled import bundled_graphs
 
 REPEATS = 10
 HELP_S, CHECK_S = 0.3, 1.5  # to reach

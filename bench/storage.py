@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.compressed import Compressed
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

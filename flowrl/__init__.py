@@ -16,29 +16,31 @@ from flowrl.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from flowrl.api import FlowGraph, load
-    from flowrl.batch import Batch, Column, Schema
-    from flowrl.config import Config, Part, param, part, parts
-    from flowrl.context import Context
-    from flowrl.errors import FlowError, GraphError, NodeError, RunError, UsageError
-    from flowrl.functions import as_node
-    from flowrl.hosts.meeting import Meeting
-    from flowrl.node import Facts, Known, Node, Unsound
-    from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
+    from flowrl.cluster.rendezvous import Meeting
+    from flowrl.core.batch import Batch, Column, Schema
+    from flowrl.core.config import Config, Part, param, part, parts
+    from flowrl.core.context import Context
+    from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
+    from flowrl.core.functions import as_node
+    from flowrl.core.node import Facts, Known, Node, Unsound
+    from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
+    from flowrl.core.state import State
     from flowrl.runs.result import RunResult
-    from flowrl.state import State
 
 _WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
     **dict.fromkeys(("FlowGraph", "load"), "api"),
-    **dict.fromkeys(("Batch", "Column", "Schema"), "batch"),
-    **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "config"),
-    "Context": "context",
-    **dict.fromkeys(("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "errors"),
-    "as_node": "functions",
-    **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "node"),
-    **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "ports"),
+    **dict.fromkeys(("Batch", "Column", "Schema"), "core.batch"),
+    **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "core.config"),
+    "Context": "core.context",
+    **dict.fromkeys(
+        ("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "core.errors"
+    ),
+    "as_node": "core.functions",
+    **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "core.node"),
+    **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
     "RunResult": "runs.result",
-    "Meeting": "hosts.meeting",
-    "State": "state",
+    "Meeting": "cluster.rendezvous",
+    "State": "core.state",
 }
 
 __all__ = [

@@ -9,16 +9,16 @@ from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
-from flowrl.errors import UsageError
-from flowrl.hosts.meeting import Meeting
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.core.errors import UsageError
+from flowrl.graph.expand import expand
+from flowrl.graph.loading import load as load_file
+from flowrl.graph.loading import load_tree
+from flowrl.graph.sections import seconds
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.source.loading import load as load_file
-from flowrl.source.loading import load_tree
-from flowrl.source.sections import seconds
-from flowrl.source.yamltext import flow_text
-from flowrl.tools.expand import expand
 
 
 class FlowGraph:
@@ -40,8 +40,8 @@ class FlowGraph:
 
     def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
         """The graph as DOT, or written to a file by its ending."""
-        from flowrl.draw import draw as draw_graph
-        from flowrl.placement import placement_named
+        from flowrl.graph.placement import placement_named
+        from flowrl.render.draw import draw as draw_graph
 
         checked = self.check().demand()
         sites = placement_named(checked.graph, placement) if placement else None

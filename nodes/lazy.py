@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import EVEN, Array
+from flowrl.core.batch import EVEN, Array
 
 
 class Lazy:

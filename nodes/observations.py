@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.core.batch import Array, Batch, Column, Schema
 
 SEPARATOR = "/"
 

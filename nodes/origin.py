@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
+from flowrl.core.batch import Array, Column, Schema
 
 COLLECTOR, ENV, STEP, WEIGHTS = "origin/collector", "origin/env", "origin/step", "origin/weights"
 OFFSET = "offset"  # of rows that are whole episodes: how many of its rows come before

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 
 def gae(

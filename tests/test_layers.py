@@ -68,7 +68,7 @@ def test_the_mathematics_knows_only_arrays() -> None:
     allowed = {"__future__", "collections", "typing", "numpy", "torch"}
     roots = {name.partition(".")[0] for name in imported(ROOT / "nodes" / "returns.py")}
     types = {name for name in imported(ROOT / "nodes" / "returns.py") if "flowrl" in name}
-    assert types <= {"flowrl.batch", "flowrl.nodes.lazy"}
+    assert types <= {"flowrl.core.batch", "flowrl.nodes.lazy"}
     assert roots - {"flowrl"} <= allowed
 
 

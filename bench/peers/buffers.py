@@ -76,7 +76,7 @@ class Flowrl:
         self.buffer: Any = kind(size=rows, batch_size=SAMPLED)
 
     def chunk(self, chunk: Columns) -> Any:
-        from flowrl.batch import Batch
+        from flowrl.core.batch import Batch
 
         return Batch(chunk)
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from bench.peers.sleeping import ACTIONS, ENVS, SAMPLES, Collect, Draws, Size, Sleeper, main
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,

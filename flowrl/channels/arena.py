@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 FLAGS_BYTES = 4096  # the first page: one byte a slot
 SLAB_BYTES = 64 << 20  # slots are added by doubling, up to slabs of this size

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
 from flowrl.channels.dtypes import read_dtype, read_shape
 from flowrl.channels.encode import (
     ALIGN,
@@ -31,7 +30,8 @@ from flowrl.channels.encode import (
     Tree,
 )
 from flowrl.channels.errors import Refused
-from flowrl.state import START, Clock, Count, State
+from flowrl.core.batch import Array, Batch
+from flowrl.core.state import START, Clock, Count, State
 
 Memory = Any  # bytes, a read-only memoryview, or a read-only array of bytes
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
 from flowrl.channels.dtypes import dtype_code
 from flowrl.channels.errors import Unsendable
-from flowrl.state import Clock, State
+from flowrl.core.batch import Array, Batch
+from flowrl.core.state import Clock, State
 
 ALIGN = 64  # bytes: a cache line, and more than any vector instruction asks for
 DEPTH = 60  # how deeply values nest; msgpack and Python's stack bear more

@@ -12,7 +12,7 @@ ChannelError
 
 from __future__ import annotations
 
-from flowrl.errors import FlowError
+from flowrl.core.errors import FlowError
 
 
 class ChannelError(FlowError):

@@ -13,7 +13,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from flowrl.errors import UsageError
+from flowrl.core.errors import UsageError
 
 PREFIX = "flowrl-sockets-"
 LOCK = "lock"

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowrl.channels.items import GIVEN, Item, size_bytes
 from flowrl.channels.statistics import PostStatistics
-from flowrl.state import Clock
+from flowrl.core.state import Clock
 
 
 class Inbox:

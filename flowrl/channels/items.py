@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch
 from flowrl.channels.errors import Refused
-from flowrl.state import State
+from flowrl.core.batch import Batch
+from flowrl.core.state import State
 
 Item = list[Any]
 

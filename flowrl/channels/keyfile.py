@@ -9,7 +9,7 @@ from pathlib import Path
 from zmq.utils import z85
 
 from flowrl.channels.keys import Keys, new_pair
-from flowrl.errors import UsageError
+from flowrl.core.errors import UsageError
 
 ABOUT = (
     "# a flowrl key: whoever has this file may join runs, and run code on hosts that wait with it"

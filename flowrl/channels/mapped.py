@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
 from flowrl.channels.arena import FLAGS_BYTES, PREFIX, SEALS
 from flowrl.channels.errors import Refused
+from flowrl.core.batch import Array
 
 
 class _Lease(weakref.ref[Any]):

@@ -16,11 +16,11 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from flowrl.batch import Array, begins_evenly
 from flowrl.channels.decode import Memory, Received
 from flowrl.channels.encode import ALIGN
 from flowrl.channels.errors import Refused
 from flowrl.channels.items import TOKEN, Item, check_item
+from flowrl.core.batch import Array, begins_evenly
 
 HEAD_BYTES = 64 << 20  # a larger head is refused
 SURROGATES = "surrogatepass"  # Python's strings may hold halves of characters

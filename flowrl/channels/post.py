@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flowrl.channels.statistics import PostStatistics
-from flowrl.state import Clock
+from flowrl.core.state import Clock
 
 
 @dataclass(frozen=True, slots=True)

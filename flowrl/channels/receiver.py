@@ -13,7 +13,7 @@ from flowrl.channels.errors import Closed, Refused, WouldBlock
 from flowrl.channels.items import BREAK, CREDIT, WANT
 from flowrl.channels.post import Bound, Post
 from flowrl.channels.statistics import LaneStatistics
-from flowrl.state import START, Clock
+from flowrl.core.state import START, Clock
 
 Token = tuple[Any, Clock]
 

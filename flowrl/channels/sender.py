@@ -15,7 +15,7 @@ from flowrl.channels.errors import Broken, Closed, Refused, WouldBlock
 from flowrl.channels.items import ASK, END
 from flowrl.channels.post import Bound, Parcel, Post
 from flowrl.channels.statistics import LaneStatistics
-from flowrl.state import START, Clock
+from flowrl.core.state import START, Clock
 
 
 class Sender:

@@ -19,7 +19,7 @@ from flowrl.channels.errors import Unsendable
 from flowrl.channels.items import FORGET, SLAB, TOKEN, TOKEN_PARTS
 from flowrl.channels.message import Heads
 from flowrl.channels.statistics import PostStatistics
-from flowrl.state import Clock
+from flowrl.core.state import Clock
 
 BURST_S = 200e-6  # what follows within this time is gathered
 GATHER_BYTES = 64 << 10  # gathered bytes that are worth a message

@@ -20,7 +20,7 @@ from flowrl.channels.keys import Gate, Keys
 from flowrl.channels.mapped import Mapped
 from flowrl.channels.message import Heads, place
 from flowrl.channels.socketpost import SocketPost
-from flowrl.errors import UsageError
+from flowrl.core.errors import UsageError
 
 LIMIT_BYTES = 1 << 30  # of a frame, and of a token
 BATCH = 64  # messages that one look takes in at most

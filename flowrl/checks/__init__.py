@@ -1,1 +1,1 @@
-"""From graph to program: what can be known, and proved, before anything is made."""
+"""From a graph to its serial program: what can be known, and proved, before anything is made."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowrl.checks.facts import Described
-from flowrl.checks.memory import machine_memory_bytes, size_text
-from flowrl.checks.program import Part, Program
-from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph, PortRef
+from flowrl.checks.descriptions import Described
+from flowrl.checks.serial_program import Part, Program
+from flowrl.core.errors import Problem
+from flowrl.graph.model import Edge, Graph, PortRef
+from flowrl.machine.memory import machine_memory_bytes, size_text
 
 
 def first_rows(graph: Graph, program: Program, described: Described) -> Iterator[Problem]:

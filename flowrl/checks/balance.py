@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, lcm
 
-from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph, PortRef
+from flowrl.core.errors import Problem
+from flowrl.graph.model import Edge, Graph, PortRef
 
 MOST_FIRINGS = 10**9  # of a node in a round: more is a mistake in a rate
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from flowrl.checks.amounts import first_rows, memory_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.connections import connection_problems
-from flowrl.checks.facts import Describer
-from flowrl.checks.losses import loss_problems
-from flowrl.checks.program import Program, plan
+from flowrl.checks.descriptions import Describer
+from flowrl.checks.lossy_edges import loss_problems
+from flowrl.checks.serial_program import Program, plan
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.warmup import plan_warmup
-from flowrl.errors import GraphError, Problem
-from flowrl.graph import Graph, PortRef
-from flowrl.node import Facts
-from flowrl.ports import Out
-from flowrl.source.loading import Loaded
+from flowrl.core.errors import GraphError, Problem
+from flowrl.core.node import Facts
+from flowrl.core.ports import Out
+from flowrl.graph.loading import Loaded
+from flowrl.graph.model import Graph, PortRef
 
 
 @dataclass(slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowrl.batch import Column, Schema
-from flowrl.checks.facts import Described, Describer, columns_text
-from flowrl.checks.program import Program, WarmUp
-from flowrl.errors import Problem, nearest
-from flowrl.graph import Edge, Graph
-from flowrl.node import Facts
+from flowrl.checks.descriptions import Described, Describer, columns_text
+from flowrl.checks.serial_program import Program, WarmUp
+from flowrl.core.batch import Column, Schema
+from flowrl.core.errors import Problem, nearest
+from flowrl.core.node import Facts
+from flowrl.graph.model import Edge, Graph
 
 
 def column_problems(graph: Graph, described: Described) -> Iterator[Problem]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowrl.checks.order import a_cycle, topological
-from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph, NodeSpec, PortRef, links
-from flowrl.ports import ANY, In, Input, Link, Out, Output, Port, Service, StateIn, StateOut
+from flowrl.checks.ordering import a_cycle, topological
+from flowrl.core.errors import Problem
+from flowrl.core.ports import ANY, In, Input, Link, Out, Output, Port, Service, StateIn, StateOut
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, links
 
 _WORDS = {  # what a port is called in a message
     In: "input",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph
-from flowrl.node import Facts
+from flowrl.core.errors import Problem
+from flowrl.core.node import Facts
+from flowrl.graph.model import Edge, Graph
 
 
 def staleness_problems(graph: Graph) -> Iterator[Problem]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import networkx as nx
 
-from flowrl.checks.order import flow_of, is_feedback
-from flowrl.checks.program import Part, Program, WarmUp, part_of
-from flowrl.errors import Problem
-from flowrl.graph import Edge, Graph, Phase, PortRef
-from flowrl.ports import In
+from flowrl.checks.ordering import flow_of, is_feedback
+from flowrl.checks.serial_program import Part, Program, WarmUp, part_of
+from flowrl.core.errors import Problem
+from flowrl.core.ports import In
+from flowrl.graph.model import Edge, Graph, Phase, PortRef
 
 
 def plan_warmup(

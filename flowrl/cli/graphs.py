@@ -9,8 +9,8 @@ from pathlib import Path
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
 from flowrl.cli.output import ours_alone
-from flowrl.errors import GraphError, Problem, UsageError
-from flowrl.source.loading import load
+from flowrl.core.errors import GraphError, Problem, UsageError
+from flowrl.graph.loading import load
 
 
 def read(arguments: Namespace) -> Checked:
@@ -32,7 +32,7 @@ def sets_of(arguments: Namespace) -> dict[str, str]:
 
 def check(arguments: Namespace) -> int:
     """`flowrl check`."""
-    from flowrl.tools.report import check_json, check_text
+    from flowrl.render.report import check_json, check_text
 
     try:
         checked = read(arguments)
@@ -61,8 +61,8 @@ def _unreadable(problems: tuple[Problem, ...]) -> dict[str, object]:
 
 def draw(arguments: Namespace) -> int:
     """`flowrl draw`."""
-    from flowrl.draw import draw as draw_graph
-    from flowrl.placement import placement_named
+    from flowrl.graph.placement import placement_named
+    from flowrl.render.draw import draw as draw_graph
 
     checked = read(arguments).demand()
     placement = placement_named(checked.graph, arguments.placement) if arguments.placement else None
@@ -73,7 +73,7 @@ def draw(arguments: Namespace) -> int:
 
 def expand(arguments: Namespace) -> int:
     """`flowrl expand`."""
-    from flowrl.tools.expand import expand as expand_graph
+    from flowrl.graph.expand import expand as expand_graph
 
     print(expand_graph(read(arguments).demand().graph, origins=True), end="")
     return 0
@@ -81,8 +81,8 @@ def expand(arguments: Namespace) -> int:
 
 def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
-    from flowrl.tools.diff import NOTHING, compute_alike, diff_graphs
-    from flowrl.tools.rundiff import diff_runs, is_run
+    from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
+    from flowrl.runs.run_diff import diff_runs, is_run
 
     a, b = (
         check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b)
@@ -103,7 +103,7 @@ def _graph_of(name: str) -> str:
 
 def nodes(arguments: Namespace) -> int:
     """`flowrl nodes`."""
-    from flowrl.tools.show import show_catalogue, show_type
+    from flowrl.render.catalogue_text import show_catalogue, show_type
 
     print(show_type(arguments.name) if arguments.name else show_catalogue())
     return 0
@@ -111,7 +111,7 @@ def nodes(arguments: Namespace) -> int:
 
 def graphs(arguments: Namespace) -> int:
     """`flowrl graphs`."""
-    from flowrl.tools.show import show_graphs
+    from flowrl.render.catalogue_text import show_graphs
 
     print(show_graphs())
     return 0
@@ -119,8 +119,8 @@ def graphs(arguments: Namespace) -> int:
 
 def schema(arguments: Namespace) -> int:
     """`flowrl schema`."""
-    from flowrl.source.catalogue import Catalogue
-    from flowrl.tools.jsonschema import json_schema
+    from flowrl.graph.catalogue import Catalogue
+    from flowrl.graph.json_schema import json_schema
 
     print(json.dumps(json_schema(Catalogue()), indent=2))
     return 0

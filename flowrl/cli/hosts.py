@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.cli.run import seconds_of
-from flowrl.errors import UsageError
-from flowrl.placement import Offer
+from flowrl.core.errors import UsageError
+from flowrl.graph.placement import Offer
 
 
 def host(arguments: Namespace) -> int:
@@ -21,7 +21,7 @@ def host(arguments: Namespace) -> int:
         raise UsageError(
             "host: give --join tcp://ADDRESS:PORT, where the run listens; or --new-key FILE"
         )
-    from flowrl.hosts.host import Waiting, wait_and_serve
+    from flowrl.cluster.host import Waiting, wait_and_serve
 
     name = arguments.name if arguments.name is not None else socket.gethostname()
     waiting = Waiting(

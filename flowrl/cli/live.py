@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowrl.counting import counted
-from flowrl.errors import FlowError
-from flowrl.runs.asking import Silent, ask, find_live, look
-from flowrl.runs.look import Look
+from flowrl.core.errors import FlowError
+from flowrl.core.wording import counted
+from flowrl.runs.queries import Silent, ask, find_live, look
 from flowrl.runs.registry import Entry, entries, lives
-from flowrl.tools.top import ps_text, rates, top_text
-from flowrl.tools.why import reason_of, verdict, why_text
+from flowrl.runs.run_status import Look
+from flowrl.runs.top import ps_text, rates, top_text
+from flowrl.runs.why import reason_of, verdict, why_text
 
 BETWEEN_S = 0.5  # two looks, for rates
 REFRESH_S = 1.0

@@ -7,9 +7,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowrl.errors import UsageError, nearest
-from flowrl.runs.asking import find_folder
+from flowrl.core.errors import UsageError, nearest
 from flowrl.runs.folder import log_name
+from flowrl.runs.queries import find_folder
 from flowrl.runs.registry import lives
 
 LOOK_S = 0.2

@@ -55,7 +55,7 @@ def _main(argv: Sequence[str] | None) -> int:
         parser.print_help()
         return 0
     module, _, function = arguments.verb.partition(":")
-    from flowrl.errors import FlowError, GraphError, UsageError
+    from flowrl.core.errors import FlowError, GraphError, UsageError
 
     try:
         return int(getattr(importlib.import_module(f"flowrl.cli.{module}"), function)(arguments))

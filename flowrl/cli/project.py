@@ -8,7 +8,7 @@ from pathlib import Path
 
 def new(arguments: Namespace) -> int:
     """`flowrl new`."""
-    from flowrl.tools.new import new_project
+    from flowrl.cli.new_project import new_project
 
     print(new_project(Path(arguments.dir)))
     return 0
@@ -16,8 +16,8 @@ def new(arguments: Namespace) -> int:
 
 def doctor(arguments: Namespace) -> int:
     """`flowrl doctor`."""
-    from flowrl.tools.doctor import doctor as findings
-    from flowrl.tools.doctor import doctor_text
+    from flowrl.cli.doctor import doctor as findings
+    from flowrl.cli.doctor import doctor_text
 
     found = findings()
     print(doctor_text(found))

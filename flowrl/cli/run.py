@@ -11,14 +11,14 @@ from pathlib import Path
 
 from flowrl.cli.graphs import read
 from flowrl.cli.output import ours_alone
-from flowrl.errors import FlowError, NodeError, UsageError
-from flowrl.graph import Limits
-from flowrl.hosts.meeting import Meeting
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.core.errors import FlowError, NodeError, UsageError
+from flowrl.graph.model import Limits
+from flowrl.graph.sections import seconds
+from flowrl.render.report import run_text
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from flowrl.source.sections import seconds
-from flowrl.tools.report import run_text
 
 
 def run(arguments: Namespace) -> int:

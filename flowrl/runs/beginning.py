@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import Checked
-from flowrl.context import key_of
-from flowrl.draw.dot import to_dot
-from flowrl.runs.environment import environment
+from flowrl.core.context import key_of
+from flowrl.graph.expand import expand
+from flowrl.graph.param_reader import written_params
+from flowrl.graph.yaml_writer import flow_text
+from flowrl.machine.environment import environment
+from flowrl.render.dot import to_dot
 from flowrl.runs.folder import RunFolder
-from flowrl.source.params import written_params
-from flowrl.source.yamltext import flow_text
-from flowrl.tools.expand import expand
 
 ENVIRONMENT = "environment.json"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.errors import RunError
-from flowrl.state import State
+from flowrl.core.errors import RunError
+from flowrl.core.state import State
 
 META = "flowrl"
 

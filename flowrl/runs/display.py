@@ -8,11 +8,11 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flowrl.context import Metrics, Record
-from flowrl.engine.teller import Teller
+from flowrl.core.context import Metrics, Record
+from flowrl.render.report import return_text
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.tools.report import return_text
+from flowrl.runtime.records import Teller
 
 if TYPE_CHECKING:
     from rich.console import Group

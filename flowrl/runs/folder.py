@@ -23,15 +23,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from flowrl.context import Keep, Metrics, Record, Verdict
-from flowrl.engine.hashing import Hashed, Note
-from flowrl.engine.teller import Teller
-from flowrl.errors import RunError, UsageError
-from flowrl.graph import Graph
+from flowrl.core.context import Keep, Metrics, Record, Verdict
+from flowrl.core.errors import RunError, UsageError
+from flowrl.core.state import State
+from flowrl.graph.model import Graph
 from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import Board
-from flowrl.runs.tokens import NAME, TokenWriter
-from flowrl.state import State
+from flowrl.runs.token_file import NAME, TokenWriter
+from flowrl.runtime.records import Teller
+from flowrl.runtime.token_hashing import Hashed, Note
 
 TIMINGS_EVERY_S = 1.0
 TOKENS_BYTES = 1 << 16  # written at once

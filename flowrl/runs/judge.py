@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.context import Context, Metrics
-from flowrl.counting import counted
-from flowrl.engine.wiring import context_of
-from flowrl.errors import NodeError, RunError, UsageError
-from flowrl.graph import NodeSpec
+from flowrl.core.context import Context, Metrics
+from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.core.wording import counted
+from flowrl.graph.loading import load
+from flowrl.graph.model import NodeSpec
+from flowrl.machine.numerics import settle_numerics
 from flowrl.runs.checkpoint import read_checkpoint
-from flowrl.runs.numerics import settle_numerics
-from flowrl.source.loading import load
+from flowrl.runtime.instances import context_of
 from flowrl.version import VERSION
 
 

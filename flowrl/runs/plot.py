@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flowrl.errors import RunError, UsageError
+from flowrl.core.errors import RunError, UsageError
 from flowrl.runs.folder import read_lines
 
 MEASURE = "return_mean"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.errors import FlowError
+from flowrl.core.errors import FlowError
 
 PATH_BYTES = 100  # of a unix socket's name; the system allows a few more
 ENTRY_BYTES = 1 << 16

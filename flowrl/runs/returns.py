@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowrl.context import Keep, Metrics, Record
-from flowrl.engine.teller import Teller
+from flowrl.core.context import Keep, Metrics, Record
+from flowrl.runtime.records import Teller
 
 
 class Returns:

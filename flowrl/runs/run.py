@@ -15,33 +15,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
-from flowrl.context import Record
-from flowrl.engine.account import Account
-from flowrl.engine.engine import Cut, Engine
-from flowrl.engine.teller import Teller
-from flowrl.errors import RunError, UsageError, files_of
-from flowrl.graph import Limits
-from flowrl.hosts.meeting import Meeting, check_meeting
-from flowrl.hosts.sending import to_send
-from flowrl.placement import MAIN, host_places, placement_named
+from flowrl.cluster.graph_transfer import to_send
+from flowrl.cluster.rendezvous import Meeting, check_meeting
+from flowrl.core.context import Record
+from flowrl.core.errors import RunError, UsageError, files_of
+from flowrl.core.state import Count
+from flowrl.graph.expand import expand
+from flowrl.graph.model import Limits
+from flowrl.graph.placement import MAIN, host_places, placement_named
+from flowrl.graph.site_layout import layout_of
+from flowrl.machine.numerics import settle_numerics
+from flowrl.render.report import bottleneck_sentence
 from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
-from flowrl.runs.control import controlled
 from flowrl.runs.folder import RunFolder, new_folder
-from flowrl.runs.look import look_at
-from flowrl.runs.numerics import settle_numerics
+from flowrl.runs.query_server import controlled
 from flowrl.runs.result import RunResult, Status, finite
 from flowrl.runs.returns import Returns
+from flowrl.runs.run_status import look_at
 from flowrl.runs.signals import signals_to
 from flowrl.runs.timings import timings_of
 from flowrl.runs.watcher import Watcher
-from flowrl.sites.coordinator import Coordinator
-from flowrl.sites.layout import layout_of
-from flowrl.state import Count
-from flowrl.tools.expand import expand
-from flowrl.tools.report import bottleneck_sentence
+from flowrl.runtime.account import Account
+from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.records import Teller
+from flowrl.runtime.serial_executor import Cut, Engine
 
 if TYPE_CHECKING:
-    from flowrl.hosts.joining import Hosts
+    from flowrl.cluster.joined_hosts import Hosts
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
@@ -225,7 +225,7 @@ class Run:
 
     def _meet(self, meeting: Meeting) -> None:
         """Wait for hosts; then it is known what is where."""
-        from flowrl.hosts.joining import Hosts  # only now: it loads ZeroMQ
+        from flowrl.cluster.joined_hosts import Hosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
         sent = to_send(self.checked)

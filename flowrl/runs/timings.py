@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowrl.engine.account import Account
+from flowrl.runtime.account import Account
 
 
 def timings_of(

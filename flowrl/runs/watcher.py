@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flowrl.context import Record
-from flowrl.engine.teller import Teller
+from flowrl.core.context import Record
+from flowrl.runtime.records import Teller
 
 if TYPE_CHECKING:
     from flowrl.runs.run import Run

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import param
-from flowrl.node import Facts, Known, Unsound
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known, Unsound
 from flowrl.nodes.buffers.demonstrations import needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.buffers.runs import NONE, Runs
 from flowrl.nodes.buffers.windows import windows, within
 from flowrl.nodes.origin import COLLECTOR, ENV

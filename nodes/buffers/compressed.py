@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Column
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.core.batch import Array, Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
 from flowrl.nodes.buffers.capacity import must_fit
 from flowrl.nodes.buffers.storage import Places, Rows, Storage, Table, as_rows, grown
 

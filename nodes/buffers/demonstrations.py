@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Schema
-from flowrl.context import Context
+from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.context import Context
 from flowrl.nodes.buffers.draws import Draw
 from flowrl.nodes.origin import ORIGIN
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.batch import Schema, row_bytes
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Schema, row_bytes
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.capacity import rows_for
 from flowrl.nodes.buffers.once import Once, pairs
 from flowrl.nodes.buffers.ring import Ring

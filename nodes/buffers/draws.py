@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
+from flowrl.core.batch import Array, Batch
 
 
 class Draw:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column
-from flowrl.config import param
-from flowrl.node import Facts, Known
+from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,

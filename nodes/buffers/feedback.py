@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
-from flowrl.ports import AUTO, In
+from flowrl.core.batch import Array, Batch
+from flowrl.core.ports import AUTO, In
 
 Tokens = Sequence[Batch] | Batch | None  # by hand: one, or none
 COUNTED = "free-running: each says that a batch is done; draws stay uniform"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from flowrl.batch import Batch
-from flowrl.context import Context
+from flowrl.core.batch import Batch
+from flowrl.core.context import Context
 from flowrl.nodes.buffers.pace import Band, Lockstep
 from flowrl.nodes.buffers.tally import Tally
 

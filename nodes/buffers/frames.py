@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.buffers.storage import Rows
 
 SPARE = 32  # one frame more for so many rows: ends of episodes

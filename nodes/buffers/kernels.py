@@ -9,7 +9,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 FAN, BITS = 8, 3  # children, and the bits that say which
 BELOW = 1 - 2.0**-53

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from flowrl.batch import Column
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
-from flowrl.context import Context
+from flowrl.core.batch import Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
+from flowrl.core.context import Context
 from flowrl.nodes.buffers.commits import Claim, Commits
 from flowrl.nodes.buffers.mapped_rows import MappedRows
 from flowrl.nodes.buffers.storage import Found, Places, Rows, Storage, Table

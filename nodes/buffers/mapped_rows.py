@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.buffers.capacity import available_bytes, take_from_disk
 
 MOST_BYTES = 1 << 30  # of one write: the system takes no more than 2 GiB

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.batch import Batch, Column
-from flowrl.config import param
-from flowrl.node import Facts, Known
+from flowrl.core.batch import Batch, Column
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known
 from flowrl.nodes.buffers.demonstrations import needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,

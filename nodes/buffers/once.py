@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema, row_bytes
+from flowrl.core.batch import Array, Column, Schema, row_bytes
 from flowrl.nodes.buffers.frames import SPARE, Encoded, Frames
 from flowrl.nodes.buffers.storage import Places, Rows, Storage
 

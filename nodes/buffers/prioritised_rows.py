@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.buffers.proportional import Proportional
 from flowrl.nodes.buffers.ranked import Ranked
 from flowrl.nodes.buffers.ring import Ring

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch, row_bytes
-from flowrl.config import param
-from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.core.batch import Batch, row_bytes
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.ports import In, Out
 from flowrl.nodes.buffers.described import table_schema
 from flowrl.nodes.buffers.draws import wanted
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.settings import Giving
 from flowrl.nodes.buffers.tally import Tally
-from flowrl.ports import In, Out
 
 
 class QueueBuffer(Node):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowrl.batch import Batch
-from flowrl.node import Node
+from flowrl.core.batch import Batch
+from flowrl.core.node import Node
+from flowrl.core.ports import In, Out
 from flowrl.nodes.buffers.draws import Draw, wanted
 from flowrl.nodes.buffers.firing import fired
 from flowrl.nodes.buffers.pace import pace_of
 from flowrl.nodes.buffers.settings import Pacing
 from flowrl.nodes.buffers.tally import Tally
-from flowrl.ports import In, Out
 
 
 class ReplayBuffer(Node):

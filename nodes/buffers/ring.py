@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema, row_bytes
+from flowrl.core.batch import Array, Column, Schema, row_bytes
 from flowrl.nodes.buffers.capacity import must_fit, rows_for
 from flowrl.nodes.buffers.once import Once
 from flowrl.nodes.buffers.storage import Found, Memory, Rows, Storage, Table

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Batch
-from flowrl.config import param, parts
+from flowrl.core.batch import Batch
+from flowrl.core.config import param, parts
+from flowrl.core.ports import In
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import Transforms
-from flowrl.ports import In
 
 
 class RowReplayBuffer(ReplayBuffer):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.batch import Batch
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
-from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.ports import ANY, In, Out
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.ports import ANY, In, Out
 
 
 class Rows(Node):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.windows import segments
 from flowrl.nodes.origin import COLLECTOR, ENV, ORIGIN, STEP

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.config import Config, param, part
-from flowrl.node import Known, Unsound
+from flowrl.core.config import Config, param, part
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.pace import DEFAULT_BATCHES
 

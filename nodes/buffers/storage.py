@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
-from flowrl.config import Part, PartSpec
-from flowrl.context import Context
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.config import Part, PartSpec
+from flowrl.core.context import Context
 from flowrl.nodes.buffers.capacity import must_fit
 from flowrl.nodes.buffers.commits import Claim
 

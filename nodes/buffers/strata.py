@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 GOLDEN = (5**0.5 - 1) / 2
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.buffers.strata import masses, order
 
 FAN = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 
 @dataclass(slots=True)

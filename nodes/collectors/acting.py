@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.origin import Origin
 from flowrl.nodes.policies.policy import AnyActMode

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-from flowrl.batch import Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import PartSpec, param, part
-from flowrl.errors import short
-from flowrl.node import Known, Node
+from flowrl.core.batch import Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import PartSpec, param, part
+from flowrl.core.errors import short
+from flowrl.core.node import Known, Node
+from flowrl.core.ports import Link, Out, StateIn
+from flowrl.core.state import State
 from flowrl.nodes.collectors.acting import Acting
 from flowrl.nodes.collectors.fleet import fleet, joined
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import NO_WEIGHTS, ORIGIN, Origin
 from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
-from flowrl.ports import Link, Out, StateIn
-from flowrl.state import State
 
 Actor = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
 

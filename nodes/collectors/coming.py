@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.envs.agents import Lanes
 from flowrl.nodes.envs.steps import Steps
 

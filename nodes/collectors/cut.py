@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowrl.batch import Array, Schema
+from flowrl.core.batch import Array, Schema
 from flowrl.nodes.collectors.transitions import transitions
 from flowrl.nodes.policies.policy import Policy, unrolled
 

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Batch, Column
-from flowrl.config import param
-from flowrl.node import Facts, Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.episodes import (
     all_at_once,
@@ -23,7 +24,6 @@ from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.observations import flat
 from flowrl.nodes.origin import OFFSET
 from flowrl.nodes.policies.policy import Policy
-from flowrl.state import State
 
 
 class EpisodeCollector(Collector):

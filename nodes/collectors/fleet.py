@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.collectors.coming import Coming, asked, until_any
 from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.spec import EnvSpec

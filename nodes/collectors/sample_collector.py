@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.batch import Batch
-from flowrl.config import param
-from flowrl.node import Facts, Known, Unsound
+from flowrl.core.batch import Batch
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.cut import Cut, cut_schema
@@ -18,7 +19,6 @@ from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.collectors.waiting import Waiting
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
-from flowrl.state import State
 
 
 class SampleCollector(Collector):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.observations import Observed, under
 from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
+from flowrl.core.batch import Array, Batch
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.cut import Cut
 from flowrl.nodes.observations import Observed, flat

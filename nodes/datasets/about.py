@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
-from flowrl.config import PartSpec
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.config import PartSpec
+from flowrl.core.node import Unsound
 
 NAME = "__flowrl__"  # of the array that holds it: JSON as bytes
 FACTS = ("n", "low", "high", "frames")  # of a column, beside its dtype and shape

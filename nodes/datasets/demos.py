@@ -6,14 +6,14 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from flowrl.batch import Batch, Column, row_bytes
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Facts, Known, Node
+from flowrl.core.batch import Batch, Column, row_bytes
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import Out
 from flowrl.nodes.datasets.about import must_agree
 from flowrl.nodes.datasets.files import format_of
 from flowrl.nodes.returns import bootstrap_discount
-from flowrl.ports import Out
 
 
 class Demos(Node):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, cast
 
-from flowrl.batch import Batch, Schema
+from flowrl.core.batch import Batch, Schema
 from flowrl.nodes.datasets import hdf5, minari, npz
 from flowrl.nodes.datasets.about import NOTHING, About
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch, Column, Schema
-from flowrl.node import Unsound
+from flowrl.core.batch import Batch, Column, Schema
+from flowrl.core.node import Unsound
 from flowrl.nodes.datasets.about import NAME, NOTHING, About, read_about
 
 ENDINGS = (".h5", ".hdf5")

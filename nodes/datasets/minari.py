@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.node import Unsound
 from flowrl.nodes.datasets.about import NOTHING, About
 
 NAME = re.compile(r".+-v\d+$")  # of a folder: `cartpole/expert-v0`

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flowrl.batch import Batch, row_bytes
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Facts, Known, Node
+from flowrl.core.batch import Batch, row_bytes
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import In
 from flowrl.nodes.datasets.about import about
 from flowrl.nodes.datasets.files import format_of
-from flowrl.ports import In
 
 
 class NpzWriter(Node):

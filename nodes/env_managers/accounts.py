@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.envs.steps import Episode
 
 

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 RECENT = 4096  # entries as they were sent; of what is older, each env has its own
 MOST_BYTES = 64 << 20  # of that

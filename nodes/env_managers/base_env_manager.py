@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.action_log import ActionLog
 from flowrl.nodes.env_managers.carried import GOES_ON
 from flowrl.nodes.env_managers.env_error import Unclosed, said

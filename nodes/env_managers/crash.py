@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.portable import portable
 
 FORMAT = "flowrl env crash 1"

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from pydantic import model_validator
 
-from flowrl.batch import Array
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Facts, Known, Node
+from flowrl.core.batch import Array
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import Service
 from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.crash import Crash
 from flowrl.nodes.env_managers.env_error import EnvError
@@ -20,7 +21,6 @@ from flowrl.nodes.envs.callables import makers_of
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
 from flowrl.nodes.observations import Nested
-from flowrl.ports import Service
 
 
 class EnvManager(Node):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from flowrl.config import param
-from flowrl.context import Context
+from flowrl.core.config import param
+from flowrl.core.context import Context
 from flowrl.nodes.env_managers.env_manager import EnvManager
 
 MOST_PAUSE_S = 30.0

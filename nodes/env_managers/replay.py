@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.errors import RunError, UsageError
+from flowrl.core.errors import RunError, UsageError
 from flowrl.nodes.env_managers.crash import FORMAT
 from flowrl.nodes.env_managers.env_error import PROCESS, how_ended
 from flowrl.nodes.envs.checks import observations, rewards

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.saved_episodes import ENDED_EARLY, TOO_LONG, Played
 from flowrl.nodes.envs.checks import rewards
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.saved_episodes import ENDED_EARLY, TOO_LONG, Played
 from flowrl.nodes.env_managers.workers.board import BEGIN, ENDED, STEP, Board
 from flowrl.nodes.env_managers.workers.crew import Crew

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.action_log import ActionLog
 from flowrl.nodes.env_managers.carried import GOES_ON

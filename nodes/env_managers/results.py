@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.failures import Failures
 from flowrl.nodes.env_managers.settling import Settling
 from flowrl.nodes.env_managers.workers.board import ENDED, TERMINATED, TRUNCATED

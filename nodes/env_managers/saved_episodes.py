@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.action_log import ActionLog, Episode
 

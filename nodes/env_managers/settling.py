@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.action_log import ActionLog
 from flowrl.nodes.env_managers.carried import GOES_ON

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.config import param
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.config import param
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.board import Board, board_for, shared_memory
 from flowrl.nodes.env_managers.workers.crew import cores

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.accounts import Accounts
 
 NEVER = 1 << 62

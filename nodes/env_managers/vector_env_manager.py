@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
-from flowrl.config import param
-from flowrl.errors import nearest
-from flowrl.node import Facts, Known, Unsound
+from flowrl.core.batch import Array, Column
+from flowrl.core.config import param
+from flowrl.core.errors import nearest
+from flowrl.core.node import Facts, Known, Unsound
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.envs.entry import package
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.config import param
-from flowrl.node import Facts, Known
+from flowrl.core.batch import Array
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Known
 from flowrl.nodes.env_managers.env_error import Unclosed
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic

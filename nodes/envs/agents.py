@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.models.features import ACTION_MASK

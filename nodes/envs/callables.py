@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrl.batch import Column
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, param
+from flowrl.core.batch import Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, param
 from flowrl.nodes.envs.entry import refuse_other
 from flowrl.nodes.envs.spec import shown_by
 from flowrl.nodes.observations import Observed

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.observations import Nested, Observed, leaf_of
 
 LARGEST = float(np.finfo(np.float32).max)  # rewards travel in single precision

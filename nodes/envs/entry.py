@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 
 
 def package(name: str, hint: str) -> Any:

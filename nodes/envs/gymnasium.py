@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.batch import Column
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, param, parts
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, param, parts
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_other
 from flowrl.nodes.envs.registry import package_of, registering
 from flowrl.nodes.envs.spec import shown_by

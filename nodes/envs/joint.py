@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.parallel import alike
 from flowrl.nodes.models.features import ACTION_MASK
 

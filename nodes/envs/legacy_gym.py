@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from flowrl.config import param
+from flowrl.core.config import param
 from flowrl.nodes.envs.entry import entry_point, package
 from flowrl.nodes.envs.gymnasium import Gymnasium, unknown_id
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.entry import refuse_other
 
 PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")

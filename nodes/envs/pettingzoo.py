@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from flowrl.batch import Column
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.core.batch import Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
 from flowrl.nodes.envs.agents import Agents
 from flowrl.nodes.envs.entry import entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.config import Config, Part, PartSpec
-from flowrl.node import Unsound
+from flowrl.core.config import Config, Part, PartSpec
+from flowrl.core.node import Unsound
 
 PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
 CALL, PARTIAL = "$call", "$partial"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.entry import install_hint, package
 
 REGISTERED_BY = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}  # of ids: who

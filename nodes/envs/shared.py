@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.envs.agents import (
     ACTED,
     LENGTH,

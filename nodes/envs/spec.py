@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Column
-from flowrl.config import PartSpec
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.config import PartSpec
+from flowrl.core.node import Unsound
 from flowrl.nodes.observations import SEPARATOR, Nested, Observed
 
 FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 
 class Episode(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95

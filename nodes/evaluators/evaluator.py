@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flowrl.batch import Batch
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.context import Context
-from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.context import Context
+from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.ports import Out, StateIn
+from flowrl.core.state import State
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import amount
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
@@ -23,8 +25,6 @@ from flowrl.nodes.evaluators.video import Watched, film
 from flowrl.nodes.models.model import demand_numbers
 from flowrl.nodes.observations import flat
 from flowrl.nodes.policies.policy import policy_for
-from flowrl.ports import Out, StateIn
-from flowrl.state import State
 
 MOST_ENVS = 10  # by default
 

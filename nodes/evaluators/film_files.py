@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 
 FFMPEG_S = 120.0  # in which it must have ended, once it has all pictures
 GIF_COLOURS = 64

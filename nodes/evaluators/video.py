@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import EnvSpec, ready
 from flowrl.nodes.envs.steps import Episode, Steps

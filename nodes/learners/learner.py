@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.core.batch import Batch, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.ports import In, Out, StateOut
+from flowrl.core.state import State
 from flowrl.nodes.models.model import demand_numbers
 from flowrl.nodes.observations import observed_in
 from flowrl.nodes.policies.policy import Policy, policy_of_rows
-from flowrl.ports import In, Out, StateOut
-from flowrl.state import State
 
 
 class Learner(Node):

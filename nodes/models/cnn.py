@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from flowrl.batch import Column
-from flowrl.config import param
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.config import param
+from flowrl.core.node import Unsound
 from flowrl.nodes.models.features import feature_leaves
 from flowrl.nodes.models.mlp import Activation, Mlp
 from flowrl.nodes.models.model import Heads, Model, TorchInfer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.observations import Observed, leaves
 
 ACTION_MASK = "action_mask"  # the leaf that says which actions are allowed

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
 from flowrl.nodes.models.mlp import ACTIVATIONS, Activation, Mlp, MlpInfer
 from flowrl.nodes.models.model import Heads, Linear, Model, Shape, same_shapes
 from flowrl.nodes.observations import Observed

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowrl.batch import Array, Schema
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Schema
+from flowrl.core.node import Unsound
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.model import Heads, Infer, Model
 from flowrl.nodes.observations import Nested, Observed

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from flowrl.batch import Array
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.core.batch import Array
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
 from flowrl.nodes.models.features import (
     LIMIT,
     MOMENTS,

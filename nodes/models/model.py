@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, PartSpec, param
+from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, PartSpec, param
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.observations import Observed, taken
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 
 LOG_2PI = float(np.log(2 * np.pi))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flowrl.batch import Column
+from flowrl.core.batch import Column
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.features import BYTE, LIMIT, MOMENTS, is_discrete, measured, width
 from flowrl.nodes.moments import FLAT, Moments

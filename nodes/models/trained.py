@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.model import load, same_names
 from flowrl.nodes.models.torch_features import Obs

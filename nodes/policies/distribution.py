@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.node import Unsound
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.model import Free, Heads, Linear
 from flowrl.nodes.models.sampling import LOG_2PI, argmax, gaussian, multinomial

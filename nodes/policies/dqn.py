@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Unsound
+from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import functional, tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.masked import has_mask, obeying
@@ -20,7 +21,6 @@ from flowrl.nodes.models.sampling import allowed_epsilon_greedy, argmax, epsilon
 from flowrl.nodes.observations import under
 from flowrl.nodes.policies import schedule
 from flowrl.nodes.policies.policy import Learned, Policy
-from flowrl.state import Count, State
 
 
 class Dqn(Policy):

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flowrl.batch import Array, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Unsound
+from flowrl.core.state import State
 from flowrl.nodes.policies.policy import AnyActMode, LearnMode, Policy, policy_for
-from flowrl.state import State
 
 
 class Expert(Policy):

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config, Part, PartSpec
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import Config, Part, PartSpec
+from flowrl.core.state import Count, State
 from flowrl.nodes.observations import Nested, Observed
-from flowrl.state import Count, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Unsound
+from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.masked import obeying
 from flowrl.nodes.models.mlp import Mlp
@@ -24,7 +25,6 @@ from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
 from flowrl.nodes.policies.remembering import Remembering
 from flowrl.nodes.policies.seen import Seen, Steps, Unrolls
 from flowrl.nodes.returns import gae, normalise
-from flowrl.state import Count, State
 
 MLP = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
 MODEL = {"type": "mlp", **MLP}

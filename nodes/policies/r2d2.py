@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Unsound
+from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.gru import Gru
@@ -20,7 +21,6 @@ from flowrl.nodes.observations import leaves, under
 from flowrl.nodes.policies.dqn import Dqn, ValueLearn, exploration
 from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
 from flowrl.nodes.policies.remembering import Remembering
-from flowrl.state import Count, State
 
 EPS = 1e-3  # how much of x stays in h(x): it keeps the inverse steady
 

@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.node import Unsound
+from flowrl.core.state import State
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.masked import has_mask
 from flowrl.nodes.models.sampling import any_allowed
 from flowrl.nodes.policies.distribution import choices
 from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
-from flowrl.state import State
 
 
 class Random(Policy):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.batch import Array, Schema
-from flowrl.state import State
+from flowrl.core.batch import Array, Schema
+from flowrl.core.state import State
 
 
 class Remembering:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Schema
+from flowrl.core.batch import Array, Batch, Schema
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.model import inputs
 

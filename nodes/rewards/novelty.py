@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import is_discrete
 from flowrl.nodes.models.model import Heads, Linear, Model, same_names

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.batch import Array, Batch, Column
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param, part
-from flowrl.node import Facts, Known, Node, Unsound
+from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.ports import In, Out
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import made
 from flowrl.nodes.observations import Nested, observed_in
 from flowrl.nodes.rewards.novelty import Novelty
-from flowrl.ports import In, Out
 
 MODEL = {"hidden": [64, 64]}
 

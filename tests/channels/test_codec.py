@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
-from flowrl.batch import Batch
 from flowrl.channels import Refused, Unsendable
 from flowrl.channels.decode import Received, decode
 from flowrl.channels.encode import ALIGN, ARRAY, DEPTH, encode
 from flowrl.channels.message import SURROGATES, Heads, place
-from flowrl.state import START, Clock, Count, State
+from flowrl.core.batch import Batch
+from flowrl.core.state import START, Clock, Count, State
 
 
 def there_and_back(value: Any, by_frames: bool = False) -> Any:
@@ -196,7 +196,7 @@ def test_arrays_in_a_payload_are_aligned_and_not_copied() -> None:
         ([object()], "cannot send a builtins.object"),
         (np.array([None]), "cannot send an array of dtype object"),
         (np.ma.array([1]), "cannot send a numpy.ma.MaskedArray"),
-        (Count(1, 2, 3), "cannot send a flowrl.state.Count"),
+        (Count(1, 2, 3), "cannot send a flowrl.core.state.Count"),
         (
             np.zeros(2, np.dtype({"names": ["a"], "formats": ["i4"], "itemsize": 16})),
             "cannot send an array of",

@@ -9,7 +9,7 @@ import pytest
 
 from flowrl.channels.keyfile import read_key, write_key
 from flowrl.channels.keys import Keys
-from flowrl.errors import UsageError
+from flowrl.core.errors import UsageError
 
 
 def test_a_new_key_is_its_owners(tmp_path: Path) -> None:

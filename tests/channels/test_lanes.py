@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch
 from flowrl.channels import Bound, Broken, Closed, Late, PeerLost, WouldBlock
-from flowrl.state import START, Clock, Count
+from flowrl.core.batch import Batch
+from flowrl.core.state import START, Clock, Count
 from tests.channels.pairs import Pair
 
 MB = 1 << 20

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch
 from flowrl.channels import Bound, Receiver, Refused, Sender
 from flowrl.channels.arena import Arena, Slab, can_share, slot_size
 from flowrl.channels.mapped import Mapped
+from flowrl.core.batch import Batch
 from tests.channels.pairs import Pair, pair
 
 BIG = 300_000

@@ -18,7 +18,7 @@ import pytest
 from flowrl.channels import Closed, Exchange, Mailbox, PeerLost, Receiver, Sender
 from flowrl.channels.folder import LOCK, PREFIX, SocketFolder, sweep
 from flowrl.channels.keys import Keys, new_pair
-from flowrl.errors import UsageError
+from flowrl.core.errors import UsageError
 from tests.channels.pairs import RUN, SOCKETS
 
 BIG = 200_000

@@ -15,7 +15,7 @@ from flowrl.channels.encode import encode
 from flowrl.channels.items import CREDIT, SLAB, TOKEN, WANT
 from flowrl.channels.keys import Keys, new_pair
 from flowrl.channels.message import Heads
-from flowrl.errors import UsageError
+from flowrl.core.errors import UsageError
 from tests.channels.pairs import RUN, SOCKETS, Pair, pair, until
 from tests.channels.proxy import Proxy
 

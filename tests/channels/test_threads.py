@@ -10,11 +10,11 @@ import time
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch
 from flowrl.channels import Bound, Exchange, Mailbox, Threads
 from flowrl.channels.inbox import Inbox
 from flowrl.channels.items import size_bytes
-from flowrl.state import State
+from flowrl.core.batch import Batch
+from flowrl.core.state import State
 
 
 def two(threads: Threads) -> tuple[Exchange, Exchange]:

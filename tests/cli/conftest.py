@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import main
-from flowrl.source.yamltext import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from tests.engine.running import tree
 
 ROOT = Path(__file__).parents[2]

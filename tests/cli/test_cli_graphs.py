@@ -235,10 +235,10 @@ def test_new_makes_a_project_that_checks_and_does_not_overwrite_it(
 def test_doctor_exits_with_1_where_something_needs_mending(
     well: bool, flowrl: Flowrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flowrl.tools.doctor import Finding
+    from flowrl.cli.doctor import Finding
 
     found = [Finding(True, "Python"), Finding(well, "a package", "install it")]
-    monkeypatch.setattr("flowrl.tools.doctor.doctor", lambda: found)
+    monkeypatch.setattr("flowrl.cli.doctor.doctor", lambda: found)
     status, out, err = flowrl("doctor")
     assert (status, err) == (0 if well else 1, "")
     assert ("1 of 2 things need mending" in out) is not well

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.runs.asking import look
+from flowrl.runs.queries import look
 from flowrl.runs.registry import Entry, entries
 from tests.cli.conftest import Called, one_line, process, write
 from tests.runs.going import going, look_until, pair, until

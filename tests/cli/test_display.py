@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowrl.context import Metrics
-from flowrl.engine.teller import Teller
-from flowrl.graph import Graph, Limits
+from flowrl.core.context import Metrics
+from flowrl.core.state import Count
+from flowrl.graph.model import Graph, Limits
 from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.state import Count
+from flowrl.runtime.records import Teller
 from tests.cli.conftest import process, write
 from tests.engine.test_run import checked
 

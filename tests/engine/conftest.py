@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from flowrl.checks.check import Checked, check
-from flowrl.source.loading import load
+from flowrl.graph.loading import load
 
 Write = Callable[..., Path]
 Check = Callable[..., Checked]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.batch import Column
 from flowrl.checks.check import Checked, check
-from flowrl.config import Config, param
-from flowrl.node import Facts, Known, Node
-from flowrl.ports import In, Link, Out, Service, StateIn, StateOut
-from flowrl.source.loading import load_tree
+from flowrl.core.batch import Column
+from flowrl.core.config import Config, param
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
+from flowrl.graph.loading import load_tree
 
 ROWS = {"reward": Column("float32")}
 

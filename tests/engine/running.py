@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.context import Keep, Metrics, Record, Verdict
-from flowrl.engine.engine import Cut, Engine
-from flowrl.engine.teller import Teller
-from flowrl.graph import Limits
-from flowrl.source.loading import load_tree
+from flowrl.core.context import Keep, Metrics, Record, Verdict
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
+from flowrl.runtime.records import Teller
+from flowrl.runtime.serial_executor import Cut, Engine
 
 
 class Trace:

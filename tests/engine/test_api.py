@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.errors import GraphError, NodeError, UsageError
-from flowrl.source.yamltext import flow_text
+from flowrl.core.errors import GraphError, NodeError, UsageError
+from flowrl.graph.yaml_writer import flow_text
 from tests.engine.running import tree
 
 NODES = {"c": "Source", "l": "Learner", "e": "Judge"}

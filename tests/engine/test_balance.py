@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.checks.check import check
-from flowrl.graph import PortRef
-from flowrl.node import Node
-from flowrl.ports import AUTO, In, Out
-from flowrl.source.loading import load_tree
+from flowrl.core.node import Node
+from flowrl.core.ports import AUTO, In, Out
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import PortRef
 from tests.engine import toys
 
 TOYS = "tests.engine.toys:"

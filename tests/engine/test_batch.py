@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch, Column, row_bytes
-from flowrl.state import State
+from flowrl.core.batch import Batch, Column, row_bytes
+from flowrl.core.state import State
 
 
 def batch(rows: int = 4, first: int = 0) -> Batch:

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import pytest
 
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, param, part
-from flowrl.node import Node
-from flowrl.ports import In, Link
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, param, part
+from flowrl.core.node import Node
+from flowrl.core.ports import In, Link
 
 
 class Mill(Node):

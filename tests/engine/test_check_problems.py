@@ -104,8 +104,8 @@ def test_a_part_of_another_kind_is_told(problems):
             "with @flowrl.as_node",
         ),
         (
-            "flowrl.batch:Array",
-            "'flowrl.batch:Array' is not a node type; subclass flowrl.Node, or "
+            "flowrl.core.batch:Array",
+            "'flowrl.core.batch:Array' is not a node type; subclass flowrl.Node, or "
             "decorate a function with @flowrl.as_node",
         ),
         ("toys:Mute", "'toys:Mute' has the port 'data' and never fires; define fire"),

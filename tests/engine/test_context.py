@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.context import POSITION, Context, Keep, Metrics, Verdict, key_of
-from flowrl.state import START, Clock, Count, State
+from flowrl.core.context import POSITION, Context, Keep, Metrics, Verdict, key_of
+from flowrl.core.state import START, Clock, Count, State
 
 counts = st.builds(Count, *[st.integers(0, 9)] * 3)
 clocks = st.builds(Clock, st.dictionaries(st.sampled_from("abcd"), counts, max_size=4))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.graph import Graph
-from flowrl.source.loading import load, load_tree
-from flowrl.tools.diff import Change, changes, diff_graphs
+from flowrl.graph.diff import Change, changes, diff_graphs
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Graph
 from tests.engine.graphs_to_show import HERE, checked, tree
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.errors import UsageError
-from flowrl.tools import doctor as ward
-from flowrl.tools.doctor import Finding, doctor, doctor_text, in_range
+from flowrl.cli import doctor as ward
+from flowrl.cli.doctor import Finding, doctor, doctor_text, in_range
+from flowrl.core.errors import UsageError
 
 Patch = pytest.MonkeyPatch
 
@@ -204,8 +204,8 @@ def test_a_torch_that_hangs_is_told(monkeypatch: Patch) -> None:
 
 def test_a_type_that_cannot_be_imported_is_told(monkeypatch: Patch) -> None:
     table = {"node": {"broken": "nowhere_at_all:X"}}
-    monkeypatch.setattr("flowrl.source.catalogue._load_table", lambda path: table)
-    monkeypatch.setattr("flowrl.source.catalogue.importlib.metadata.entry_points", lambda group: [])
+    monkeypatch.setattr("flowrl.graph.catalogue._load_table", lambda path: table)
+    monkeypatch.setattr("flowrl.graph.catalogue.importlib.metadata.entry_points", lambda group: [])
     [finding] = found(ward._catalogue)
     assert not finding.ok
     assert finding.what.startswith("the node type 'broken' cannot be loaded: 'nowhere_at_all:X': ")
@@ -215,7 +215,7 @@ def test_a_catalogue_that_cannot_be_loaded_is_told(monkeypatch: Patch) -> None:
     def fail(path: str) -> Any:
         raise UsageError("gone")
 
-    monkeypatch.setattr("flowrl.source.catalogue._load_table", fail)
+    monkeypatch.setattr("flowrl.graph.catalogue._load_table", fail)
     assert found(ward._catalogue) == [
         Finding(False, "the catalogue of types cannot be loaded", "gone")
     ]

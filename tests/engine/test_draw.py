@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import Checked
-from flowrl.draw import draw, graphviz
-from flowrl.draw.cells import columns_of
-from flowrl.draw.dot import dot_of, to_dot
-from flowrl.draw.layout import lay_out
-from flowrl.draw.mermaid import mermaid_of
-from flowrl.draw.picture import Picture, picture
-from flowrl.draw.svg import svg_of
-from flowrl.errors import UsageError
-from flowrl.placement import placement_named
+from flowrl.core.errors import UsageError
+from flowrl.graph.placement import placement_named
+from flowrl.render import graphviz
+from flowrl.render.dot import dot_of, to_dot
+from flowrl.render.draw import draw
+from flowrl.render.layout import lay_out
+from flowrl.render.layout_cells import columns_of
+from flowrl.render.mermaid import mermaid_of
+from flowrl.render.picture import Picture, picture
+from flowrl.render.svg import svg_of
 from tests.engine.graphs_to_show import HERE, checked, tree
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowrl.state import START, Clock, Count
+from flowrl.core.state import START, Clock, Count
 from tests.engine.running import lines, run, tree
 
 CLOCK = {"type": "Drain", "clock": True}

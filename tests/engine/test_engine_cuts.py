@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.context import Record
-from flowrl.engine.engine import Engine
-from flowrl.engine.runner import Runner
+from flowrl.core.context import Record
+from flowrl.runtime.instance import Runner
+from flowrl.runtime.serial_executor import Engine
 from tests.engine.running import Trace, engine_of, run, tree
 
 NODES = {"c": "Source", "b": {"type": "Buffer", "updates": 3}, "l": "Learner", "d": "Drain"}

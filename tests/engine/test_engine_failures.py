@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.errors import NodeError
+from flowrl.core.errors import NodeError
 from tests.engine.running import Trace, engine_of, run, tree
 from tests.engine.toy_nodes import Fails, Well
 

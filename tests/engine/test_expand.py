@@ -7,9 +7,9 @@ from textwrap import dedent
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.source.bundled import bundled_graphs
-from flowrl.source.loading import load
-from flowrl.tools.expand import expand
+from flowrl.graph.bundled import bundled_graphs
+from flowrl.graph.expand import expand
+from flowrl.graph.loading import load
 
 ALL = """
     about: |

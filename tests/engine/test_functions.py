@@ -7,8 +7,8 @@ import pytest
 
 import flowrl
 from flowrl import Batch, Column
-from flowrl.node import Known
-from flowrl.ports import In, Out
+from flowrl.core.node import Known
+from flowrl.core.ports import In, Out
 
 
 @flowrl.as_node

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowrl.checks.check import Checked, check
-from flowrl.errors import GraphError, UsageError
-from flowrl.source.bundled import bundled_graphs, find_bundled
-from flowrl.source.loading import load, load_tree
-from flowrl.source.yamlfile import parse_yaml
-from flowrl.tools.expand import expand
-from flowrl.tools.report import check_json, check_text
+from flowrl.core.errors import GraphError, UsageError
+from flowrl.graph.bundled import bundled_graphs, find_bundled
+from flowrl.graph.expand import expand
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.yaml_reader import parse_yaml
+from flowrl.render.report import check_json, check_text
 
 fuzz = settings(
     max_examples=120, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]

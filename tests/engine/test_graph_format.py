@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.errors import GraphError, UsageError
-from flowrl.source.loading import load, load_tree
+from flowrl.core.errors import GraphError, UsageError
+from flowrl.graph.loading import load, load_tree
 
 PAIR = "nodes: {s: 'toys:Source', p: 'toys:Pipe', t: 'toys:Sink'}\n"
 
@@ -388,7 +388,7 @@ def test_modules_names_more_folders_of_modules(checked, write):
 def test_what_the_package_offers_is_not_hidden_by_its_modules():
     import flowrl
     import flowrl.checks.check
-    import flowrl.source.loading
+    import flowrl.graph.loading
 
     package = Path(flowrl.__file__).parent
     modules = {p.stem for p in package.glob("*.py")} | {
@@ -477,7 +477,7 @@ def test_every_problem_says_where_whatever_hash_seed_python_has(write):
     import subprocess
 
     write("nodes: {}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n")
-    code = "from flowrl.source.loading import load; print(*load('g.yaml').problems, sep='\\n')"
+    code = "from flowrl.graph.loading import load; print(*load('g.yaml').problems, sep='\\n')"
     root = str(Path(__file__).parents[2])
     said = {
         subprocess.run(

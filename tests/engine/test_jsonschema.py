@@ -11,13 +11,13 @@ import jsonschema
 import pytest
 import yaml
 
-from flowrl.source.bundled import bundled_graphs, find_bundled
-from flowrl.source.catalogue import Catalogue
-from flowrl.source.keys import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
-from flowrl.source.loading import load_tree
-from flowrl.source.options import OPTIONS
-from flowrl.tools.jsonedges import options_schema
-from flowrl.tools.jsonschema import json_schema
+from flowrl.graph.bundled import bundled_graphs, find_bundled
+from flowrl.graph.catalogue import Catalogue
+from flowrl.graph.edge_options import OPTIONS
+from flowrl.graph.json_edges import options_schema
+from flowrl.graph.json_schema import json_schema
+from flowrl.graph.keywords import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
+from flowrl.graph.loading import load_tree
 
 SCHEMA = json_schema(Catalogue())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

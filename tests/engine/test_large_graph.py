@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.check import large_graph
 from flowrl.checks.check import check
-from flowrl.source.loading import load
+from flowrl.graph.loading import load
 
 
 def test_a_thousand_nodes_are_sound(write):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.source.loading import load_tree
+from flowrl.graph.loading import load_tree
 from tests.engine.running import run, tree
 
 DROP = {"when_full": "drop_oldest", "capacity": 1}

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.errors import UsageError
-from flowrl.graph import Limits
+from flowrl.cli.new_project import FILES, new_project
+from flowrl.core.errors import UsageError
+from flowrl.graph.loading import load
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.source.loading import load
-from flowrl.tools.new import FILES, new_project
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_project_runs_as_written(project: Path, tmp_path: Path) -> None:
 def test_both_nodes_of_ones_own_change_rewards(project: Path) -> None:
     import numpy as np
 
-    from flowrl.batch import Batch
+    from flowrl.core.batch import Batch
 
     types = {n: s.cls for n, s in load(project / "graph.yaml").graph.nodes.items()}
     obs = np.zeros((2, 4), np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowrl.errors import GraphError
+from flowrl.core.errors import GraphError
 
 PART = """
     about: two pipes in a row

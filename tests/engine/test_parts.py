@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 
 import flowrl
-from flowrl.config import PartSpec
-from flowrl.errors import GraphError
-from flowrl.source.catalogue import Catalogue
-from flowrl.source.yamlfile import read_yaml
-from flowrl.tools.jsonschema import json_schema
+from flowrl.core.config import PartSpec
+from flowrl.core.errors import GraphError
+from flowrl.graph.catalogue import Catalogue
+from flowrl.graph.json_schema import json_schema
+from flowrl.graph.yaml_reader import read_yaml
 
 WRAPPERS = "[{type: time_limit, steps: 7}, action_repeat]"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.errors import UsageError
-from flowrl.graph import Graph
-from flowrl.placement import Offer, fitting, host_places, placement_named, sites
+from flowrl.core.errors import UsageError
+from flowrl.graph.model import Graph
+from flowrl.graph.placement import Offer, fitting, host_places, placement_named, sites
 from tests.engine.graphs_to_show import checked
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.errors import RunError, UsageError
+from flowrl.core.errors import RunError, UsageError
 from flowrl.runs.plot import Curve, bands_of, curves_of, plot
 
 Points = list[tuple[int, Any]]

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from flowrl.counting import asked_for, counted
-from flowrl.tools.report import check_json, check_text, return_text
+from flowrl.core.wording import asked_for, counted
+from flowrl.render.report import check_json, check_text, return_text
 
 RL = """
     policy: toys:Greedy

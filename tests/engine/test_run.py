@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from flowrl.checks.check import Checked, check
-from flowrl.context import Record
-from flowrl.engine.teller import Teller
-from flowrl.errors import NodeError, RunError, UsageError
-from flowrl.graph import Limits
-from flowrl.hosts.meeting import Meeting
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.core.context import Record
+from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import read_lines
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.source.loading import load, load_tree
+from flowrl.runtime.records import Teller
 from tests.engine.running import tree
 
 NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Judge"}
@@ -306,7 +306,7 @@ def test_a_failed_run_leaves_a_folder_that_says_why(tmp_path: Path) -> None:
     assert summary["why"] == "node 'f', firing 3 (round 3): ZeroDivisionError: no more"
     assert (summary["env_steps"], summary["train_iters"], summary["digest"]) == (40, 3, "")
     told = (tmp_path / "r" / "error.txt").read_text()
-    assert told.index("ZeroDivisionError: no more") < told.index("flowrl.errors.NodeError")
+    assert told.index("ZeroDivisionError: no more") < told.index("flowrl.core.errors.NodeError")
     assert [row["return_mean"] for row in rows(tmp_path / "r")] == [2.0]
     assert read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")[0].version == 2
 

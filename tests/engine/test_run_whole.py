@@ -12,12 +12,12 @@ import torch
 
 import flowrl
 from flowrl.checks.check import Checked, check
-from flowrl.graph import Limits
+from flowrl.graph.loading import load
+from flowrl.graph.model import Limits
+from flowrl.machine.numerics import settle_numerics
 from flowrl.runs.folder import read_lines
-from flowrl.runs.numerics import settle_numerics
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from flowrl.source.loading import load
 from tests.engine.running import tree
 
 TOYS = "tests.engine.toy_nodes"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowrl.node import Node
-from flowrl.ports import AUTO, In, Out, Service
+from flowrl.core.node import Node
+from flowrl.core.ports import AUTO, In, Out, Service
 
 RL = """
     policy: toys:Greedy

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import pytest
 
-from flowrl.config import Config, param
-from flowrl.errors import UsageError
-from flowrl.source.bundled import bundled_graphs
-from flowrl.source.catalogue import Catalogue
-from flowrl.tools.show import about, show_catalogue, show_graphs, show_type
-from flowrl.tools.typewords import limits_words, type_words
+from flowrl.core.config import Config, param
+from flowrl.core.errors import UsageError
+from flowrl.graph.bundled import bundled_graphs
+from flowrl.graph.catalogue import Catalogue
+from flowrl.graph.type_words import limits_words, type_words
+from flowrl.render.catalogue_text import about, show_catalogue, show_graphs, show_type
 from tests.engine.graphs_to_show import HERE
 
 
@@ -143,7 +143,7 @@ def test_a_type_that_cannot_be_imported_is_told() -> None:
 
 def test_showing_the_catalogue_loads_no_framework() -> None:
     code = (
-        "import sys; from flowrl.tools.show import *; show_catalogue(); show_graphs(); show_type('dqn'); "
+        "import sys; from flowrl.render.catalogue_text import *; show_catalogue(); show_graphs(); show_type('dqn'); "
         "print([m for m in ('torch', 'gymnasium', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run(

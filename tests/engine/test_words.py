@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.errors import (
+from flowrl.core.errors import (
     FlowError,
     GraphError,
     NodeError,
@@ -19,8 +19,8 @@ from flowrl.errors import (
     closest,
     nearest,
 )
+from flowrl.graph.sections import seconds
 from flowrl.runs.display import clock_text
-from flowrl.source.sections import seconds
 
 
 @pytest.mark.parametrize(

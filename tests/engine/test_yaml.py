@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.errors import GraphError
-from flowrl.source.yamlfile import item_of, parse_value, parse_yaml, plain_scalar
-from flowrl.source.yamltext import flow_text, scalar_text
+from flowrl.core.errors import GraphError
+from flowrl.graph.yaml_reader import item_of, parse_value, parse_yaml, plain_scalar
+from flowrl.graph.yaml_writer import flow_text, scalar_text
 
 
 def plain(text):

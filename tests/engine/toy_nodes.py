@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.config import Config, param
-from flowrl.node import Facts, Known, Node
-from flowrl.ports import ANY, In, Link, Out, Service, StateIn, StateOut
-from flowrl.state import State
+from flowrl.core.batch import Batch, Column
+from flowrl.core.config import Config, param
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import ANY, In, Link, Out, Service, StateIn, StateOut
+from flowrl.core.state import State
 
 TABLE = {"n": Column("int64")}
 

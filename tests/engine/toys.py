@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import model_validator
 
-from flowrl.batch import Batch, Column, row_bytes
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, param, part
-from flowrl.functions import as_node
-from flowrl.node import Facts, Known, Node, Unsound
-from flowrl.ports import ANY, AUTO, In, Link, Out, Service, StateIn, StateOut
+from flowrl.core.batch import Batch, Column, row_bytes
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, param, part
+from flowrl.core.functions import as_node
+from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.ports import ANY, AUTO, In, Link, Out, Service, StateIn, StateOut
 
 OBS = {"obs": Column("float32", (4,)), "action": Column("int64")}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowrl.api import load
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 
 FOLDER = Path(__file__).parents[2] / "examples" / "my_reward"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import flowrl
-from flowrl.source.bundled import bundled_graphs, graphs_folder
+from flowrl.graph.bundled import bundled_graphs, graphs_folder
 
 SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_dqn": range(10),

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.graph import Limits
-from flowrl.hosts.meeting import Meeting
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.source.loading import load, load_tree
 
 ANYWHERE = "tcp://127.0.0.1:*"
 SOON_S = 60.0

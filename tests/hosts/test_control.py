@@ -8,8 +8,8 @@ import msgpack
 import pytest
 
 from flowrl.channels.errors import Refused, Unsendable
-from flowrl.hosts import control
-from flowrl.hosts.control import Line, read
+from flowrl.cluster import control
+from flowrl.cluster.control import Line, read
 
 SESSION = b"sixteen bytes ok"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from flowrl.errors import FlowError, NodeError, UsageError
-from flowrl.hosts.host import RunLost, Waiting, wait_and_serve
-from flowrl.hosts.hosted import Hosted
-from flowrl.hosts.meeting import Meeting
-from flowrl.placement import Offer
-from flowrl.sites.netaddress import listening
+from flowrl.cluster.host import RunLost, Waiting, wait_and_serve
+from flowrl.cluster.hosted_sites import Hosted
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.core.errors import FlowError, NodeError, UsageError
+from flowrl.graph.placement import Offer
+from flowrl.machine.network_address import listening
 from tests.engine.running import tree
 from tests.hosts.hosting import SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import ran
@@ -125,8 +125,8 @@ def test_files_do_not_leave_that_folder(hosted: Hosted, name: str) -> None:
 
 
 def test_files_are_bounded(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrl.hosts.hosted.FILE_BYTES", 5)
-    monkeypatch.setattr("flowrl.hosts.hosted.MODULE_BYTES", 5)
+    monkeypatch.setattr("flowrl.cluster.hosted_sites.FILE_BYTES", 5)
+    monkeypatch.setattr("flowrl.cluster.hosted_sites.MODULE_BYTES", 5)
     hosted.file("x", b"12345")
     with pytest.raises(FlowError, match="the run sent more than 10 bytes of files"):
         hosted.file("y", b"123456")

@@ -13,12 +13,12 @@ import pytest
 
 import flowrl
 from flowrl.channels.keyfile import write_key
-from flowrl.context import Record
-from flowrl.engine.teller import Teller
-from flowrl.hosts.joining import HostError
-from flowrl.hosts.meeting import Meeting
+from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.core.context import Record
 from flowrl.runs.run import Run
-from flowrl.sites.launch import SiteLost
+from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.records import Teller
 from tests.engine.running import tree
 from tests.hosts.hosting import ANYWHERE, SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import facts_of, ran
@@ -121,7 +121,7 @@ def failure(run: Run, kind: type[Exception]) -> str:
 
 
 def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> None:
-    older = "import flowrl.hosts.likeness as l; l.VERSION = '0.0.1'"
+    older = "import flowrl.cluster.compatibility as l; l.VERSION = '0.0.1'"
     with named("a", code=older) as watcher:
         said = failure(run_of(BASIC, "c=a", tmp_path / "r", watcher), HostError)
         [(code, out)] = watcher.said()
@@ -131,7 +131,7 @@ def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> N
 
 
 def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
-    other = "import flowrl.hosts.likeness as l; l.cpu_name = lambda: 'Abacus 3000'"
+    other = "import flowrl.cluster.compatibility as l; l.cpu_name = lambda: 'Abacus 3000'"
     with named("a", code=other) as watcher:
         result = run_of(BASIC, "c=a", tmp_path / "r", watcher, train_iters=2).run()
     [warning] = result.warnings

@@ -13,14 +13,14 @@ import zmq
 
 from flowrl.channels.keyfile import read_key, write_key
 from flowrl.checks.check import check
-from flowrl.errors import UsageError
-from flowrl.hosts.control import PROTOCOL, Line
-from flowrl.hosts.joining import HostError, Hosts
-from flowrl.hosts.likeness import differences, machine_facts, unlike
-from flowrl.hosts.meeting import Meeting
-from flowrl.hosts.reception import HEARD_BYTES
-from flowrl.hosts.sending import to_send
-from flowrl.source.loading import load_tree
+from flowrl.cluster.compatibility import differences, machine_facts, unlike
+from flowrl.cluster.control import PROTOCOL, Line
+from flowrl.cluster.control_socket import HEARD_BYTES
+from flowrl.cluster.graph_transfer import to_send
+from flowrl.cluster.joined_hosts import HostError, Hosts
+from flowrl.cluster.rendezvous import Meeting
+from flowrl.core.errors import UsageError
+from flowrl.graph.loading import load_tree
 from tests.engine.running import tree
 
 SENT = to_send(check(load_tree(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
@@ -84,7 +84,7 @@ def told() -> list[str]:
 @pytest.fixture
 def hosts(told: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     """A run that listens on the loopback."""
-    monkeypatch.setattr("flowrl.hosts.joining.GOODBYE_S", 0.1)  # guests have nothing to end
+    monkeypatch.setattr("flowrl.cluster.joined_hosts.GOODBYE_S", 0.1)  # guests have nothing to end
     made = Hosts(Meeting("tcp://127.0.0.1:*", within_s=0.5), SENT, told.append)
     yield made
     made.close("the test is over")
@@ -167,7 +167,7 @@ def test_a_host_that_hangs_up_is_gone(hosts: Hosts, guest: Guest) -> None:
 def test_a_silent_host_is_gone(hosts: Hosts, guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
     guest.join("a")
     guest.hears()
-    monkeypatch.setattr("flowrl.hosts.joining.SILENCE_S", 0.05)
+    monkeypatch.setattr("flowrl.cluster.joined_hosts.SILENCE_S", 0.05)
     until(hosts, lambda: not hosts.offers())
 
 
@@ -237,7 +237,7 @@ def test_a_host_that_says_nonsense_of_itself_is_refused(
 
 
 def test_without_the_key_nobody_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrl.hosts.joining.GOODBYE_S", 0.1)
+    monkeypatch.setattr("flowrl.cluster.joined_hosts.GOODBYE_S", 0.1)
     for name in ("key", "other"):
         write_key(tmp_path / name)
     hosts = Hosts(Meeting("tcp://127.0.0.1:*", tmp_path / "key", within_s=0.1), SENT)
@@ -295,7 +295,7 @@ def test_facts_do_not_load_torch() -> None:
     import sys
 
     code = (
-        "import sys; from flowrl.hosts.likeness import machine_facts; f = machine_facts(); "
+        "import sys; from flowrl.cluster.compatibility import machine_facts; f = machine_facts(); "
         "assert f['torch_build'].startswith(f['torch']); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from flowrl.checks.check import Checked, check
-from flowrl.errors import UsageError
-from flowrl.hosts import sending
-from flowrl.hosts.reading import differing, reading
-from flowrl.hosts.sending import Sent, received, to_send
-from flowrl.source.beside import files_beside, modules_beside
-from flowrl.source.filenames import file_params
-from flowrl.source.loading import load, load_tree
+from flowrl.cluster import graph_transfer as sending
+from flowrl.cluster.fingerprint import differing, reading
+from flowrl.cluster.graph_transfer import Sent, received, to_send
+from flowrl.core.errors import UsageError
+from flowrl.graph.file_params import file_params
+from flowrl.graph.files_beside import files_beside, modules_beside
+from flowrl.graph.loading import load, load_tree
 from tests.engine.running import tree
 
 GRAPH = """

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowrl.api import load
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.legacy_gym import LegacyGym

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 

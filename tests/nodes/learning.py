@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowrl.batch import Batch, Column
+from flowrl.core.batch import Batch, Column
 from flowrl.nodes.policies.policy import LearnMode, Policy
 
 OBS = Column("float32", (4,))

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
+from flowrl.core.state import State
 from flowrl.nodes.policies.policy import Policy
-from flowrl.state import State
 
 
 class Recalling(Policy):

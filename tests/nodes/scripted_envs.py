@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, Steps
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.batch import Batch, Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.node import Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -21,7 +22,6 @@ from flowrl.nodes.observations import Nested
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
-from flowrl.state import State
 
 GAME = "tests.nodes.game:Game"
 

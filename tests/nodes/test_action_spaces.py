@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.node import Known, Unsound
+from flowrl.core.node import Known, Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -15,7 +16,6 @@ from flowrl.nodes.evaluators.evaluation import play
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
-from flowrl.state import State
 
 SPACES: dict[str, dict[str, Any]] = {
     "Discrete": {"n": 4},

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.context import Context, Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context, Metrics
+from flowrl.core.node import Known, Unsound
+from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import BOOKKEEPING, AdvancedReplayBuffer
-from flowrl.state import Clock, Count
 
 SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
 PRIORITY = {"priority": Column("float32")}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.config import PartSpec
-from flowrl.context import Keep, Verdict
-from flowrl.node import Known, Unsound
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Keep, Verdict
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.node import Known
+from flowrl.core.node import Known
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowrl.batch import Column
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Column
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers import capacity
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch, Column
-from flowrl.context import Context
-from flowrl.node import Known
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context
+from flowrl.core.node import Known
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.frames import Frames
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.config import param
-from flowrl.errors import NodeError
+from flowrl.core.batch import Batch, Column
+from flowrl.core.config import param
+from flowrl.core.errors import NodeError
 from flowrl.nodes.buffers import capacity, compressed
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.compressed import Compressed, Packed

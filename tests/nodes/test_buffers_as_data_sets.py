@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import flowrl.nodes
-from flowrl.config import Part
-from flowrl.node import Node
+from flowrl.core.config import Part
+from flowrl.core.node import Node
 from flowrl.nodes.catalogue import CATALOGUE
 
 ALL = [(kind, name, path) for kind, of in CATALOGUE.items() for name, path in of.items()]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.batch import Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.node import Unsound
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Array, Batch, Column, Schema
+from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium

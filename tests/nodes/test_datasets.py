@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.config import PartSpec
-from flowrl.context import Context, Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Context, Metrics
+from flowrl.core.node import Known, Unsound
+from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.datasets.about import NOTHING
@@ -22,7 +23,6 @@ from flowrl.nodes.datasets.files import format_of
 from flowrl.nodes.datasets.npz import about_of, read, read_schema, write
 from flowrl.nodes.datasets.npz_writer import NpzWriter
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.source.bundled import graphs_folder
 
 NOTHING_KNOWN = Known({}, {}, frozenset())
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch, Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.node import Unsound
 from flowrl.nodes.policies.distribution import Categorical, DiagonalGaussian, distribution_of
 
 seeds = st.integers(0, 2**32)

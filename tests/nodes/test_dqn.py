@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.batch import Batch, Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.node import Unsound
+from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.policy import policy_for
-from flowrl.state import Count, State
 from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, poison, rows, same_bits, trained
 
 STATES = Column("int64", n=3)  # one-hot: without hidden layers Q is a table

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from flowrl.batch import Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.spec import column, columns_of, observed
 from flowrl.nodes.observations import Nested
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.episodes import quotas
 from tests.nodes.recalling import Recalling

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowrl.batch import Batch, Column
-from flowrl.context import Metrics
-from flowrl.node import Known
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Metrics
+from flowrl.core.node import Known
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.config import PartSpec
-from flowrl.context import Context, Keep, Metrics, Verdict
-from flowrl.node import Known
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Context, Keep, Metrics, Verdict
+from flowrl.core.node import Known
+from flowrl.core.state import State
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.evaluation import Evaluation, play, quotas
 from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.state import State
 from tests.nodes.toy_policies import Toy, ToyAct, weights
 
 TOYS = "tests.nodes.toy_envs"

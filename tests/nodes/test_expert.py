@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
@@ -17,7 +18,6 @@ from flowrl.nodes.policies.expert import Expert
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.runs.checkpoint import checkpoint_bytes
-from flowrl.state import State
 from tests.nodes.learning import DISCRETE, OBS
 from tests.nodes.scripted_envs import ScriptedEnvs
 

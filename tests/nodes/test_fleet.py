@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from flowrl.batch import Column
-from flowrl.errors import FlowError, GraphError
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Column
+from flowrl.core.errors import FlowError, GraphError
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.fleet import Fleet, fleet, joined
 from flowrl.nodes.collectors.sample_collector import SampleCollector

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.node import Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -22,7 +23,6 @@ from flowrl.nodes.models.model import Linear
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.returns import gae
-from flowrl.state import State
 from tests.nodes.learning import DISCRETE, OBS, same_bits
 
 SIZE, STEPS = 8, 5

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.lazy import tensor
 
 SHAPES = list(product((1, 2, 8, 64, 127), (3, 4, 5, 8, 12, 64), (1, 2, 4, 6, 64)))

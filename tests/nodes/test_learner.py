@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch, Column
-from flowrl.config import PartSpec
-from flowrl.context import Context, Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Context, Metrics
+from flowrl.core.node import Known, Unsound
+from flowrl.core.state import Clock, Count
 from flowrl.nodes.learners.learner import Learner
-from flowrl.state import Clock, Count
 from tests.nodes.toy_policies import Toy
 
 SCHEMA = {

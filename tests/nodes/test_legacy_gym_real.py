@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.api import load
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.context import Context
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context
 from flowrl.nodes.buffers import mapped_rows
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.commits import SLOT_BYTES, Claim, Commits

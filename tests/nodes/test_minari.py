@@ -11,10 +11,10 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 import flowrl
-from flowrl.batch import Batch
-from flowrl.config import PartSpec
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.datasets import minari as ours

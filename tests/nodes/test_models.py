@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.batch import Column
+from flowrl.core.batch import Column
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import ACTIVATIONS, Mlp
 from flowrl.nodes.models.model import Dueling, Free, Linear, Model, ModuleModel, TorchInfer

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch, Column
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

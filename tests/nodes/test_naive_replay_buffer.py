@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch, Column
-from flowrl.context import Context, Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context, Metrics
+from flowrl.core.node import Known, Unsound
+from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.ring import Ring
-from flowrl.state import Clock, Count
 
 SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
 

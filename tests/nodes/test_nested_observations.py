@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.batch import Batch, Column
-from flowrl.node import Known
+from flowrl.core.batch import Batch, Column
+from flowrl.core.node import Known
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager

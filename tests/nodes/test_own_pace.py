@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
+from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.gru import Gru
@@ -22,7 +23,6 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
-from flowrl.state import State
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from flowrl.batch import Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.node import Unsound
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.batch import Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.node import Unsound
+from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.ppo import Ppo, clipped_loss, squared_loss
-from flowrl.state import Count, State
 from tests.nodes.learning import (
     CONTINUOUS,
     DISCRETE,

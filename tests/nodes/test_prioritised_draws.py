@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
+from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
-from flowrl.state import Clock, Count
 
 LEAST = 1e-5
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch, Column
-from flowrl.context import Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Metrics
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from flowrl.batch import Array, Batch, Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.node import Unsound
+from flowrl.core.state import Count, State
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.policies.r2d2 import R2d2, rescaled, restored, targets
-from flowrl.state import Count, State
 
 OBS, ACTION = Column("float32", (3,)), Column("int64", n=2)
 

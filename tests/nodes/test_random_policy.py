@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowrl.batch import Column
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.node import Unsound
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import weights
 

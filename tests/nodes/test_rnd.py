@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch, Column
-from flowrl.context import Context, Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context, Metrics
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.rewards.rnd import Rnd
 from tests.nodes.learning import poison, rows, same_bits
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch
-from flowrl.config import PartSpec
-from flowrl.context import Context, Metrics
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Context, Metrics
+from flowrl.core.node import Known, Unsound
+from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
-from flowrl.state import State
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 

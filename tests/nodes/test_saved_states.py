@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.batch import Column
+from flowrl.core.batch import Column
+from flowrl.core.state import State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.rewards.rnd import Rnd
-from flowrl.state import State
 from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, rows, same_bits
 
 Make = Callable[..., Any]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowrl.batch import Batch, Column
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.windows import of_sequences, segments, windows
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Batch
+from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.windows import windows

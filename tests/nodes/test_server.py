@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowrl.batch import Column
+from flowrl.core.batch import Column
 from flowrl.nodes.env_managers.workers.board import BEGIN, STEP, board_for
 from flowrl.nodes.env_managers.workers.server import Server
 from tests.nodes.toy_envs import Counting

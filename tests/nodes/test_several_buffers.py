@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import flowrl.graphs
-from flowrl.batch import Batch, Column
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Batch, Column
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.rows import Rows

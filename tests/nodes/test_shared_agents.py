@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.batch import Column
-from flowrl.context import Context
-from flowrl.node import Unsound
+from flowrl.core.batch import Column
+from flowrl.core.context import Context
+from flowrl.core.node import Unsound
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.replay import replay

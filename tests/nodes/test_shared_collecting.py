@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.config import PartSpec
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.config import PartSpec
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.fleet import joined
 from flowrl.nodes.collectors.sample_collector import SampleCollector

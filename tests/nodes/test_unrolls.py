@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.batch import Column
-from flowrl.config import PartSpec
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Column
+from flowrl.core.config import PartSpec
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.buffers.described import once_for
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector

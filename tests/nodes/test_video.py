@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
-from flowrl.config import PartSpec
-from flowrl.node import Unsound
+from flowrl.core.config import PartSpec
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode

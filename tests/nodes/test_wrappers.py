@@ -12,9 +12,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
 
-from flowrl.batch import Column
-from flowrl.context import Context
-from flowrl.node import Known, Unsound
+from flowrl.core.batch import Column
+from flowrl.core.context import Context
+from flowrl.core.node import Known, Unsound
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.entry import entry_point

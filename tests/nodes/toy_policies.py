@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Batch, Column, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import param
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
+from flowrl.core.state import Count, State
 from flowrl.nodes.policies.policy import Learned, Policy
-from flowrl.state import Count, State
 
 
 class Toy(Policy):

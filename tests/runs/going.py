@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.graph import Limits
-from flowrl.runs.asking import find_live, look
-from flowrl.runs.look import Look
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
+from flowrl.runs.queries import find_live, look
 from flowrl.runs.registry import Entry, entries
 from flowrl.runs.run import Run
-from flowrl.source.loading import load_tree
+from flowrl.runs.run_status import Look
 from tests.sites.slow_nodes import GATE
 
 SLOW = "tests.sites.slow_nodes:"

@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.errors import FlowError, UsageError
-from flowrl.graph import Limits
-from flowrl.runs.asking import ask, find_folder, find_live, look
-from flowrl.runs.control import QUESTION_BYTES
+from flowrl.core.errors import FlowError, UsageError
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
+from flowrl.runs.queries import ask, find_folder, find_live, look
+from flowrl.runs.query_server import QUESTION_BYTES
 from flowrl.runs.registry import Entry, entries, runtime_folder, write_entry
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.source.loading import load_tree
 from tests.runs.going import going, look_until, pair
 
 

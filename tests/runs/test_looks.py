@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.runs.asking import look
-from flowrl.runs.look import Look
-from flowrl.tools.top import rates, top_text
-from flowrl.tools.why import reason_of, verdict, why_text
+from flowrl.runs.queries import look
+from flowrl.runs.run_status import Look
+from flowrl.runs.top import rates, top_text
+from flowrl.runs.why import reason_of, verdict, why_text
 from tests.runs.going import SLOW, doing, going, look_until, pair
 
 EDGE = "a.data -> b.data"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flowrl.cli.main import main
-from flowrl.errors import RunError
-from flowrl.tools.rundiff import diff_runs
+from flowrl.core.errors import RunError
+from flowrl.runs.run_diff import diff_runs
 from tests.engine.running import tree
 from tests.runs.test_tokens import hashed
 from tests.sites.comparing import ran

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch
 from flowrl.checks.check import check
-from flowrl.config import Config, param
-from flowrl.engine.hashing import Hashed, digest_of
-from flowrl.errors import RunError
-from flowrl.graph import Limits
-from flowrl.node import Node
-from flowrl.ports import In, Out
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config, param
+from flowrl.core.errors import RunError
+from flowrl.core.node import Node
+from flowrl.core.ports import In, Out
+from flowrl.core.state import START, State
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.runs.tokens import NAME, Tokens, Way
-from flowrl.source.loading import load_tree
-from flowrl.state import START, State
-from flowrl.tools.tokendiff import diff_tokens
+from flowrl.runs.token_diff import diff_tokens
+from flowrl.runs.token_file import NAME, Tokens, Way
+from flowrl.runtime.token_hashing import Hashed, digest_of
 from tests.engine.running import tree
 from tests.engine.toy_nodes import table
 from tests.sites.test_same_bits import GRAPHS

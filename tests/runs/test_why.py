@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.tools.why import reason_of, verdict, why_text
+from flowrl.runs.why import reason_of, verdict, why_text
 
 
 def site(name: str, doing: str, edge: str = "", peer: str = "", **more: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 from safetensors import safe_open
 
 from flowrl.checks.check import check
-from flowrl.graph import Limits
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.source.loading import load_tree
 
 CLOCK = (
     "wall_s",

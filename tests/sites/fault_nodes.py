@@ -8,10 +8,10 @@ import threading
 import time
 from typing import Literal
 
-from flowrl.batch import Batch
-from flowrl.config import Config, param
-from flowrl.node import Node
-from flowrl.ports import In
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config, param
+from flowrl.core.node import Node
+from flowrl.core.ports import In
 
 How = Literal["raises", "exits", "leaves", "crashes", "hangs", "nothing"]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.channels.folder import PREFIX
-from flowrl.source.yamltext import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from tests.engine.running import tree
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +171,9 @@ def killed_once(folder: Path, draw: random.Random) -> str:
         while not run.others() and run.process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1.2))
-        victims = [pid for pid in run.others() if "flowrl.sites.server" in _command(pid)]
+        victims = [
+            pid for pid in run.others() if "flowrl.runtime.processes.fork_server" in _command(pid)
+        ]
         victim = draw.choice(victims) if victims else None
         ended = False
         if victim is not None:

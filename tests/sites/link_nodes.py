@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.batch import Array, Batch
-from flowrl.config import Config, param
-from flowrl.node import Facts, Known, Node
-from flowrl.ports import In, Link, Out, Service
-from flowrl.state import State
+from flowrl.core.batch import Array, Batch
+from flowrl.core.config import Config, param
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import In, Link, Out, Service
+from flowrl.core.state import State
 from tests.engine.toy_nodes import TABLE, Judge, table
 
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flowrl.channels.keyfile import write_key
-from flowrl.source.bundled import bundled_graphs
+from flowrl.graph.bundled import bundled_graphs
 from tests.hosts.network import MACHINES, Network, network
 from tests.hosts.network import why_not as why_no_hosts
 from tests.sites.bundled import Case, cases, difference, left, ran, why_not

@@ -21,9 +21,9 @@ from typing import IO, Any
 
 import pytest
 
-from flowrl.runs.numerics import THREADS
-from flowrl.sites import processes
-from flowrl.sites.server import BY_ALL, Report, leave, serve
+from flowrl.machine.numerics import THREADS
+from flowrl.runtime.processes import site_processes as processes
+from flowrl.runtime.processes.fork_server import BY_ALL, Report, leave, serve
 
 FORK, STATUS = b"fork", b"status "
 NODES = ("tests.engine.toy_nodes", "tests.sites.site_nodes", "tests.sites.link_nodes")
@@ -104,7 +104,7 @@ def pooled() -> Iterator[Pool]:
 
 def main() -> None:
     """Fork whatever is asked for, one after the other, until nobody asks any more."""
-    for module in (*BY_ALL, "flowrl.sites.child", *NODES):
+    for module in (*BY_ALL, "flowrl.runtime.processes.child_site", *NODES):
         importlib.import_module(module)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as asked:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from flowrl.checks.check import check
-from flowrl.source.loading import load_tree
+from flowrl.graph.loading import load_tree
 from tests.engine.running import tree
 
 OWN, LINKED = "tests.sites.site_nodes", "tests.sites.link_nodes"

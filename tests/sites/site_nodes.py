@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Batch
-from flowrl.config import Config, param
-from flowrl.node import Facts, Known, Node
-from flowrl.ports import ANY, In, Out, StateIn
-from flowrl.state import State
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config, param
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import ANY, In, Out, StateIn
+from flowrl.core.state import State
 from tests.engine.toy_nodes import TABLE, Judge, Learner, table
 
 

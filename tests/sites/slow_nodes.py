@@ -6,11 +6,11 @@ import threading
 import time
 from typing import Any
 
-from flowrl.batch import Batch
-from flowrl.config import Config, param
-from flowrl.node import Facts, Known, Node
-from flowrl.ports import In, Link, Out, Service, StateIn
-from flowrl.state import State
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config, param
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import In, Link, Out, Service, StateIn
+from flowrl.core.state import State
 from tests.engine.toy_nodes import TABLE, table
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from flowrl.batch import Batch
-from flowrl.config import Config, param
-from flowrl.node import Facts, Known, Node
-from flowrl.ports import In
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config, param
+from flowrl.core.node import Facts, Known, Node
+from flowrl.core.ports import In
 
 
 class Loads(Node):

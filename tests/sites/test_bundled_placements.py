@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import flowrl
-from flowrl.errors import NodeError
-from flowrl.source.bundled import bundled_graphs
+from flowrl.core.errors import NodeError
+from flowrl.graph.bundled import bundled_graphs
 from tests.sites.bundled import CUTS, Case, difference, ran, why_not
 from tests.sites.comparing import Facts
 from tests.sites.poison import poisoned_environment

@@ -18,10 +18,10 @@ import pytest
 
 from flowrl.channels.folder import PREFIX
 from flowrl.checks.check import check
-from flowrl.graph import Limits
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.sites.launch import SiteLost
-from flowrl.source.loading import load_tree
+from flowrl.runtime.processes.launch import SiteLost
 from tests.engine.running import tree
 from tests.sites.faults import ENDS_S, ROOT, killed_graph, killed_once, running
 
@@ -122,7 +122,7 @@ def test_a_second_signal_stops_at_once_though_a_node_hangs(placement: str, tmp_p
 def test_a_run_that_is_meant_to_end_does_not_wait_for_a_node_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.sites.coordinator.STUCK_S", 0.5)
+    monkeypatch.setattr("flowrl.runtime.control.coordinator.STUCK_S", 0.5)
     checked = check(load_tree(faulty("hangs")))
     run = Run(checked, placement="processes", out=tmp_path / "r", limits=Limits(time_s=0.2))
     what = "site 'process:x' did not come to the cut, and nothing went on for 0.5 s"

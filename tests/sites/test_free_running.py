@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.errors import NodeError
-from flowrl.graph import Limits
+from flowrl.core.errors import NodeError
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
+from flowrl.render.catalogue_text import show_type
+from flowrl.render.report import schedule_lines
 from flowrl.runs.run import Run
-from flowrl.source.loading import load_tree
-from flowrl.tools.report import schedule_lines
-from flowrl.tools.show import show_type
 from tests.engine.running import tree
 
 OWN = "tests.sites.site_nodes"

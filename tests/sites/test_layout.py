@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.errors import UsageError
-from flowrl.graph import Graph
-from flowrl.placement import Offer, placement_named
-from flowrl.sites.addresses import Addresses, neighbours
-from flowrl.sites.layout import COORDINATOR, Layout, layout_of
-from flowrl.source.loading import load_tree
+from flowrl.core.errors import UsageError
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Graph
+from flowrl.graph.placement import Offer, placement_named
+from flowrl.graph.site_layout import COORDINATOR, Layout, layout_of
+from flowrl.runtime.processes.addresses import Addresses, neighbours
 from tests.engine.running import tree
 
 OFFERS = [Offer("a-2"), Offer("a-1"), Offer("b", ("gpu",))]

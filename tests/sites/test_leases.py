@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.sites import leases as module
-from flowrl.sites.leases import FEWEST, KEPT_BYTES, LEAST_LEASE, Leases
+from flowrl.runtime.control import leases as module
+from flowrl.runtime.control.leases import FEWEST, KEPT_BYTES, LEAST_LEASE, Leases
 from tests.engine.running import tree
 from tests.sites.comparing import same_everywhere
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.errors import NodeError, UsageError
-from flowrl.node import Node
-from flowrl.ports import Service
+from flowrl.core.errors import NodeError, UsageError
+from flowrl.core.node import Node
+from flowrl.core.ports import Service
 from tests.engine.running import tree
 from tests.sites.comparing import ran, same_everywhere
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.checks.order import own_services
-from flowrl.graph import Limits
+from flowrl.checks.ordering import own_services
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.sites.coordinator import Coordinator
-from flowrl.source.loading import load_tree
+from flowrl.runtime.control.coordinator import Coordinator
 from tests.engine.running import tree
 from tests.sites.comparing import facts_of, ran
 

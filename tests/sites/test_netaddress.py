@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from flowrl.errors import UsageError
-from flowrl.sites.netaddress import Address, address_of, listening, own_address
+from flowrl.core.errors import UsageError
+from flowrl.machine.network_address import Address, address_of, listening, own_address
 
 
 @pytest.mark.parametrize(

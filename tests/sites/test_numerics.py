@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.runs.numerics import settle_numerics
+from flowrl.machine.numerics import settle_numerics
 from tests.engine.running import tree
 from tests.sites.comparing import ran
 from tests.sites.poison import flush_to_zero, poisoned_environment
@@ -60,7 +60,7 @@ def test_torch_may_just_be_loaded_by_another_thread(tmp_path: Path) -> None:
         "set_float32_matmul_precision = set_grad_enabled = told.append\n"
     )
     code = (
-        "import gate, importlib, threading\nfrom flowrl.runs.numerics import settle_numerics\n"
+        "import gate, importlib, threading\nfrom flowrl.machine.numerics import settle_numerics\n"
         "first = threading.Thread(target=importlib.import_module, args=('torch',))\n"
         "first.start()\ngate.loading.wait(60)\n"
         "second = threading.Thread(target=settle_numerics, args=(2,))\nsecond.start()\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.context import Context, Outside
-from flowrl.errors import NodeError
+from flowrl.core.context import Context, Outside
+from flowrl.core.errors import NodeError
 from tests.engine.running import tree
 from tests.sites.comparing import ran
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.engine.teller import Teller
-from flowrl.graph import Limits
-from flowrl.placement import placement_named
+from flowrl.graph.bundled import bundled_graphs
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Limits
+from flowrl.graph.placement import placement_named
+from flowrl.graph.site_layout import layout_of
 from flowrl.runs.run import Run
-from flowrl.sites.coordinator import Coordinator
-from flowrl.sites.launch import SiteLost
-from flowrl.sites.layout import layout_of
-from flowrl.source.bundled import bundled_graphs
-from flowrl.source.loading import load, load_tree
+from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.records import Teller
 from tests.engine.running import tree
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
@@ -157,7 +157,7 @@ def test_the_summary_of_a_run_in_processes_is_that_of_any_run(tmp_path: Path) ->
 def test_a_site_whose_server_has_ended_leaves_the_cause_to_be_told_by_others() -> None:
     orphan = """
 import os, sys
-from flowrl.sites.server import Report, die_with
+from flowrl.runtime.processes.fork_server import Report, die_with
 with Report(int(sys.argv[1])).failure():
     die_with(os.getpid())  # who is not its own parent
 """

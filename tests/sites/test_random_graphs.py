@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from flowrl.checks.check import check
-from flowrl.source.loading import load_tree
+from flowrl.graph.loading import load_tree
 from tests.sites.comparing import ran, same_everywhere
 from tests.sites.pool import Pool, pooled
 from tests.sites.random_graphs import (

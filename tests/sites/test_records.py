@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrl.batch import Batch, Column
 from flowrl.channels.errors import Refused, Unsendable
-from flowrl.ports import Service
-from flowrl.sites.records import Records
+from flowrl.core.batch import Batch, Column
+from flowrl.core.ports import Service
+from flowrl.runtime.remote.call_values import Records
 from tests.channels.test_codec import there_and_back
 
 

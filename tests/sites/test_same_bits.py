@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowrl.channels import Bound
-from flowrl.sites.home import SiteHome
+from flowrl.runtime.remote.edge_factory import SiteHome
 from tests.engine.running import tree
 from tests.sites.comparing import ran, same_everywhere
 

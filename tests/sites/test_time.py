@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.graph import Limits
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Limits
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from flowrl.source.loading import load_tree
 
 SLOW = "tests.sites.slow_nodes:"
 EDGE = "a.data -> b.data"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.engine.runner import Site
-from flowrl.sites.views import Ends
-from flowrl.state import START, State
+from flowrl.core.state import START, State
+from flowrl.runtime.instance import Site
+from flowrl.runtime.remote.state_views import Ends
 
 
 class Never(Exception):

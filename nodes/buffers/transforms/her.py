@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from flowrl.batch import Array, Schema
-from flowrl.config import param
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Schema
+from flowrl.core.config import param
+from flowrl.core.node import Unsound
 from flowrl.nodes.buffers.transforms.transform import Discounting, Drawn, Transform, gamma_of
 from flowrl.nodes.returns import bootstrap_discount
 

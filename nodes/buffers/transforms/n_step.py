@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.batch import Schema
-from flowrl.config import param
-from flowrl.node import Unsound
+from flowrl.core.batch import Schema
+from flowrl.core.config import param
+from flowrl.core.node import Unsound
 from flowrl.nodes.buffers.transforms.transform import Discounting, Drawn, Transform, gamma_of
 from flowrl.nodes.origin import ENV, OFFSET
 from flowrl.nodes.returns import bootstrap_discount

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from flowrl.batch import Array, Schema
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, PartSpec, part
-from flowrl.node import Unsound
+from flowrl.core.batch import Array, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, PartSpec, part
+from flowrl.core.node import Unsound
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.runs import Runs, found_again
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array, Column
+from flowrl.core.batch import Array, Column
 from flowrl.nodes.env_managers.carried import MOST_BYTES as CARRIED_BYTES
 from flowrl.nodes.env_managers.workers.gong import Gong, can_sleep_here
 from flowrl.nodes.observations import Observed

@@ -9,7 +9,7 @@ from gymnasium import Wrapper
 from gymnasium.spaces import Box
 from gymnasium.wrappers import RescaleAction
 
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 

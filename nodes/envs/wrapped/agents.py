@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from flowrl.config import PartSpec
-from flowrl.node import Unsound
+from flowrl.core.config import PartSpec
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.envs.wrapped.spaces import Change
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gymnasium import Wrapper
 
-from flowrl.node import Unsound
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 

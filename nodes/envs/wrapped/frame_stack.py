@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Wrapper
 from gymnasium.spaces import Box
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.envs.spec import FRAMES
 from flowrl.nodes.envs.wrapped.spaces import box_at, put_at
 

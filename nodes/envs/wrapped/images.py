@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.batch import Array
+from flowrl.core.batch import Array
 from flowrl.nodes.envs.wrapped.area import shrinker
 from flowrl.nodes.envs.wrapped.spaces import Changed, image_box, like
 

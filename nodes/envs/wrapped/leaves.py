@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import Wrapper
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.wrapped.spaces import more_leaves, with_leaves
 from flowrl.nodes.models.features import ACTION_MASK
 

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import ObservationWrapper
 from gymnasium.spaces import Box, Dict
 
-from flowrl.batch import Array
-from flowrl.node import Unsound
+from flowrl.core.batch import Array
+from flowrl.core.node import Unsound
 
 OBSERVATION = "observation"  # the leaf of what was not nested before
 

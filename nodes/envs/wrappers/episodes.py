@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.config import param
-from flowrl.node import Unsound
+from flowrl.core.config import param
+from flowrl.core.node import Unsound
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 

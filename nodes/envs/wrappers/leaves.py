@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.config import param
+from flowrl.core.config import param
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from flowrl.config import param
+from flowrl.core.config import param
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flowrl.config import Config as BaseConfig
-from flowrl.config import Part, PartSpec, param
-from flowrl.node import Unsound
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, PartSpec, param
+from flowrl.core.node import Unsound
 
 
 class Wrapper(Part):

@@ -1,0 +1,160 @@
+"""What every node says of itself before it is made: `describe`, asked in the order that data flows."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowrl.checks.ordering import a_cycle, is_feedback, topological
+from flowrl.core.batch import Schema
+from flowrl.core.config import Config
+from flowrl.core.errors import Problem
+from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.ports import In, Link
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+
+
+@dataclass(slots=True)
+class Described:
+    """The facts of all nodes that could be asked, and what flows on their streams."""
+
+    facts: dict[str, Facts] = field(default_factory=dict)
+    schemas: dict[PortRef, Schema | None] = field(default_factory=dict)  # at each stream input
+    rows: dict[PortRef, int] = field(default_factory=dict)  # of a token at each stream input
+
+
+class Describer:
+    """Asks nodes for their facts; collects problems."""
+
+    def __init__(self, graph: Graph, problems: list[Problem]) -> None:
+        self.graph, self.problems = graph, problems
+        self.found = Described()
+        self.into: dict[str, list[Edge]] = {}
+        self.taken: set[PortRef] = set()
+        for edge in graph.edges:
+            self.into.setdefault(edge.to.node, []).append(edge)
+            self.taken.update(edge.sources)
+
+    def all(self) -> Described:
+        """Ask every node."""
+        for name in self.order():
+            facts = self.ask(name, self.graph.nodes[name].config)
+            if facts is not None:
+                self.found.facts[name] = facts
+        for edge in self.graph.edges:
+            source = self.found.facts.get(edge.source.node)
+            if edge.kind == "stream" and source is not None:
+                self.found.schemas.setdefault(edge.to, source.outs.get(edge.source.port))
+        return self.found
+
+    def order(self) -> list[str]:
+        """Services before their clients, producers before their consumers."""
+        before = [e for e in self.graph.edges if e.kind != "state"]
+        before = [e for e in before if e.kind == "link" or not is_feedback(self.graph, e)]
+        order = topological(self.graph.nodes, before)
+        left = self.graph.nodes.keys() - set(order)
+        if left:
+            ring, edge = a_cycle(left, before)
+            if {e.kind for e in before if {e.source.node, e.to.node} <= set(ring)} > {"link"}:
+                what = f"the streams and links {' -> '.join(ring)} lead in a circle"
+                hint = "a service cannot depend on what its client gives"
+                self.problems.append(Problem(str(edge.mark), what, hint))
+        return order
+
+    def ask(self, name: str, config: Config) -> Facts | None:
+        """The facts of a node with this config; None if it, or a neighbour, has a problem."""
+        spec, edges = self.graph.nodes[name], self.into.get(name, [])
+        inputs, links = self.inputs(edges), self.links(edges)
+        wanted = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
+        for port, kind in spec.cls.ports.items():
+            given = inputs if isinstance(kind, In) else links
+            if isinstance(kind, In | Link) and not kind.optional and port not in given:
+                return None  # not connected, or a neighbour without facts: told elsewhere
+        known = Known({p: inputs[p] for p in spec.cls.ports if p in inputs}, links, wanted)
+        return _describe(spec, config, known, self.problems)
+
+    def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
+        """The columns at each connected stream input whose sources are known."""
+        found: dict[str, Schema | None] = {}
+        for edge in edges:
+            if edge.kind != "stream":
+                continue
+            if is_feedback(self.graph, edge):
+                found[edge.to.port] = None  # it comes from a node that is asked later
+            elif all(s.node in self.found.facts for s in edge.sources):
+                found[edge.to.port] = self.schema(edge)
+                self.count_rows(edge)
+        return found
+
+    def schema(self, edge: Edge) -> Schema | None:
+        given = [self.found.facts[s.node].outs.get(s.port) for s in edge.sources]
+        if edge.to not in self.found.schemas:
+            self.found.schemas[edge.to] = given[0]
+            for source, other in zip(edge.sources[1:], given[1:], strict=True):
+                if other != given[0]:
+                    self.problems.append(_differ(edge, source, given[0], other))
+        return given[0]
+
+    def count_rows(self, edge: Edge) -> None:
+        """Rows of a token at an input; a fan-in of replicas concatenates theirs."""
+        total = 0
+        for source in edge.sources:
+            rows = self.found.facts[source.node].rows.get(source.port)
+            if rows is None:
+                rows = self.rows_through(source.node)
+            if rows is None:
+                return
+            fan_in = self.graph.nodes[edge.to.node].replicas == 1 and edge.merge != "any"
+            total += rows * (self.graph.nodes[source.node].replicas if fan_in else 1)
+        self.found.rows[edge.to] = total
+
+    def rows_through(self, name: str) -> int | None:
+        """A node that says nothing of rows (a reward model, a function) passes on those of its first input."""
+        ports = self.graph.nodes[name].cls.ports
+        first = next((p for p, kind in ports.items() if isinstance(kind, In)), "")
+        return self.found.rows.get(PortRef(name, first))
+
+    def links(self, edges: list[Edge]) -> dict[str, object]:
+        facts = self.found.facts
+        found: dict[str, object] = {}
+        for edge in edges:
+            if edge.kind == "link" and all(s.node in facts for s in edge.sources):
+                told = [facts[s.node].service for s in edge.sources]
+                port = self.graph.nodes[edge.to.node].port(edge.to.port)
+                found[edge.to.port] = told if getattr(port, "many", False) else told[0]
+        return found
+
+
+def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | None) -> Problem:
+    what = (
+        f"{edge}: its sources give different columns: {edge.source} gives {columns_text(first)}; "
+        f"{source} gives {columns_text(other)}"
+    )
+    return Problem(str(edge.mark), what, "put a node in between that makes them alike")
+
+
+def columns_text(schema: Schema | None) -> str:
+    """Columns as a message lists them."""
+    if schema is None:
+        return "no table"
+    return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
+
+
+def _describe(
+    spec: NodeSpec, config: Config, known: Known, problems: list[Problem]
+) -> Facts | None:
+    try:
+        facts = spec.cls.describe(config, known)
+        if not isinstance(facts, Facts):
+            raise TypeError(f"it gave {type(facts).__name__}, not Facts")
+        return facts
+    except Unsound as error:
+        mark, what = str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}"
+        problems.append(Problem(mark, what, error.hint))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        what = f"nodes.{spec.name}: describe raised {type(error).__name__}: {error} ({place})"
+        problems.append(Problem(str(spec.mark()), what, f"mend the node type '{spec.type}'"))
+    return None

@@ -1,0 +1,92 @@
+"""Topological order: of firings along streams, and of descriptions along streams and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import networkx as nx
+
+from flowrl.core.errors import Problem
+from flowrl.core.ports import In
+from flowrl.graph.model import Edge, Graph, links
+
+
+def is_feedback(graph: Graph, edge: Edge) -> bool:
+    """Whether the edge ends in an input that has initial tokens."""
+    port = graph.nodes[edge.to.node].port(edge.to.port)
+    return isinstance(port, In) and port.initial is not None
+
+
+def firing_order(
+    graph: Graph, names: set[str], streams: Iterable[Edge], problems: list[Problem]
+) -> list[str]:
+    """Nodes in the order of their streams; a cycle without initial tokens is a problem."""
+    edges = [e for e in streams if not is_feedback(graph, e)]
+    order = topological(names, edges)
+    left = names - set(order)
+    if left:
+        ring, edge = a_cycle(left, edges)
+        what = f"the cycle {' -> '.join(ring)} has no initial token: each of its nodes waits for the one before"
+        hint = (
+            "close a loop through an input that begins with tokens, or carry state on a state edge"
+        )
+        problems.append(Problem(str(edge.mark), what, hint))
+    return [*order, *sorted(left)]
+
+
+def topological(
+    names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
+) -> list[str]:
+    """The names so that no edge leads back, ties by rank; what lies on a cycle or behind one is left out."""
+    flow = flow_of(names, edges)
+    stuck: set[str] = set()
+    for group in nx.strongly_connected_components(flow):
+        name = next(iter(group))
+        if len(group) > 1 or flow.has_edge(name, name):
+            stuck |= group | nx.descendants(flow, name)
+    return list(nx.lexicographical_topological_sort(flow.subgraph(set(flow) - stuck), rank))
+
+
+def flow_of(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
+    """Who gives to whom."""
+    flow = nx.DiGraph()
+    flow.add_nodes_from(names)
+    flow.add_edges_from((s.node, e.to.node) for e in edges for s in e.sources)
+    return flow
+
+
+def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
+    """One cycle among nodes that a topological order leaves out, and the edge that closes it."""
+    inside = [e for e in edges if e.to.node in left]
+    ring = [name for name, _ in nx.find_cycle(flow_of(sorted(left), inside), sorted(left))]
+    start = ring.index(min(ring))
+    ring = [*ring[start:], *ring[:start]]
+    closing = next(
+        e for e in inside if e.to.node == ring[0] and ring[-1] in {s.node for s in e.sources}
+    )
+    return [*ring, ring[0]], closing
+
+
+def own_services(graph: Graph) -> dict[str, list[str]]:
+    """For each node, those that do not fire and that only it calls, or one of them: links make them one with it."""
+    order = services_first(graph)
+    clients: dict[str, set[str]] = {}
+    for edge in links(graph):
+        clients.setdefault(edge.source.node, set()).add(edge.to.node)
+    # clients come before those that they call
+    called = [name for name in reversed(order) if name in clients and not graph.nodes[name].fires]
+    owned = {}
+    for name in order:
+        found = {name}
+        for service in called:
+            if clients[service] <= found:
+                found.add(service)
+        owned[name] = [n for n in reversed(called) if n in found - {name}]
+    return owned
+
+
+def services_first(graph: Graph) -> list[str]:
+    """All nodes, each after the services that it calls, else in the order of the file."""
+    place = {name: at for at, name in enumerate(graph.nodes)}
+    return topological(graph.nodes, links(graph), place.__getitem__)

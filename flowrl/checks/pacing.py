@@ -1,0 +1,100 @@
+"""Which nodes fire in rounds, and which are paced by a state: `every: n`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import networkx as nx
+
+from flowrl.checks.ordering import flow_of
+from flowrl.core.errors import Problem
+from flowrl.graph.model import Edge, Graph
+
+Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
+
+
+def stream_groups(graph: Graph) -> dict[str, str]:
+    """Each node's group of nodes that streams or links join."""
+    joined = flow_of(graph.nodes, [e for e in graph.edges if e.kind != "state"])
+    groups = nx.weakly_connected_components(joined)
+    return {name: first for group in groups for first in [min(group)] for name in group}
+
+
+def paced_by(graph: Graph, name: str) -> set[str]:
+    """The nodes that fire after a node's versions, or after those of a node that does."""
+    groups = stream_groups(graph)
+    found: set[str] = set()
+    todo = {name}
+    while todo:
+        pacing = [e for e in graph.edges if e.every is not None and e.source.node in todo]
+        into = {groups[edge.to.node] for edge in pacing}
+        todo = {n for n in graph.nodes if groups[n] in into} - found
+        found |= todo
+    return {n for n in found if graph.nodes[n].fires}
+
+
+def paced_groups(
+    graph: Graph, groups: Groups, unsure: frozenset[str], problems: list[Problem]
+) -> dict[str, Edge]:
+    """The groups that `every` paces, with the edge that does.
+
+    `unsure` nodes may miss an edge because of a problem told already.
+    """
+    states = [e for e in graph.edges if e.kind == "state"]
+    found: dict[str, Edge] = {}
+    for edge in states:
+        if edge.every is not None:
+            group = groups[edge.to.node]
+            clash = list(_clashes(edge, groups, found.get(group)))
+            problems.extend(clash)
+            if not clash:
+                found[group] = edge
+        if edge.lag and edge.latest:
+            problems.append(_excludes(edge, "lag", "latest"))
+    problems.extend(_driven_in_circles(groups, found))
+    driven = _on_streams(graph) | unsure
+    for edge in states:
+        fires_in_rounds = edge.every is None and groups[edge.to.node] not in found
+        if fires_in_rounds and edge.to.node not in driven:
+            problems.append(_needs_pace(edge))
+    return found
+
+
+def _clashes(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Problem]:
+    mark, to, source = str(edge.mark), edge.to.node, edge.source.node
+    if groups[source] == groups[to]:
+        what = f"{edge}: 'every' is for nodes that nothing but state drives, and streams or links join {to} to {source}"
+        yield Problem(mark, what, "use 'lag' here")
+    elif before is not None and (before.source, before.every) != (edge.source, edge.every):
+        what = f"{edge}: another pace drives {to} already ({before}, every {before.every})"
+        yield Problem(mark, what, "leave 'every' out here")
+    for option in ("lag", "latest"):
+        if getattr(edge, option):
+            yield _excludes(edge, option, "every")
+
+
+def _excludes(edge: Edge, one: str, other: str) -> Problem:
+    what = f"{edge}: '{one}' and '{other}' exclude each other"
+    return Problem(str(edge.mark), what, "leave one out")
+
+
+def _driven_in_circles(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
+    """Paces must lead back to a node that fires in rounds; those that do not are forgotten."""
+    for group in list(found):
+        seen, at = {group}, group
+        while at in found and (at := groups[found[at].source.node]) not in seen:
+            seen.add(at)
+        if at in found and at == group:
+            edge = found.pop(group)
+            what = f"{edge}: the nodes pace each other in a circle, and nothing else drives them"
+            yield Problem(str(edge.mark), what, "let one of them follow a learner")
+
+
+def _on_streams(graph: Graph) -> set[str]:
+    streams = [e for e in graph.edges if e.kind == "stream"]
+    return {ref.node for e in streams for ref in (*e.sources, e.to)}
+
+
+def _needs_pace(edge: Edge) -> Problem:
+    what = f"{edge}: nothing but this state drives {edge.to.node}, so it needs a pace"
+    return Problem(str(edge.mark), what, f"write '{edge.source.node} -> {edge.to}: {{every: 100}}'")

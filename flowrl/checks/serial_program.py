@@ -1,0 +1,154 @@
+"""The serial program S of a graph, worked out before anything is made.
+
+S is: the warm-up phases, then rounds; within a round, nodes in topological order (ties by name), each with all
+its firings of the round; a paced node's firing right after the version it sees. Every placement executes this
+program, and every cut is a position in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flowrl.checks.balance import balance
+from flowrl.checks.ordering import firing_order, is_feedback
+from flowrl.checks.pacing import paced_groups, stream_groups
+from flowrl.checks.staleness import fades
+from flowrl.core.errors import Problem
+from flowrl.graph.model import Edge, Graph, Phase, PortRef
+
+
+@dataclass(slots=True)
+class Part:
+    """Some nodes in the order they fire, how often each, and the stream edges that are active then."""
+
+    order: list[str]
+    firings: dict[str, int]
+    edges: list[Edge]
+    rates: dict[PortRef, int] = field(default_factory=dict)
+    loose: frozenset[str] = (
+        frozenset()
+    )  # nodes that fire on any input: their rates need not balance
+    fading: frozenset[PortRef] = frozenset()  # inputs that lose what is too old
+
+    def active_outputs(self, node: str) -> frozenset[str]:
+        """The stream outputs of a node that somebody takes."""
+        return frozenset(s.port for e in self.edges for s in e.sources if s.node == node)
+
+
+@dataclass(slots=True)
+class Paced:
+    """What fires after every n-th version of a state."""
+
+    source: PortRef
+    every: int
+    part: Part
+
+
+@dataclass(slots=True)
+class WarmUp:
+    """A phase of the warm-up: a part, and how many rounds of it."""
+
+    phase: Phase
+    part: Part
+    rounds: int
+
+
+@dataclass(slots=True)
+class Program:
+    """The serial program."""
+
+    round: Part
+    paced: list[Paced] = field(default_factory=list)
+    warmup: list[WarmUp] = field(default_factory=list)
+    capacity: dict[PortRef, int] = field(
+        default_factory=dict
+    )  # tokens on the edge into an input, each source
+    initial: dict[PortRef, int] = field(default_factory=dict)  # initial tokens of a feedback input
+
+    def part_of(self, node: str) -> Part:
+        """The part that a node fires in."""
+        for paced in self.paced:
+            if node in paced.part.firings:
+                return paced.part
+        return self.round
+
+    def rate(self, ref: PortRef) -> int:
+        """The rate of a stream port (1 where nothing is connected)."""
+        return self.part_of(ref.node).rates.get(ref, 1)
+
+
+def plan(graph: Graph, problems: list[Problem], unsure: frozenset[str] = frozenset()) -> Program:
+    """The program of a graph; what keeps it from being one is noted as problems."""
+    groups = stream_groups(graph)
+    paced = paced_groups(graph, groups, unsure, problems)
+    problems.extend(replica_problems(graph))
+    in_round = [n for n in graph.nodes if groups[n] not in paced]
+    program = Program(part_of(graph, in_round, problems))
+    for group, edge in paced.items():
+        part = part_of(graph, [n for n in graph.nodes if groups[n] == group], problems)
+        program.paced.append(Paced(edge.source, edge.every or 1, part))
+    program.paced.sort(key=lambda p: (p.source.node, p.part.order))
+    _capacities(graph, program, problems)
+    return program
+
+
+def part_of(
+    graph: Graph,
+    names: Iterable[str],
+    problems: list[Problem],
+    edges: Iterable[Edge] | None = None,
+    rates: Mapping[PortRef, int] | None = None,
+) -> Part:
+    """Some nodes as a part of the program; a service is called, not fired."""
+    fired = {n for n in names if graph.nodes[n].fires}
+    streams = graph.edges if edges is None else edges
+    inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
+    loose = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
+    bound = [e for e in inside if not is_loose(e, loose)]
+    solved = balance(graph, sorted(fired), bound, rates)
+    problems.extend(solved.problems)
+    for ref in (ref for e in inside for ref in (*e.sources, e.to)):
+        solved.rates.setdefault(ref, graph.nodes[ref.node].rate(ref.port) or 1)
+    order = firing_order(graph, fired, inside, problems)
+    fading = frozenset(e.to for e in inside if fades(graph, e))
+    return Part(order, solved.firings, inside, solved.rates, loose, fading)
+
+
+def is_loose(edge: Edge, loose: frozenset[str]) -> bool:
+    """Whether what an edge is given and what is taken of it need not balance."""
+    return edge.to.node in loose or any(source.node in loose for source in edge.sources)
+
+
+def replica_problems(graph: Graph) -> Iterable[Problem]:
+    """Streams lead from one to many, from many to one, or from each to its fellow."""
+    for edge in graph.edges:
+        to = graph.nodes[edge.to.node]
+        for source in edge.sources if edge.kind == "stream" else ():
+            count = graph.nodes[source.node].replicas
+            if to.replicas > 1 and count not in (1, to.replicas):
+                what = f"{edge}: {source.node} has {count} replicas and {to.name} has {to.replicas}"
+                hint = "give them the same number, or let one of them have 1"
+                yield Problem(str(edge.mark), what, hint)
+
+
+def _capacities(graph: Graph, program: Program, problems: list[Problem]) -> None:
+    """Room for one round on every stream edge, checked against what is written."""
+    for part in (program.round, *(p.part for p in program.paced)):
+        for edge in part.edges:
+            needed = part.firings[edge.to.node] * part.rates[edge.to]
+            if edge.to.node in part.loose:  # takes all that a round gives
+                gives = (part.firings[s.node] * part.rates[s] for s in edge.sources)
+                needed = max(needed, *gives)
+            if is_feedback(graph, edge):
+                program.initial[edge.to] = needed
+            program.capacity[edge.to] = edge.capacity or needed
+            if edge.capacity is not None and edge.capacity < part.rates[edge.to]:
+                what = f"{edge}: its capacity is {edge.capacity} and {edge.to.node} takes {part.rates[edge.to]} at once"
+                hint = f"write 'capacity: {needed}' or more, or leave it out"
+                problems.append(Problem(str(edge.mark), what, hint))
+                continue
+            if edge.capacity is not None and edge.capacity < needed and edge.when_full == "wait":
+                what = f"{edge}: its capacity is {edge.capacity} and one round puts {needed} tokens on it"
+                hint = f"write 'capacity: {needed}' or more, or leave it out"
+                problems.append(Problem(str(edge.mark), what, hint))

@@ -1,0 +1,259 @@
+"""What is wrong with this installation: `flowrl doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowrl.core.errors import FlowError
+from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.machine.memory import machine_memory_bytes, size_text
+from flowrl.version import VERSION
+
+LEAST_DISK_BYTES = 1 << 30
+LEAST_MEMORY_BYTES = 2 << 30
+LEAST_SHM_BYTES = 64 << 20
+TORCH_TIMEOUT_S = 120.0
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\[[^]]*\])?\s*\(?([^;()]*)\)?\s*(;.*)?")
+_CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*([\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; a hint with something that works is advice."""
+
+    ok: bool  # what is needed works
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        sign = "ok" if self.ok and not self.hint else "--" if self.ok else "NO"
+        return f"{sign}  {self.what}" + (f"\n      {self.hint}" if self.hint else "")
+
+
+def doctor() -> list[Finding]:
+    """Look at everything that a run needs."""
+    looks: list[Callable[[], Iterable[Finding]]] = [
+        _python,
+        _install,
+        _packages,
+        _torch,
+        _catalogue,
+        _graphviz,
+        _folder,
+        _memory,
+        _shared_memory,
+    ]
+    return [finding for look in looks for finding in look()]
+
+
+def doctor_text(found: list[Finding]) -> str:
+    """The findings, and the verdict."""
+    broken = sum(not finding.ok for finding in found)
+    verdict = (
+        f"{broken} of {len(found)} things need mending"
+        if broken
+        else "everything that runs need works"
+    )
+    return "\n".join([*map(str, found), "", verdict])
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    fine = sys.version_info >= (3, 10)
+    yield Finding(
+        fine,
+        f"Python {version} at {sys.executable}",
+        "" if fine else "flowrl needs Python 3.10 or newer",
+    )
+
+
+def _install() -> Iterator[Finding]:
+    """The installed package must be the code that runs, wherever it is started."""
+    here = Path(__file__).resolve().parents[1]
+    again = "install it again: pip install -e . in the checkout"
+    try:
+        installed = importlib.metadata.version("flowrl")
+    except importlib.metadata.PackageNotFoundError:
+        hint = "install it: pip install flowrl, or pip install -e . in a checkout"
+        yield Finding(False, f"flowrl {VERSION} at {here} is not installed", hint)
+        return
+    elsewhere = _found_elsewhere()
+    if installed != VERSION:
+        what = f"flowrl {VERSION} at {here} runs, and {installed} is installed"
+        yield Finding(False, what, again)
+    elif elsewhere != str(here / "__init__.py"):
+        what = f"flowrl at {here} runs, and in another folder Python finds {elsewhere}"
+        yield Finding(False, what, again)
+    else:
+        yield Finding(True, f"flowrl {VERSION} at {here}")
+
+
+def _found_elsewhere() -> str:
+    """The flowrl that Python finds where no checkout hides what is installed."""
+    code = "import flowrl; print(flowrl.__file__)"
+    with tempfile.TemporaryDirectory() as empty:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=empty, capture_output=True, text=True, timeout=60, check=False
+        )
+    return done.stdout.strip() if done.returncode == 0 else "none"
+
+
+def _packages() -> Iterator[Finding]:
+    """What flowrl requires, with the versions that it says."""
+    try:
+        requirements = importlib.metadata.requires("flowrl") or []
+    except importlib.metadata.PackageNotFoundError:
+        return  # told already
+    found, fine = [], []
+    for text in requirements:
+        parsed = _REQUIREMENT.match(text)
+        if parsed is None or "extra" in (parsed[3] or ""):
+            continue
+        name, wanted = parsed[1], parsed[2].strip()
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            hint = f"install it: pip install '{name}{wanted}'"
+            found.append(Finding(False, f"{name} is not installed", hint))
+            continue
+        if in_range(version, wanted):
+            fine.append(f"{name} {version}")
+        else:
+            hint = f"install another: pip install '{name}{wanted}'"
+            found.append(Finding(False, f"{name} {version}: {wanted} is needed", hint))
+    if fine:
+        yield Finding(True, f"packages: {', '.join(fine)}")
+    yield from found
+
+
+def in_range(version: str, wanted: str) -> bool:
+    """Whether a version satisfies clauses such as `>=2.2,<3`."""
+    have = _numbers(version)
+    tests: dict[str, Callable[[tuple[int, ...]], bool]] = {
+        ">=": lambda limit: have >= limit,
+        "<=": lambda limit: have <= limit,
+        ">": lambda limit: have > limit,
+        "<": lambda limit: have < limit,
+        "==": lambda limit: have == limit,
+        "!=": lambda limit: have != limit,
+    }
+    return all(tests[sign](_numbers(limit)) for sign, limit in _CLAUSE.findall(wanted))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version, padded so that 2.2 is 2.2.0."""
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    parts = [int(part) for part in release[0].split(".")] if release else []
+    return tuple([*parts, 0, 0, 0, 0][:4])
+
+
+def _torch() -> Iterator[Finding]:
+    """In a process of its own: a broken torch may take its process along."""
+    code = (
+        "import torch; print(torch.__version__, torch.get_num_threads(), torch.cuda.is_available())"
+    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=TORCH_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        hint = "look at its installation, and at how fast this disk is"
+        yield Finding(False, f"torch has not loaded after {TORCH_TIMEOUT_S:g} s", hint)
+        return
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        yield Finding(False, f"torch does not load: {last}", "install it again: pip install torch")
+        return
+    version, threads, cuda = done.stdout.split()
+    device = "CUDA" if cuda == "True" else "CPU only"
+    yield Finding(
+        True,
+        f"torch {version} loads ({device}); it would use {threads} threads, "
+        "and a run uses as many as its graph says (torch_threads: 1)",
+    )
+
+
+def _catalogue() -> Iterator[Finding]:
+    """Every registered type can be imported."""
+    catalogue = Catalogue()
+    try:
+        names = [(kind, name) for kind in catalogue.kinds() for name in catalogue.names(kind)]
+    except FlowError as error:
+        yield Finding(False, "the catalogue of types cannot be loaded", str(error))
+        return
+    broken = 0
+    for kind, name in names:
+        try:
+            catalogue.find(kind, name)
+        except UnknownType as error:
+            broken += 1
+            yield Finding(
+                False, f"the {kind} type '{name}' cannot be loaded: {error.what}", error.hint
+            )
+    if not broken:
+        yield Finding(True, f"catalogue: {len(names)} types")
+
+
+def _graphviz() -> Iterator[Finding]:
+    program = shutil.which("dot")
+    if program:
+        yield Finding(True, f"Graphviz: {program}")
+    else:
+        hint = "'flowrl draw -o FILE.svg' and .png need it: apt install graphviz"
+        yield Finding(True, "Graphviz is not installed", hint)
+
+
+def _folder() -> Iterator[Finding]:
+    """Runs are written below ./runs; the folder is not made for a look."""
+    runs = Path("runs")
+    folder = runs if runs.is_dir() else Path()
+    shown = folder.resolve()
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        hint = "go to a folder of your own, or give runs another place with --out"
+        yield Finding(False, f"{shown} cannot be written to: {error.strerror}", hint)
+        return
+    free = shutil.disk_usage(folder).free
+    fine = free >= LEAST_DISK_BYTES
+    hint = "" if fine else "remove old runs, or give runs another place with --out"
+    yield Finding(fine, f"{shown} can be written to; {size_text(free)} are free", hint)
+
+
+def _memory() -> Iterator[Finding]:
+    have = machine_memory_bytes()
+    if have is None:
+        yield Finding(True, "memory: this system does not say how much there is")
+        return
+    hint = "" if have >= LEAST_MEMORY_BYTES else "keep buffers small, and one process"
+    cores = os.cpu_count() or 1
+    yield Finding(True, f"memory: {size_text(have)}; {cores} core{'s' if cores > 1 else ''}", hint)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    """Processes hand large payloads to each other through shared memory."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        yield Finding(True, "there is no /dev/shm", "payloads between processes go through sockets")
+        return
+    free = shutil.disk_usage(folder).free
+    hint = (
+        "" if free >= LEAST_SHM_BYTES else "in a container, give it more: docker run --shm-size=1g"
+    )
+    yield Finding(True, f"shared memory: {size_text(free)} are free in /dev/shm", hint)

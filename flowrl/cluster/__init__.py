@@ -1,0 +1,1 @@
+"""Several machines in one run: hosts that wait for it, and its connections to them."""

@@ -1,0 +1,1 @@
+"""What nodes and the engine share: batches, state, ports, parameters, the node and its context, errors."""

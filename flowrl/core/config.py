@@ -1,0 +1,115 @@
+"""Parameters: what a node or a part can be told, each declared once with its default, range and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticUndefined
+
+from flowrl.core.errors import nearest, short
+
+REQUIRED: Any = PydanticUndefined
+
+
+class Config(BaseModel):
+    """The parameters of a node or a part: closed, typed, immutable."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+
+BaseConfig = Config  # for classes whose own `Config` hides the name
+
+
+def param(
+    default: Any, about: str, *, phase: bool = False, file: bool = False, **limits: Any
+) -> Any:
+    """A parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
+
+    `phase=True` lets a warm-up phase set it: the node's `reconfigure` is then called at the phase's edges.
+    `file=True` is a file to read: a relative path means beside the graph file that names it.
+    """
+    return Field(
+        default, description=about, json_schema_extra={"phase": phase, "file": file}, **limits
+    )
+
+
+def part(
+    kind: str, about: str, *, shared: str = "", default: Any = REQUIRED, phase: bool = False
+) -> Any:
+    """A parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
+
+    `shared` names the section at the top of the graph that it is taken from (and laid over) where the
+    node does not give it. `default` is what is written in YAML: a type's name, or a mapping with `type`.
+    """
+    extra = {"part": kind, "shared": shared, "phase": phase, "written": default}
+    if default is REQUIRED:
+        return Field(description=about, json_schema_extra=extra)
+    return Field(None, description=about, json_schema_extra=extra)
+
+
+def parts(kind: str, about: str) -> Any:
+    """A parameter that is a list of parts, each with a type and parameters of its own."""
+    return Field(default=(), description=about, json_schema_extra={"parts": kind})
+
+
+def by_hand(owner: str, config: type[Config], given: Mapping[str, Any]) -> Config:
+    """Parameters that a program gives; what is wrong with them is said in the words of a graph's."""
+    for name in given:
+        if name not in config.model_fields:
+            raise TypeError(
+                f"{owner}: unknown parameter '{name}'; {nearest(name, config.model_fields)}"
+            )
+    try:
+        return config(**given)
+    except ValidationError as error:
+        told = [in_words(owner, config, one) for one in error.errors(include_url=False)]
+    raise ValueError("\n".join("; ".join(filter(None, words)) for words in told))
+
+
+def in_words(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
+    """Of one of pydantic's errors: what is wrong, and what was expected, if that is another thing."""
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"{owner}: missing required parameter '{name}'", ""
+    said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if said.startswith("Input should "):
+        wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
+        wanted = {"a integer": "an integer"}.get(wanted, wanted)
+        return f"{owner}.{name} is {short(error['input'])}", f"expected {wanted}"
+    if error["type"] in ("string_pattern_mismatch", "string_too_short"):
+        meaning = cls.model_fields[error["loc"][0]].description
+        return f"{owner}.{name} is {short(error['input'])}", f"expected {meaning}"
+    return f"{owner}{'.' + name if name else ''}: {said}", ""
+
+
+class Part:
+    """A described thing that is not a node: it has a kind, a type's name, and parameters."""
+
+    kind: ClassVar[str] = ""
+    Config: ClassVar[type[BaseConfig]] = BaseConfig
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        self.config: Any = (
+            config if config is not None else by_hand(type(self).__name__, self.Config, params)
+        )
+
+
+PartType = type[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """A part as the graph gives it: not made yet."""
+
+    type: str
+    cls: PartType
+    config: Config
+
+    def make(self, *args: Any, **kwargs: Any) -> Any:
+        """The part itself."""
+        return self.cls(self.config, *args, **kwargs)

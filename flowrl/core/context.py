@@ -1,0 +1,186 @@
+"""The context: what a node knows of the run it is in, and what it can tell the run."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from flowrl.core.batch import Schema
+from flowrl.core.state import START, Clock, Count, State
+
+# beside each row of metrics
+POSITION = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Numbers of one firing."""
+
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A state worth a checkpoint."""
+
+    name: str
+    state: State
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The run has reached its goal: cut right after this firing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Irregular:
+    """Something that made this run differ from another of the same graph and seed, so many times."""
+
+    what: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Something to be done outside of the run, once no cut can take the firing back."""
+
+    do: Callable[[], None]
+
+
+# a str is a line of the node's log
+Record = Metrics | Keep | Verdict | Irregular | Outside | str
+Acts = Literal["at once", "later", "never"]
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """Name, randomness, counters, surroundings; and the records of the current firing."""
+
+    name: str
+    replica: int = 0
+    seed: int = 0
+    torch_threads: int = 1
+    inputs: Mapping[str, Schema | None] = field(
+        default_factory=dict
+    )  # columns of the stream inputs
+    outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of the stream outputs
+    rates: Mapping[str, int] = field(
+        default_factory=dict
+    )  # every stream port's rate, `auto` worked out
+    wanted: frozenset[str] | None = None  # outputs that somebody takes now; None: all
+    clock: Clock = START  # the causal past of what this node holds, its own firings included
+    records: list[Record] = field(default_factory=list)
+    dirty: bool = False  # something was counted or recorded in this firing
+    acts: Acts = "at once"  # when `outside` does what it is given: at once, by hand
+    restarts: int = 0  # how often the node was made anew (`on_failure: restart`)
+    on_told: Callable[[], None] = lambda: (
+        None
+    )  # how a service's client learns that it has told something
+    _did: Count | None = None
+
+    @property
+    def key(self) -> str:
+        """The instance's name."""
+        return key_of(self.name, self.replica)
+
+    def seed_for(self, purpose: str) -> int:
+        """A 63-bit seed of this node's own for one purpose, from the run's seed, name and replica.
+
+        A node that was made anew does not play again what made it fail.
+        """
+        again = f"/restart {self.restarts}" if self.restarts else ""
+        text = f"{self.seed}/{self.name}/{self.replica}/{purpose}{again}".encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """A random stream of this node's own for one purpose."""
+        return np.random.Generator(np.random.PCG64(self.seed_for(purpose)))
+
+    def wants(self, port: str) -> bool:
+        """Whether somebody takes what this output gives in the current phase."""
+        return self.wanted is None or port in self.wanted
+
+    def count(self, env_steps: int = 0, episodes: int = 0) -> None:
+        """This firing stepped envs so often, and ended so many episodes."""
+        self.has_told()
+        old = self._did or Count()
+        self._did = Count(old.env_steps + env_steps, old.episodes + episodes)
+
+    def metrics(self, values: Mapping[str, float]) -> None:
+        """Report numbers of this firing."""
+        taken = [name for name in values if name in POSITION]
+        if taken:
+            raise ValueError(
+                f"a metric cannot be named '{taken[0]}': that says where it was measured"
+            )
+        self.tell(Metrics({name: float(value) for name, value in values.items()}))
+
+    def log(self, line: str) -> None:
+        """A line of the node's log."""
+        self.tell(line)
+
+    def keep(self, name: str, state: State, **info: Any) -> None:
+        """Write this state as a checkpoint of the run."""
+        self.tell(Keep(name, state, info))
+
+    def verdict(self, reason: str) -> None:
+        """Say that the run has reached its goal."""
+        self.tell(Verdict(reason))
+
+    def happened(self, what: str, times: int = 1) -> None:
+        """Report what made this run differ from another: it is in the run's summary."""
+        self.tell(Irregular(what, times))
+
+    def outside(self, do: Callable[[], None]) -> None:
+        """Do something outside of the run for this firing (write a file, say), once it is sure that it counts.
+
+        On several sites a node may get past the cut before that is known; what it did there shall leave nothing.
+        """
+        if self.acts == "never":
+            raise RuntimeError(
+                "a service cannot do things outside of the run: its client's firings say "
+                "what counts; let the client do it"
+            )
+        if self.acts == "at once":
+            do()
+        else:
+            self.tell(Outside(do))
+
+    def tell(self, record: Record) -> None:
+        """Add a record of this firing."""
+        self.has_told()
+        self.records.append(record)
+
+    def has_told(self) -> None:
+        """Something was counted or recorded: the engine looks after the firing."""
+        if not self.dirty:
+            self.dirty = True
+            self.on_told()
+
+    def take_count(self) -> Count | None:
+        """What the firing counted; forgotten by this call (for the engine)."""
+        did, self._did = self._did, None
+        return did
+
+    def take_records(self) -> list[Record]:
+        """What the firing told; forgotten by this call (for the engine)."""
+        records, self.records = self.records, []
+        self.dirty = False
+        return records
+
+    def now_s(self) -> float:
+        """Seconds on a monotonic clock: for reports only, nothing computed may depend on it."""
+        return time.perf_counter()
+
+
+def key_of(node: str, replica: int) -> str:
+    """An instance's name: `collector`, or `collector#2` for a replica."""
+    return f"{node}#{replica}" if replica else node

@@ -1,0 +1,82 @@
+"""A stateless node as a plain function.
+
+    @flowrl.as_node
+    def clip_reward(data: Batch, *, low: float = -1.0, high: float = 1.0) -> Batch:
+        return data.replace(reward=data["reward"].clip(low, high))
+
+Positional parameters are stream inputs (where they have a default, optional ones: None if nothing is
+connected), keyword-only ones are the node's parameters. A port's type is `samples` for a Batch and `any`
+for everything else; the output is named `out`, and there is none where the function is annotated to
+return None.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import create_model
+
+from flowrl.core.batch import Batch
+from flowrl.core.config import REQUIRED, Config
+from flowrl.core.node import Node
+from flowrl.core.ports import ANY, In, Out
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def as_node(function: F) -> F:
+    """Make a node type of a function; the function itself stays callable, the type is its `.node`."""
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters.values()
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY):
+            raise TypeError(f"{function.__name__}: a node function names its inputs, not '{p}'")
+    inputs = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if not inputs:
+        raise TypeError(f"{function.__name__}: a node function takes at least one positional input")
+    ports: dict[str, Any] = {
+        p.name: In(_type(hints.get(p.name)), optional=p.default is not p.empty) for p in inputs
+    }
+    if hints.get("return", Any) is not type(None):
+        ports["out"] = Out(_type(hints.get("return")))
+    fields = {
+        p.name: (hints.get(p.name, Any), REQUIRED if p.default is p.empty else p.default)
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY
+    }
+    function.node = _node_type(function, ports, fields, [p.name for p in inputs])  # type: ignore[attr-defined]
+    return function
+
+
+def _node_type(
+    function: Callable[..., Any],
+    ports: dict[str, Any],
+    fields: dict[str, Any],
+    inputs: Sequence[str],
+) -> type[Node]:
+    def setup(self: Any) -> None:
+        self.params = {name: getattr(self.config, name) for name in fields}
+
+    def fire(self: Any, *tokens: Any) -> Any:
+        return function(*tokens, **self.params)
+
+    own = inspect.Parameter
+    names = [own(name, own.POSITIONAL_OR_KEYWORD) for name in inputs]
+    fire.__signature__ = inspect.Signature([own("self", own.POSITIONAL_ONLY), *names])  # type: ignore[attr-defined]
+    body = {
+        **ports,
+        "Config": create_model(f"{function.__name__}_config", __base__=Config, **fields),
+        "setup": setup,
+        "fire": fire,
+        "__doc__": function.__doc__ or f"The function {function.__name__}.",
+        "__module__": function.__module__,
+    }
+    return type(function.__name__, (Node,), body)
+
+
+def _type(hint: Any) -> str:
+    """The port's type: `samples` also for a Batch that may be missing."""
+    return "samples" if Batch in (hint, *typing.get_args(hint)) else ANY

@@ -1,0 +1,200 @@
+"""The node: typed ports, parameters, private state in attributes, and a `fire` that the engine calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from flowrl.core.batch import Schema
+from flowrl.core.config import BaseConfig, by_hand
+from flowrl.core.context import Context
+from flowrl.core.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.core.state import State
+
+Role = Literal["", "collector", "learner", "evaluator"]
+
+RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "config"})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a node's surroundings before the run."""
+
+    inputs: Mapping[
+        str, Schema | None
+    ]  # the columns of each connected stream input; None: not a table
+    links: Mapping[str, Any]  # what each linked node's facts say of its service
+    wanted: frozenset[str]  # the outputs that somebody takes
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node says of itself before it is made; `check` reasons with these."""
+
+    outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of each stream output
+    rows: Mapping[str, int] = field(default_factory=dict)  # rows of one token of each stream output
+    needs: Mapping[str, Schema] = field(
+        default_factory=dict
+    )  # columns that each stream input must have
+    needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    # ^ rows that must have come in at a port before the first output is wanted, and the parameter that says so
+    env_steps: int | None = None  # env steps of one firing, where that number is fixed
+    memory_bytes: int = 0  # what the node will allocate for data
+    on_policy: bool = False  # a learner that must not see stale data
+    nondeterministic: str = ""  # why two runs may differ, if they may
+    service: Any = None  # what linked nodes are told
+    loads: tuple[
+        str, ...
+    ] = ()  # modules that making or firing it will import: loaded once, for all
+
+
+class Unsound(ValueError):
+    """Raised by `describe`: this node cannot work with these parameters and neighbours."""
+
+    def __init__(self, what: str, hint: str = "", key: str = "") -> None:
+        self.what, self.hint, self.key = what, hint, key
+        super().__init__(f"{what}; {hint}" if hint else what)
+
+
+class Node:
+    """The base of all nodes.
+
+    Subclasses declare ports and a `Config`, build themselves in `setup`, and work in `fire`, whose parameters
+    are the stream and state inputs in the order of their declaration. Everything that must survive between
+    two firings lies in attributes.
+    """
+
+    role: ClassVar[Role] = ""
+    # Stream inputs; on "any", those without tokens are None. A parameter's name: on any where it is given.
+    fires_on: ClassVar[str] = "all"
+    Config: ClassVar[type[BaseConfig]] = BaseConfig
+    ports: ClassVar[Mapping[str, Port]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        kinds = (In, StateIn, Link, Out, StateOut, Service)
+        found = {
+            k: v
+            for base in reversed(cls.__mro__)
+            for k, v in vars(base).items()
+            if isinstance(v, kinds)
+        }
+        cls.ports = {k: v for k, v in found.items() if isinstance(getattr(cls, k, None), kinds)}
+        _check_names(cls)
+        _check_rates(cls)
+        _check_fires_on(cls)
+        _check_fire(cls)
+
+    def __init__(
+        self,
+        *,
+        config: BaseConfig | None = None,
+        context: Context | None = None,
+        seed: int = 0,
+        **given: Any,
+    ):
+        """By hand: parameters and linked services by keyword. The engine gives `config` and `context`."""
+        links = {
+            k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given
+        }
+        owner = type(self).__name__
+        self.config: Any = config if config is not None else by_hand(owner, self.Config, given)
+        self.ctx = context if context is not None else Context(owner, seed=seed)
+        for name, port in self.ports.items():
+            if isinstance(port, Link):
+                if name not in links and not port.optional:
+                    raise TypeError(f"{owner}: missing the link '{name}'; give it by keyword")
+                setattr(self, name, links.get(name))
+        self.setup()
+
+    @classmethod
+    def fires_on_any(cls, config: Any) -> bool:
+        """Whether it fires on any stream input, with these parameters."""
+        if cls.fires_on in ("all", "any"):
+            return cls.fires_on == "any"
+        return getattr(config, cls.fires_on) is not None
+
+    @classmethod
+    def describe(cls, config: Any, known: Known) -> Facts:
+        """The node's facts. The default: outputs are tables like the first stream input of their type."""
+        first = {cls.ports[n].type: schema for n, schema in reversed([*known.inputs.items()])}
+        outs = {n: first.get(p.type) for n, p in cls.ports.items() if isinstance(p, Out)}
+        return Facts(outs=outs)
+
+    def setup(self) -> None:
+        """Build what firing needs; links and context are there already."""
+
+    def fire(self, *inputs: Any) -> Any:
+        """One firing: gives the output's token, or a mapping of outputs where there are several."""
+        raise NotImplementedError(f"{type(self).__name__} does not define fire")
+
+    def state(self, port: str) -> State:
+        """The newest version of a state output: arrays that nobody will write to again."""
+        raise NotImplementedError(f"{type(self).__name__} does not define state('{port}')")
+
+    def reconfigure(self, **params: Any) -> None:
+        """Take other values for parameters declared with `phase=True` (a warm-up phase begins or ends)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reconfigure")
+
+    def close(self) -> None:
+        """Give back what is not memory: processes, files, windows."""
+
+
+_OWN_NAMES = frozenset(dir(Node)) | {"config", "ctx"}
+
+
+def _check_names(cls: type[Node]) -> None:
+    """A port or parameter must not hide what the engine or the graph format calls by that name."""
+    hidden = _OWN_NAMES & set(cls.ports)
+    if hidden:
+        raise TypeError(
+            f"{cls.__name__}: a port cannot be named '{min(hidden)}'; every node has it"
+        )
+    if BEGIN in dir(cls) and any(isinstance(port, Service) for port in cls.ports.values()):
+        raise TypeError(
+            f"{cls.__name__}: a node that others call has no '{BEGIN}': where it is on another site, "
+            "calls are begun by that name"
+        )
+    clash = RESERVED & set(cls.Config.model_fields)
+    if clash:
+        raise TypeError(f"{cls.__name__}.Config: '{min(clash)}' is a word of the graph format")
+    both = set(cls.ports) & set(cls.Config.model_fields)
+    if both:
+        raise TypeError(f"{cls.__name__}: '{min(both)}' is a port and a parameter")
+
+
+def _check_rates(cls: type[Node]) -> None:
+    """A rate is a whole number from 1, AUTO, or the name of a parameter."""
+    for name, port in cls.ports.items():
+        rate = port.rate if isinstance(port, In | Out) else AUTO
+        fields = cls.Config.model_fields
+        named = isinstance(rate, str) and rate in fields and fields[rate].annotation is int
+        good = rate == AUTO or named or (isinstance(rate, int) and rate >= 1)
+        if not good:
+            raise TypeError(
+                f"{cls.__name__}.{name}: the rate {rate!r} is neither a number from 1, "
+                "nor AUTO, nor a parameter of type int"
+            )
+
+
+def _check_fires_on(cls: type[Node]) -> None:
+    """All, any, or a parameter that may be null."""
+    if cls.fires_on not in ("all", "any", *cls.Config.model_fields):
+        raise TypeError(
+            f"{cls.__name__}: fires_on is '{cls.fires_on}', which is neither all, nor any, nor a parameter"
+        )
+
+
+def _check_fire(cls: type[Node]) -> None:
+    """A wrong signature is told when the class is defined, not in the middle of a run."""
+    if cls.fire is Node.fire:
+        return
+    wanted = [name for name, port in cls.ports.items() if isinstance(port, In | StateIn)]
+    given = list(inspect.signature(cls.fire).parameters)[1:]
+    if given != wanted:
+        raise TypeError(
+            f"{cls.__name__}.fire takes ({', '.join(given)}); its input ports are ({', '.join(wanted)}), "
+            "and both must agree in name and order"
+        )

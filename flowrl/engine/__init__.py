@@ -1,1 +1,0 @@
-"""Executing the program: instances, their connections, firings."""

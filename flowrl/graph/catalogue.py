@@ -1,0 +1,185 @@
+"""The catalogue: from a type's name to its class. Classes are imported when they are first asked for.
+
+A name is built in (or from a package that registers under the entry-point group `flowrl.catalogue`), or it is
+`package.module:Class`, or `module:Class` of a Python file beside the graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from flowrl.core.config import Part
+from flowrl.core.errors import UsageError, nearest
+from flowrl.core.node import Node
+from flowrl.core.ports import Link, Service
+
+GROUP = "flowrl.catalogue"
+BUILT_IN = "flowrl.nodes.catalogue:CATALOGUE"  # kind -> name -> "package.module:Class"
+
+T = TypeVar("T")
+Table = Mapping[str, Mapping[str, str]]
+
+
+class UnknownType(LookupError):
+    """A type that cannot be found or imported; says what is wrong and how to mend it."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        self.what, self.hint = what, hint
+        super().__init__(f"{what}; {hint}" if hint else what)
+
+
+@dataclass
+class Catalogue:
+    """Finds types by name; `folders` are where modules beside the graph lie."""
+
+    folders: tuple[Path, ...] = ()
+    _tables: list[Table] = field(default_factory=list)
+    _found: dict[tuple[str, str], type[Any]] = field(default_factory=dict)
+
+    def names(self, kind: str) -> list[str]:
+        """All registered names of a kind."""
+        return sorted({name for table in self._all() for name in table.get(kind, {})})
+
+    def kinds(self) -> list[str]:
+        """All registered kinds."""
+        return sorted({kind for table in self._all() for kind in table})
+
+    def find(self, kind: str, name: str) -> type[Any]:
+        """The class of a type's name."""
+        if (kind, name) not in self._found:
+            self._found[kind, name] = self._find(kind, name)
+        return self._found[kind, name]
+
+    def path(self, kind: str, name: str) -> str | None:
+        """The import path that a registered name stands for."""
+        for table in self._all():
+            if name in table.get(kind, {}):
+                return table[kind][name]
+        return None
+
+    def _find(self, kind: str, name: str) -> type[Any]:
+        path = name if ":" in name else self.path(kind, name)
+        if path is None:
+            hint = f"{nearest(name, self.names(kind))} (your own: 'package.module:Class')"
+            raise UnknownType(f"unknown {kind} type '{name}'", hint)
+        found = self._imported(path)
+        return _node_type(name, found) if kind == "node" else _part_type(kind, name, found)
+
+    def _all(self) -> list[Table]:
+        if not self._tables:
+            self._tables.append(_load_table(BUILT_IN))
+            for point in importlib.metadata.entry_points(group=GROUP):
+                self._tables.append(_load_table(point.value))
+        return self._tables
+
+    def _imported(self, path: str) -> Any:
+        module, _, name = path.partition(":")
+        _importable(self.folders)
+        self._unambiguous(module.partition(".")[0])
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and (module == error.name or module.startswith(error.name + ".")):
+                beside = " or ".join("this folder" if f == Path() else str(f) for f in self.folders)
+                raise UnknownType(
+                    f"'{path}': there is no module '{error.name}'",
+                    f"install it, or put it into {beside or 'the folder of the graph'}",
+                ) from error
+            raise UnknownType(f"'{path}' needs the module '{error.name}'", "install it") from error
+        except (Exception, SystemExit) as error:
+            raise UnknownType(f"'{path}' cannot be imported: {_where(error)}") from error
+        if not hasattr(found, name):
+            public = [
+                n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module
+            ]
+            raise UnknownType(
+                f"'{path}': the module '{module}' has no '{name}'", nearest(name, public)
+            )
+        return getattr(found, name)
+
+    def _unambiguous(self, module: str) -> None:
+        """A module beside the graph that another one of its name would hide is a mistake."""
+        beside = [f for f in self.folders if _has_module(f, module)]
+        spec = _spec(module) if beside else None
+        if spec is None or spec.origin is None:
+            return
+        found = Path(spec.origin).resolve()
+        homes = {
+            p.resolve() for f in beside for p in (f / f"{module}.py", f / module / "__init__.py")
+        }
+        if found not in homes:
+            what = f"the module '{module}' beside the graph is hidden by {found}"
+            raise UnknownType(what, f"rename {beside[0] / module}")
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    return bool(name) and (
+        (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+    )
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _where(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+
+
+def is_type(found: Any, *bases: type[T]) -> TypeGuard[type[T]]:
+    """Whether it is a class with one of these bases. To Python 3.10 `list[int]` is a class, too."""
+    return isinstance(found, type) and not set(bases).isdisjoint(found.__mro__)
+
+
+def _node_type(name: str, found: Any) -> type[Node]:
+    found = getattr(found, "node", found)  # of a decorated function
+    if not is_type(found, Node):
+        hint = "subclass flowrl.Node, or decorate a function with @flowrl.as_node"
+        raise UnknownType(f"'{name}' is not a node type", hint)
+    driven = [n for n, p in found.ports.items() if not isinstance(p, Link | Service)]
+    if driven and found.fire is Node.fire:
+        raise UnknownType(f"'{name}' has the port '{driven[0]}' and never fires", "define fire")
+    return found
+
+
+def _part_type(kind: str, name: str, found: Any) -> type[Part]:
+    if not is_type(found, Part):
+        raise UnknownType(f"'{name}' is not a {kind} type", f"subclass the library's {kind} class")
+    if found.kind != kind:
+        raise UnknownType(f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here")
+    return found
+
+
+def _load_table(path: str) -> Table:
+    module, _, name = path.partition(":")
+    try:
+        table: Table = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a third-party package may raise anything
+        raise UsageError(
+            f"the catalogue '{path}' cannot be loaded: {error}; reinstall its package, "
+            "or run from an installed checkout ('make run' sets one up)"
+        ) from error
+    return table
+
+
+def _importable(folders: tuple[Path, ...]) -> None:
+    """Modules beside the graph come after the installed ones, so that nothing is hidden by accident.
+
+    They stay importable: a node may import a neighbour when it first fires.
+    """
+    for folder in (str(f.resolve()) for f in folders):
+        if folder not in sys.path:
+            sys.path.append(folder)

@@ -1,0 +1,215 @@
+"""The difference of two graphs, node by node and edge by edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
+from flowrl.graph.param_reader import written_params, written_value
+from flowrl.graph.yaml_writer import flow_text
+
+How = Literal["added", "removed", "changed"]
+NOTHING = "no difference"
+_SIGNS: Mapping[How, str] = {"added": "+", "removed": "-", "changed": "~"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference: of which section, of what in it, and how; each key's old and new value."""
+
+    section: str  # graph, node, edge, warmup or placement
+    name: str
+    how: How
+    about: str = ""  # what was added or removed, in few words
+    values: tuple[tuple[str, Any, Any], ...] = ()  # changed: key, old value, new value (None: none)
+
+    def __str__(self) -> str:
+        head = f"{_SIGNS[self.how]} {self.section} {self.name}".rstrip()
+        if len(self.values) == 1 and not self.about:
+            return f"{head}: {_changed(*self.values[0])}"
+        lines = [f"{head}: {self.about}" if self.about else head]
+        return "\n".join([*lines, *(f"    {_changed(*value)}" for value in self.values)])
+
+
+def diff_graphs(a: Graph, b: Graph) -> str:
+    """The difference as text: `+`, `-` and `~` lines, or "no difference"."""
+    found = changes(a, b)
+    if not found:
+        return NOTHING
+    return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, _together(found))])
+
+
+def changes(a: Graph, b: Graph) -> list[Change]:
+    """What makes graph `b` of graph `a`."""
+    return [*_graph(a, b), *_nodes(a, b), *_edges(a, b), *_phases(a, b), *_placements(a, b)]
+
+
+def compute_alike(a: Graph, b: Graph) -> bool:
+    """Whether they differ at most in where they run, and where they end."""
+    return all(
+        change.section == "placement"
+        or (change.section == "graph" and change.values[0][0].startswith("limits."))
+        for change in changes(a, b)
+    )
+
+
+def _together(found: list[Change]) -> list[Change]:
+    """What changed alike in several nodes (a shared section did), told once."""
+    told: list[Change] = []
+    for change in found:
+        alike = next((t for t in told if replace(t, name=change.name) == change), None)
+        if alike is None or change.section != "node" or change.how != "changed":
+            told.append(change)
+        else:
+            told[told.index(alike)] = replace(alike, name=f"{alike.name}, {change.name}")
+    return told
+
+
+def _count(found: list[Change]) -> str:
+    """How much changed: `1 node added, 1 edge changed`."""
+    counts: dict[tuple[str, How], int] = {}
+    for change in found:
+        key = (change.section, change.how)
+        counts[key] = counts.get(key, 0) + 1
+    names = {"graph": "setting", "warmup": "warm-up phase"}
+    shown = []
+    for (section, how), count in counts.items():
+        word = names.get(section, section)
+        shown.append(f"{count} {word}{'s' if count > 1 else ''} {how}")
+    return ", ".join(shown)
+
+
+def _graph(a: Graph, b: Graph) -> Iterator[Change]:
+    """What is said once for the whole graph, but not its name and what it is about."""
+    old, new = _settings(a), _settings(b)
+    for values in _values(old, new):
+        yield Change("graph", "", "changed", values=(values,))
+
+
+def _settings(graph: Graph) -> dict[str, Any]:
+    limits = {f"limits.{n}": getattr(graph.limits, n) for n in Limits.__dataclass_fields__}
+    return {"seed": graph.seed, "torch_threads": graph.torch_threads, **limits}
+
+
+def _nodes(a: Graph, b: Graph) -> Iterator[Change]:
+    for name, spec in a.nodes.items():
+        if name not in b.nodes:
+            yield Change("node", name, "removed", spec.type)
+        elif b.nodes[name].type != spec.type:
+            other = b.nodes[name]
+            values = (("type", spec.type, other.type), *_values(_kept(spec), _kept(other)))
+            yield Change("node", name, "changed", values=values)
+        elif values := tuple(_values(_params(spec), _params(b.nodes[name]))):
+            yield Change("node", name, "changed", values=values)
+    for name, spec in b.nodes.items():
+        if name not in a.nodes:
+            yield Change("node", name, "added", spec.type)
+
+
+def _kept(spec: NodeSpec) -> dict[str, Any]:
+    """What a node keeps when its type changes."""
+    return {"replicas": spec.replicas, "on_failure": spec.on_failure}
+
+
+def _params(spec: NodeSpec) -> dict[str, Any]:
+    """The parameters, those of parts by their path."""
+    return {**_kept(spec), **_flat("", written_params(spec.config))}
+
+
+def _flat(path: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not value:
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key in sorted(value, key=lambda key: key != "type"):
+        found.update(_flat(f"{path}.{key}" if path else str(key), value[key]))
+    return found
+
+
+def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The keys whose values differ; below a part whose type differs nothing is compared."""
+    other = [
+        key.removesuffix("type")
+        for key in old
+        if key.endswith(".type") and new.get(key) != old[key]
+    ]
+    for key in [*old, *(k for k in new if k not in old)]:
+        below = any(key.startswith(part) and key != f"{part}type" for part in other)
+        if not below and (key not in old or key not in new or not _same(old[key], new[key])):
+            yield key, old.get(key), new.get(key)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+def _edges(a: Graph, b: Graph) -> Iterator[Change]:
+    """Edges are known by their ends; what changes is their options."""
+    old, new = ({e.to: e for e in graph.edges} for graph in (a, b))
+    for to, edge in old.items():
+        other = new.get(to)
+        if other is None or other.sources != edge.sources:
+            yield Change("edge", str(edge), "removed", _options(edge))
+        elif values := tuple(_option_values(edge, other)):
+            yield Change("edge", str(edge), "changed", values=values)
+    for to, edge in new.items():
+        if to not in old or old[to].sources != edge.sources:
+            yield Change("edge", str(edge), "added", _options(edge))
+
+
+def _options(edge: Edge) -> str:
+    options = edge.options()
+    return flow_text(options) if options else ""
+
+
+def _option_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
+    names = (*old.options(), *new.options())
+    yield from _values({n: getattr(old, n) for n in names}, {n: getattr(new, n) for n in names})
+
+
+def _phases(a: Graph, b: Graph) -> Iterator[Change]:
+    """Phases are known by the paths that are active in them."""
+    old, new = ({_paths(p): _phase(p) for p in graph.phases} for graph in (a, b))
+    for paths, phase in old.items():
+        if paths not in new:
+            yield Change("warmup", paths, "removed", flow_text(phase))
+        elif values := tuple(_values(phase, new[paths])):
+            yield Change("warmup", paths, "changed", values=values)
+    for paths, phase in new.items():
+        if paths not in old:
+            yield Change("warmup", paths, "added", flow_text(phase))
+
+
+def _paths(phase: Phase) -> str:
+    return ", ".join(f"{', '.join(a)} -> {', '.join(b)}" for a, b in phase.paths)
+
+
+def _phase(phase: Phase) -> dict[str, Any]:
+    lengths = {"steps": phase.steps, "rounds": phase.rounds}
+    settings = {
+        f"set.{node}.{key}": _short(written_value(value))
+        for node, of in phase.settings.items()
+        for key, value in of.items()
+    }
+    return {**{k: v for k, v in lengths.items() if v is not None}, **settings}
+
+
+def _short(value: Any) -> Any:
+    """A part by its type, where that says it all."""
+    return value["type"] if isinstance(value, Mapping) and set(value) == {"type"} else value
+
+
+def _placements(a: Graph, b: Graph) -> Iterator[Change]:
+    for name, sites in a.placements.items():
+        if name not in b.placements:
+            yield Change("placement", name, "removed", flow_text(sites))
+        elif values := tuple(_values(sites, b.placements[name])):
+            yield Change("placement", name, "changed", values=values)
+    for name, sites in b.placements.items():
+        if name not in a.placements:
+            yield Change("placement", name, "added", flow_text(sites))
+
+
+def _changed(key: str, old: Any, new: Any) -> str:
+    return f"{key} {flow_text(old)} -> {flow_text(new)}"

@@ -1,0 +1,232 @@
+"""Edges between ports: what the statements of a graph file mean.
+
+An edge is known by the input that it ends in. A later file's edge into the same input replaces an earlier
+file's; null removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flowrl.core.errors import Problems, closest, nearest
+from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.graph.edge_options import checked_option, written_option
+from flowrl.graph.edge_statements import End, Statement
+from flowrl.graph.model import Edge, NodeSpec, PortRef
+from flowrl.graph.yaml_reader import Item
+
+Pair = tuple[PortRef, PortRef]  # an output and the input that it feeds
+
+
+class EdgeReader:
+    """Finds the ports that statements mean; collects problems."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeSpec],
+        parts: Mapping[str, Mapping[str, PortRef]],
+        broken: set[str],
+        removed: Mapping[str, frozenset[str]],
+        problems: Problems,
+    ) -> None:
+        """`parts`: the ports of each part-graph; `broken`: nodes with a problem that was told already;
+        `removed`: nodes that null removed, and the files that may name them yet."""
+        self.nodes, self.parts, self.broken, self.problems = nodes, parts, broken, problems
+        self.removed = removed
+        self.unsure: set[str] = set()  # nodes that miss an edge because of a problem told already
+
+    def edges(self, statements: Iterable[Statement]) -> dict[PortRef, Edge]:
+        """The edge into each input."""
+        found: dict[PortRef, Edge] = {}
+        for statement in statements:
+            if self.gone(statement):
+                continue
+            if statement.removes:
+                self.remove(statement, found)
+            elif edge := self.edge(statement):
+                self.put(edge, found)
+            else:
+                ends = (*statement.sources, statement.to)
+                self.unsure |= {n for end in ends for n in self.members(end.node)}
+        return found
+
+    def gone(self, statement: Statement) -> bool:
+        """Whether an edge went with a node that a later file removed."""
+        gone = [
+            end.node not in self.nodes and statement.mark.file in self.removed.get(end.node, ())
+            for end in (*statement.sources, statement.to)
+        ]
+        return any(gone)
+
+    def members(self, name: str) -> set[str]:
+        """A node, or the nodes that a part-graph shows ports of."""
+        return {ref.node for ref in self.parts[name].values()} if name in self.parts else {name}
+
+    def put(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
+        before = found.pop(edge.to, None)
+        if before is not None and before.mark.file == edge.mark.file:
+            names = ", ".join(map(str, (*before.sources, *edge.sources)))
+            what = f"edges: the input {edge.to} is fed twice (first at {before.mark})"
+            hint = f"list the sources together: '{names} -> {edge.to}'"
+            many = getattr(self.nodes[edge.to.node].port(edge.to.port), "many", False)
+            if edge.kind != "stream":
+                hint = f"list them together: '{names} <-> {edge.to}'" if many else "leave one out"
+            self.problems.tell(edge.mark, what, hint)
+            self.unsure |= {source.node for source in before.sources}
+        found[edge.to] = edge
+
+    def remove(self, statement: Statement, found: dict[PortRef, Edge]) -> None:
+        ends = {statement.to, *(statement.sources if statement.arrow == "<->" else ())}
+        inputs = {ref for end in ends if self.known(end) for ref, _, _ in self.ports(end)}
+        named = {n for end in (*statement.sources, statement.to) for n in self.members(end.node)}
+        gone = [
+            ref
+            for ref, edge in found.items()
+            if ref in inputs
+            and (not statement.sources or {ref.node, *(s.node for s in edge.sources)} <= named)
+        ]
+        for ref in gone:
+            del found[ref]
+        if not gone and not ends & {End(n) for n in self.broken}:
+            text = statement if statement.sources else f"into '{statement.to}'"
+            what = f"edges: null removes the edge {text}, and there is none"
+            inputs_fed = [str(ref) for ref in found]
+            self.problems.tell(statement.mark, what, nearest(str(statement.to), inputs_fed))
+
+    def edge(self, statement: Statement) -> Edge | None:
+        ends = (*statement.sources, statement.to)
+        for end in ends:
+            if not self.known(end) and end.node not in self.broken:
+                names = {*self.nodes, *self.broken, *self.parts}
+                what = f"edges: unknown node '{end.node}'"
+                self.problems.tell(statement.mark, what, nearest(end.node, names))
+                self.unsure |= self.members(closest(end.node, names) or "")
+        if not all(map(self.known, ends)):
+            told = (written_option(str(statement.to), n, i) for n, i in statement.options.items())
+            self.problems.extend(problem for problem in told if problem)
+            return None
+        pairs = [self.pair(statement, source) for source in statement.sources]
+        found = [pair for pair in pairs if pair is not None]
+        if len(found) < len(pairs):
+            return None
+        targets = sorted({str(to) for _, to in found})
+        if len(targets) > 1:
+            what = f"edges: the sources lead to different inputs: {', '.join(targets)}"
+            self.problems.tell(statement.mark, what, "name the port")
+            return None
+        return self.with_options(statement, tuple(source for source, _ in found), found[0][1])
+
+    def known(self, end: End) -> bool:
+        if end.node in self.parts:
+            return all(ref.node in self.nodes for ref in self.parts[end.node].values())
+        return end.node in self.nodes
+
+    def pair(self, statement: Statement, source: End) -> Pair | None:
+        """The one pair of ports that fits, or a problem that lists the candidates."""
+        to, mark = statement.to, statement.mark
+        for end in (source, to):
+            if not self.ports(end):
+                names = [name for _, name, _ in self.ports(End(end.node))]
+                what = f"edges: '{end.node}' has no port '{end.port}'"
+                if not end.port:
+                    what = f"edges: '{end.node}' has no ports"
+                self.problems.tell(mark, what, nearest(end.port, names))
+                return None
+        if statement.arrow == "<->":
+            found = self.fits(source, to, link=True) + self.fits(to, source, link=True)
+        else:
+            found = self.fits(source, to, link=False)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            options = " or ".join(f"'{a} {statement.arrow} {b}'" for a, b in found)
+            what = f"edges: '{source} {statement.arrow} {to}' is ambiguous"
+            self.problems.tell(mark, what, f"write {options}")
+        else:
+            what = f"edges: no output of '{source}' fits an input of '{to}'"
+            if statement.arrow == "<->":
+                what = f"edges: '{source}' and '{to}' have no link and service that fit"
+            self.problems.tell(mark, what, self.candidates(source, to, statement.arrow))
+        return None
+
+    def ports(self, end: End) -> list[tuple[PortRef, str, Port]]:
+        """The ports that an end may mean, with their names there; a part-graph shows the ones it lists."""
+        inner = self.parts.get(end.node)
+        if inner is None:
+            ports = self.nodes[end.node].cls.ports
+            found = [(PortRef(end.node, name), name, port) for name, port in ports.items()]
+        else:
+            found = [
+                (ref, name, self.nodes[ref.node].port(ref.port)) for name, ref in inner.items()
+            ]
+        return [f for f in found if end.port in ("", f[1])]
+
+    def fits(self, source: End, to: End, link: bool) -> list[Pair]:
+        """Pairs of ports of one type; optional inputs count only where they are named, and outputs come second."""
+        found = [
+            (o, i, out.optional)
+            for o, _, out in self.ports(source)
+            if isinstance(out, Service if link else Out | StateOut)
+            for i, _, inp in self.ports(to)
+            if isinstance(inp, Link if link else In | StateIn)
+            and (to.port or not inp.optional)
+            and _compatible(out, inp)
+        ]
+        required = [(o, i) for o, i, optional in found if not optional]
+        return required or [(o, i) for o, i, _ in found]
+
+    def candidates(self, source: End, to: End, arrow: str) -> str:
+        def listed(end: End, kinds: Any) -> str:
+            ports = self.ports(End(end.node))
+            shown = [
+                f"{n} ({p.type}{', optional' if p.optional else ''})"
+                for _, n, p in ports
+                if isinstance(p, kinds)
+            ]
+            return ", ".join(shown) or "none"
+
+        if arrow == "<->":
+            return (
+                f"services and links of '{source.node}': {listed(source, Service | Link)}; "
+                f"of '{to.node}': {listed(to, Service | Link)}"
+            )
+        return (
+            f"outputs of '{source.node}': {listed(source, Out | StateOut)}; "
+            f"inputs of '{to.node}': {listed(to, In | StateIn)}; optional inputs must be named"
+        )
+
+    def with_options(
+        self, statement: Statement, sources: tuple[PortRef, ...], to: PortRef
+    ) -> Edge | None:
+        kind, mark = self.nodes[to.node].port(to.port).kind, statement.mark
+        if len(set(sources)) < len(sources):
+            self.problems.tell(mark, f"edges: '{statement}' names a source twice", "leave one out")
+            return None
+        many = getattr(self.nodes[to.node].port(to.port), "many", False)
+        if kind == "link" and len(sources) > 1 and not many:
+            what = f"edges: the link {to} has one service"
+            self.problems.tell(mark, what, "write one node before '<->'")
+            return None
+        if kind == "state" and len(sources) > 1:
+            what = f"edges: the state input {to} has one source"
+            self.problems.tell(mark, what, "write one node before '->'")
+            return None
+        edge = Edge(kind, sources, to, mark)
+        for name, item in statement.options.items():
+            edge = self.with_option(edge, name, item)
+        return edge
+
+    def with_option(self, edge: Edge, name: str, item: Item) -> Edge:
+        """The edge with one option set; the same edge if that is wrong."""
+        problem = checked_option(edge, name, item)
+        if problem is None:
+            return edge.with_option(name, item.value)
+        self.problems.append(problem)
+        return edge
+
+
+def _compatible(out: Port, inp: Port) -> bool:
+    if out.kind != inp.kind:
+        return False
+    return out.type == inp.type or (out.kind == "stream" and ANY in (out.type, inp.type))

@@ -1,0 +1,119 @@
+"""The resolved graph as YAML: every default filled in, every port named, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flowrl.graph.files_beside import modules_beside
+from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
+from flowrl.graph.param_reader import part_fields, written_params, written_value
+from flowrl.graph.tree import as_mapping
+from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_writer import flow_text, scalar_text
+
+_COLUMN = 44  # where the comments begin
+
+
+def expand(graph: Graph, origins: bool = False) -> str:
+    """YAML that loads as the same graph; with `origins`, each line says where its value was written."""
+    lines = [f"# {graph.name}, resolved: this file alone repeats the run"]
+    if graph.about:
+        lines.append(f"about: {scalar_text(graph.about)}")
+    lines += [f"seed: {graph.seed}", f"torch_threads: {graph.torch_threads}"]
+    if modules := _modules(graph):
+        lines.append(f"modules: {flow_text(modules)}")
+    if graph.limits != Limits():
+        lines.append(f"limits: {flow_text(_limits(graph.limits))}")
+    lines += ["", "nodes:"]
+    for spec in graph.nodes.values():
+        lines += _node(spec, origins)
+    lines += ["", "edges:" if graph.edges else "edges: []"]
+    lines += [_edge(edge, origins) for edge in graph.edges]
+    if graph.phases:
+        lines += ["", "warmup:", *map(_phase, graph.phases)]
+    if graph.placements:
+        lines += ["", "placements:"]
+        lines += [
+            f"  {scalar_text(name)}: {flow_text(sites)}" for name, sites in graph.placements.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _modules(graph: Graph) -> list[str]:
+    """The folders beside the graph whose modules it names: the resolved graph lies elsewhere."""
+    return sorted({str(folder.resolve()) for folder in modules_beside(graph).values()})
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    named = {"time" if n == "time_s" else n: getattr(limits, n) for n in Limits.__slots__}
+    return {k: v for k, v in named.items() if v is not None}
+
+
+def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
+    yield f"  {scalar_text(spec.name)}:"
+    yield f"    type: {scalar_text(spec.type)}"
+    if spec.replicas != 1:
+        yield f"    replicas: {spec.replicas}"
+    if spec.on_failure != "stop":
+        yield f"    on_failure: {spec.on_failure}"
+    parts = part_fields(type(spec.config))
+    sources: dict[str, list[Item]] = {
+        name: [
+            i
+            for i in (spec.written.fields.get(name), spec.shared.get(about["shared"]))
+            if i is not None
+        ]
+        for name, about in parts.items()
+    }
+    for name, value in written_params(spec.config).items():
+        written = sources.get(name) or [i for i in [spec.written.fields.get(name)] if i is not None]
+        yield from _value(name, value, 2, [as_mapping(i) for i in written], origins)
+
+
+def _value(name: str, value: Any, depth: int, written: list[Item], origins: bool) -> Iterator[str]:
+    """A parameter; parts and mappings over several lines."""
+    pad = "  " * depth
+    if isinstance(value, Mapping) and value:
+        yield f"{pad}{scalar_text(name)}:"
+        for key, inner in value.items():
+            below = [i.fields[key] for i in written if key in i.fields]
+            yield from _value(
+                str(key),
+                inner,
+                depth + 1,
+                [as_mapping(i) for i in below] if isinstance(inner, Mapping) else below,
+                origins,
+            )
+        return
+    line = f"{pad}{scalar_text(name)}: {flow_text(value)}"
+    if origins:
+        line = f"{line:<{_COLUMN}}  # {written[0].mark if written else 'default'}"
+    yield line
+
+
+def _edge(edge: Edge, origins: bool) -> str:
+    source: Any = str(edge.source) if len(edge.sources) == 1 else [str(s) for s in edge.sources]
+    fields = {"from": source, "to": str(edge.to), **edge.options()}
+    if edge.kind == "link":
+        fields["link"] = True
+    line = f"  - {flow_text(fields)}"
+    return f"{line:<{_COLUMN}}  # {edge.mark}" if origins else line
+
+
+def _phase(phase: Phase) -> str:
+    fields: dict[str, Any] = {"edges": [f"{a} -> {b}" for a, b in _pairs(phase)]}
+    fields |= {k: v for k, v in (("steps", phase.steps), ("rounds", phase.rounds)) if v is not None}
+    settings = {
+        f"{node}.{key}": written_value(value)
+        for node, of in phase.settings.items()
+        for key, value in of.items()
+    }
+    if settings:
+        fields["set"] = settings
+    return f"  - {flow_text(fields)}"
+
+
+def _pairs(phase: Phase) -> Iterator[tuple[str, str]]:
+    for starts, ends in phase.paths:
+        yield ", ".join(starts), ", ".join(ends)

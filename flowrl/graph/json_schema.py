@@ -1,0 +1,222 @@
+"""The graph format as JSON schema (draft 2020-12), with which editors complete and check graphs.
+
+It knows the built-in types and lets a user's own (`package.module:Class`) have any parameters. What
+a file that extends another leaves out is not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+
+from flowrl.core.config import REQUIRED, Config
+from flowrl.graph.catalogue import Catalogue
+from flowrl.graph.json_edges import NODE, PLACE, edges_schema, warmup_schema
+from flowrl.graph.keywords import FAILURES
+from flowrl.graph.param_reader import extra, part_fields, written_value
+from flowrl.render.catalogue_text import about
+
+Schema = dict[str, Any]
+
+SUBSTITUTED: Schema = {"type": "string", "pattern": r"\$\{"}  # a value that a parameter stands for
+OWN_TYPE: Schema = {
+    "type": "string",
+    "pattern": r"^[\w./-]+:\w+$",
+    "description": "your own: package.module:Class",
+}
+PART_GRAPH: Schema = {"type": "string", "pattern": r"\.ya?ml$", "description": "a part-graph"}
+
+
+def json_schema(catalogue: Catalogue) -> Schema:
+    """The schema of a graph file, for the types of a catalogue."""
+    kinds = [kind for kind in catalogue.kinds() if kind != "node"]
+    definitions: Schema = {"node": _node(catalogue)}
+    for kind in catalogue.kinds():
+        for name in catalogue.names(kind):
+            definitions[f"{kind}.{name}"] = _type(catalogue, kind, name)
+    for kind in kinds:
+        definitions[kind] = _choice(catalogue, kind)
+    sections = _sections(catalogue)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "a flowrl graph",
+        "type": "object",
+        "properties": {**_root(), **{name: _ref(kind) for name, kind in sections.items()}},
+        "additionalProperties": False,
+        "if": {"required": ["extends"]},
+        "else": _whole(catalogue, sections),
+        "$defs": definitions,
+    }
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _root() -> Schema:
+    """The keys that every graph may have."""
+    return {
+        "about": {"type": ["string", "null"], "description": "what the graph is, in a line"},
+        "extends": {"type": "string", "description": "the graph that this one changes"},
+        "seed": {**_whole_number(0, 2**63 - 1), "default": 0},
+        "torch_threads": {**_whole_number(1, 1024), "default": 1},
+        "modules": _modules(),
+        "limits": _limits(),
+        "params": {"type": ["object", "null"], "description": "values for ${name}"},
+        "ports": {"type": "object", "description": "of a part-graph: what it shows of its nodes"},
+        "nodes": _closed({}, additional={"$ref": "#/$defs/node"}, names=NODE),
+        "edges": edges_schema(),
+        "warmup": warmup_schema(),
+        "placements": _placements(),
+    }
+
+
+def _whole_number(least: int, most: int | None = None) -> Schema:
+    bound = {} if most is None else {"maximum": most}
+    return {"anyOf": [{"type": "integer", "minimum": least, **bound}, SUBSTITUTED]}
+
+
+def _closed(properties: Schema, additional: Any = False, names: str = "") -> Schema:
+    found: Schema = {"type": ["object", "null"], "properties": properties}
+    found["additionalProperties"] = additional
+    if names:
+        found["propertyNames"] = {"pattern": names}
+    return found
+
+
+def _modules() -> Schema:
+    folder = {"type": "string"}
+    several = {"type": "array", "items": folder}
+    return {"anyOf": [folder, several], "description": "folders of Python modules"}
+
+
+def _limits() -> Schema:
+    time = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+    counts = {name: _whole_number(1) for name in ("steps", "train_iters", "rounds")}
+    return _closed({**counts, "time": {**time, "description": "such as 90, 30s, 10m or 2h"}})
+
+
+def _placements() -> Schema:
+    place = {"type": "string", "pattern": PLACE, "description": "thread, process or a host"}
+    return _closed({}, additional=_closed({}, additional=place))
+
+
+def _sections(catalogue: Catalogue) -> dict[str, str]:
+    """The sections at the top that types take parts from, and the kind of part in each."""
+    found: dict[str, str] = {}
+    for kind in catalogue.kinds():
+        for name in catalogue.names(kind):
+            for noted in part_fields(catalogue.find(kind, name).Config).values():
+                if noted["shared"]:
+                    found[noted["shared"]] = noted["part"]
+    return dict(sorted(found.items()))
+
+
+def _whole(catalogue: Catalogue, sections: Mapping[str, str]) -> Schema:
+    """What a graph that extends none must say."""
+    node = {"type": ["object", "string"], "required": ["type"]}
+    properties: Schema = {"nodes": {"type": "object", "minProperties": 1}}
+    properties["nodes"]["additionalProperties"] = node
+    for section, kind in sections.items():
+        if default := _default_type(catalogue, section):
+            untyped = {"type": "object", "not": {"required": ["type"]}}
+            properties[section] = {"if": untyped, "then": _ref(f"{kind}.{default}")}
+    return {"required": ["nodes"], "properties": properties}
+
+
+def _default_type(catalogue: Catalogue, section: str) -> str:
+    """The type that a section without one means, where all who take it agree."""
+    found = set()
+    for kind in catalogue.kinds():
+        for name in catalogue.names(kind):
+            for noted in part_fields(catalogue.find(kind, name).Config).values():
+                if noted["shared"] == section:
+                    written = noted["written"]
+                    found.add(written.get("type") if isinstance(written, Mapping) else written)
+    only = found.pop() if len(found) == 1 else None
+    return only if isinstance(only, str) else ""
+
+
+def _node(catalogue: Catalogue) -> Schema:
+    schema = _choice(catalogue, "node", PART_GRAPH)
+    schema["properties"] |= _engine_keys()
+    return schema
+
+
+def _engine_keys() -> Schema:
+    return {
+        "replicas": {**_whole_number(1), "description": "how many of this node there are"},
+        "on_failure": {"enum": list(FAILURES), "description": "what a failed firing does"},
+    }
+
+
+def _choice(catalogue: Catalogue, kind: str, *more: Schema) -> Schema:
+    """A type's name, or a mapping with the parameters of its type."""
+    names = catalogue.names(kind)
+    known = [{"const": n, "description": about(catalogue.find(kind, n))} for n in names]
+    name: Schema = {"anyOf": [*known, OWN_TYPE, SUBSTITUTED, *more]}
+    return {
+        "type": ["object", "string", "null"],
+        "if": {"type": "string"},
+        "then": name,
+        "properties": {"type": name},
+        "allOf": [{"if": _is(n), "then": _ref(f"{kind}.{n}")} for n in names],
+    }
+
+
+def _is(name: str) -> Schema:
+    return {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]}
+
+
+def _type(catalogue: Catalogue, kind: str, name: str) -> Schema:
+    """The parameters of one type."""
+    cls = catalogue.find(kind, name)
+    fields: Mapping[str, FieldInfo] = cls.Config.model_fields
+    own: Schema = {"type": {}} | (_engine_keys() if kind == "node" else {})
+    return {
+        "description": about(cls),
+        "properties": {**own, **{n: _param(info) for n, info in fields.items()}},
+        "required": _required(cls.Config),
+        "additionalProperties": False,
+    }
+
+
+def _required(config: type[Config]) -> list[str]:
+    """Parameters that must be given where the type is; parts may come from a section at the top."""
+    found = []
+    for name, info in config.model_fields.items():
+        noted, missing = extra(info), info.is_required()
+        if "part" in noted:
+            missing = noted["written"] is REQUIRED and not noted["shared"]
+        if missing:
+            found.append(name)
+    return found
+
+
+def _param(info: FieldInfo) -> Schema:
+    noted = extra(info)
+    if "part" in noted:
+        schema: Schema = _ref(noted["part"])
+        default = noted["written"]
+    elif "parts" in noted:
+        schema, default = {"type": ["array", "null"], "items": _ref(noted["parts"])}, []
+    else:
+        schema = {"anyOf": [_values(info), SUBSTITUTED]}
+        default = info.default
+    if default is not REQUIRED:
+        schema["default"] = written_value(default)
+    return {"description": info.description or "", **schema}
+
+
+def _values(info: FieldInfo) -> Schema:
+    """What a parameter may be, as its annotation says; anything, where that is no JSON."""
+    words = (info.annotation, *info.metadata)
+    annotation = cast(Any, Annotated)[words] if info.metadata else cast(Any, info.annotation)
+    try:
+        return TypeAdapter(annotation).json_schema()
+    except PydanticInvalidForJsonSchema:
+        return {}

@@ -1,0 +1,90 @@
+"""One node of the graph file: its type, its parameters, and what the engine is told of it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flowrl.core.errors import Problems, nearest, short
+from flowrl.core.node import Node
+from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.keywords import FAILURES, NODE_KEYS
+from flowrl.graph.model import NodeSpec, NodeType, OnFailure
+from flowrl.graph.param_reader import ParamReader, Shared, part_fields
+from flowrl.graph.yaml_reader import Item
+
+MOST_REPLICAS = 10_000
+
+
+class NodeReader:
+    """Reads nodes; collects problems."""
+
+    def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
+        self.catalogue, self.problems = catalogue, problems
+        self.params = ParamReader(catalogue, problems)
+
+    def type_name(self, name: str, item: Item) -> Item | None:
+        """The written type of a node."""
+        if not isinstance(item.value, dict):
+            what = f"nodes.{name}: expected a type, or a mapping with 'type'"
+            self.problems.tell(item.at, what, nearest("", self.catalogue.names("node")))
+            return None
+        named = item.fields.get("type")
+        if named is not None and isinstance(named.value, str):
+            return named
+        if named is None:
+            what, mark = f"nodes.{name}: missing 'type'", item.at
+        else:
+            what, mark = f"nodes.{name}.type is {short(named.plain())}", named.mark
+        self.problems.tell(mark, what, nearest("", self.catalogue.names("node")))
+        return None
+
+    def spec(self, name: str, type_name: Item, item: Item, shared: Shared) -> NodeSpec | None:
+        """The node, or None if something is wrong with it."""
+        path = f"nodes.{name}"
+        try:
+            cls = self.catalogue.find("node", str(type_name.value))
+        except UnknownType as error:
+            self.problems.tell(type_name.mark, f"{path}: {error.what}", error.hint)
+            return None
+        own = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
+        written = Item(own, item.mark, item.key)
+        self.params.used |= {a["shared"] for a in part_fields(cls.Config).values()}
+        config = self.params.config(cls.Config, written, shared, path, NODE_KEYS)
+        replicas, on_failure = self.engine_keys(name, item, cls)
+        if config is None:
+            return None
+        text = str(type_name.value)
+        return NodeSpec(name, text, cls, config, written, replicas, on_failure, shared)
+
+    def engine_keys(self, name: str, item: Item, cls: NodeType | None) -> tuple[int, OnFailure]:
+        """`replicas` and `on_failure` of a node, or (no class) of a part-graph."""
+        replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
+        count = 1 if replicas is None else self.count(f"nodes.{name}.replicas", replicas)
+        failure = "stop" if on_failure is None else on_failure.value
+        if on_failure is not None and failure not in FAILURES:
+            what = f"nodes.{name}.on_failure is {short(on_failure.plain())}"
+            self.problems.tell(on_failure.mark, what, f"expected {', '.join(FAILURES)}")
+            failure = "stop"
+        elif on_failure is not None and failure != "stop" and cls is not None:
+            self.may_fail(name, on_failure, cls)
+        if replicas is not None and count > 1 and cls is not None and cls.role == "learner":
+            hint = "leave replicas out: groups of learners are not there yet"
+            self.problems.tell(replicas.mark, f"nodes.{name}: a learner has one replica", hint)
+        return count, cast(OnFailure, failure)
+
+    def count(self, path: str, item: Item) -> int:
+        value = item.value
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and 1 <= cast(int, value) <= MOST_REPLICAS:
+            return cast(int, value)
+        hint = f"expected a whole number from 1 to {MOST_REPLICAS}"
+        self.problems.tell(item.mark, f"{path} is {short(item.plain())}", hint)
+        return 1
+
+    def may_fail(self, name: str, item: Item, cls: type[Node]) -> None:
+        if cls.role == "learner":
+            what = f"nodes.{name}: a learner's failure stops the run"
+            self.problems.tell(item.at, what, "leave on_failure out")
+        elif cls.fire is Node.fire:
+            what = f"nodes.{name}: a service fails within the firing of its client"
+            self.problems.tell(item.at, what, "give on_failure to the client")

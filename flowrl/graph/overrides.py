@@ -1,0 +1,146 @@
+"""The values of `--set`: put where they belong before nodes are read.
+
+`learner.lr=3e-4` is a parameter of a node or of one of its parts, `collector.weights.lag=0` an option of the edge
+into a port, `policy.lr=…`, `seed=…`, `limits.steps=…` sections; `pair/learner.lr=…` reaches into a part-graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from flowrl.core.errors import GraphError, Problems, nearest
+from flowrl.core.ports import In, Link, StateIn
+from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.edge_options import checked_option
+from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
+from flowrl.graph.model import Edge, NodeType, PortRef
+from flowrl.graph.param_reader import part_default, part_fields
+from flowrl.graph.tree import as_mapping, put
+from flowrl.graph.yaml_reader import Item, parse_value
+
+Path = list[str]
+
+_NOT_SET = {"nodes", "edges", "ports", "extends"}  # made of names: an extending file changes them
+
+
+class Sets:
+    """Values that still wait for their place."""
+
+    def __init__(self, given: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
+        self.catalogue, self.problems = catalogue, problems
+        self.left: list[tuple[Path, Item]] = []
+        self.options: list[tuple[PortRef, str, Item]] = []  # of edges
+        for key, text in given.items():
+            try:
+                value = parse_value(text, f"--set {key}={text}")
+            except GraphError as error:
+                problems.extend(error.problems)
+            else:
+                self.left.append((key.strip().split("."), value))
+
+    def params(self, tree: Item) -> Item:
+        """The tree with the graph's own parameters set, which come before everything else."""
+        mine = [s for s in self.left if s[0][0] == "params"]
+        self.left = [s for s in self.left if s[0][0] != "params"]
+        for path, value in mine:
+            if len(path) == 2 and path[1] in tree.fields.get("params", tree).fields:
+                tree = put(tree, path, value)
+            else:
+                name, known = ".".join(path[1:]), tree.fields.get("params", Item({}, tree.mark))
+                self.problems.tell(
+                    value.mark, f"params: unknown parameter '{name}'", nearest(name, known.fields)
+                )
+        return tree
+
+    def apply(self, tree: Item, prefix: str) -> Item:
+        """The tree of the graph, or of the part-graph with this prefix, with its values set."""
+        left, self.left = self.left, []
+        for path, value in left:
+            name, known = path[0].removeprefix(prefix), tree.fields.get("nodes", tree).fields
+            if not path[0].startswith(prefix):
+                self.left.append((path, value))
+            elif name in known:
+                tree = self.in_node(tree, prefix, [name, *path[1:]], value)
+            elif name in self.sections(tree, prefix):
+                tree = put(tree, [name, *path[1:]], value)
+            else:
+                self.left.append((path, value))
+        return tree
+
+    def sections(self, tree: Item, prefix: str) -> set[str]:
+        own, keys = set(tree.fields), PART_KEYS if prefix else ROOT_KEYS
+        return (own - set(keys) if prefix else own | set(keys)) - _NOT_SET
+
+    def in_node(self, tree: Item, prefix: str, path: Path, value: Item) -> Item:
+        name, node = path[0], as_mapping(tree.fields["nodes"].fields[path[0]])
+        if len(path) == 1:
+            hint = f"set one of its parameters: {prefix}{name}.KEY"
+            self.problems.tell(value.mark, f"'{prefix}{name}' is a node", hint)
+            return tree
+        cls, key = self.type_of(node), path[1]
+        if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
+            return put(tree, ["nodes", *path], value)
+        if key in cls.ports:
+            self.of_edge(PortRef(prefix + name, key), cls, path[2:], value)
+            return tree
+        known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
+        for part, fields in self.part_params(cls, node, tree):
+            if key in fields:
+                return put(tree, ["nodes", name, part, *path[1:]], value)
+            known.update(fields)
+        what = f"'{prefix}{name}' has no parameter '{key}'"
+        self.problems.tell(value.mark, what, nearest(key, known))
+        return tree
+
+    def type_of(self, node: Item) -> NodeType | None:
+        """A node's class; None for a part-graph, and where the type is wrong (told when the node is read)."""
+        named = node.fields.get("type")
+        if named is None or not isinstance(named.value, str) or is_file(named.value):
+            return None
+        try:
+            return self.catalogue.find("node", named.value)
+        except UnknownType:
+            return None
+
+    def part_params(
+        self, cls: NodeType, node: Item, tree: Item
+    ) -> Iterator[tuple[str, Iterable[str]]]:
+        """The parameters of a node's parts."""
+        for part, about in part_fields(cls.Config).items():
+            item = node.fields.get(part) or tree.fields.get(about["shared"])
+            named = as_mapping(item).fields.get("type") if item else None
+            name = named.value if named is not None else part_default(about)
+            if isinstance(name, str):
+                try:
+                    yield part, self.catalogue.find(about["part"], name).Config.model_fields
+                except UnknownType:
+                    continue
+
+    def of_edge(self, to: PortRef, cls: NodeType, path: Path, value: Item) -> None:
+        if not isinstance(cls.ports[to.port], In | StateIn | Link):
+            hint = "options belong to the edge's input: NODE.INPUT.OPTION"
+            self.problems.tell(value.mark, f"{to} is an output", hint)
+        elif len(path) != 1:
+            hint = f"set an option of its edge: {to}.OPTION"
+            self.problems.tell(value.mark, f"{to} is an input", hint)
+        else:
+            self.options.append((to, path[0], value))
+
+    def apply_options(self, edges: dict[PortRef, Edge]) -> None:
+        """Set the options of edges."""
+        for to, option, item in self.options:
+            if to not in edges:
+                self.problems.tell(
+                    item.mark, f"no edge ends in {to}", nearest(str(to), map(str, edges))
+                )
+            elif problem := checked_option(edges[to], option, item):
+                self.problems.append(problem)
+            else:
+                edges[to] = edges[to].with_option(option, item.value)
+
+    def unplaced(self, nodes: Iterable[str], tree: Item) -> None:
+        """Tell what found no place."""
+        known = {*nodes, *self.sections(tree, "")}
+        for path, value in self.left:
+            what = f"there is no node or section '{path[0]}'"
+            self.problems.tell(value.mark, what, nearest(path[0], known))

@@ -1,0 +1,214 @@
+"""Parameters from the graph file: written items to a checked `Config`, every mistake with its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from flowrl.core.config import REQUIRED, Config, PartSpec, in_words
+from flowrl.core.errors import Problems, nearest, short
+from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.tree import as_mapping, merge
+from flowrl.graph.yaml_reader import Item, item_of
+
+Shared = Mapping[str, Item]  # sections at the top of the graph
+
+
+def extra(info: FieldInfo) -> Mapping[str, Any]:
+    """What `param` and `part` noted beside a field."""
+    found = info.json_schema_extra
+    return found if isinstance(found, dict) else {}
+
+
+def part_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:
+    """The parameters of a config that are parts."""
+    return {n: extra(i) for n, i in config.model_fields.items() if "part" in extra(i)}
+
+
+def parts_fields(config: type[Config]) -> dict[str, str]:
+    """The parameters of a config that are lists of parts, and the parts' kind."""
+    fields = config.model_fields.items()
+    return {n: str(extra(i)["parts"]) for n, i in fields if "parts" in extra(i)}
+
+
+def part_default(about: Mapping[str, Any]) -> str | None:
+    """The type that a part has where the graph gives none."""
+    default = about["written"]
+    named = default.get("type") if isinstance(default, Mapping) else default
+    return named if isinstance(named, str) else None
+
+
+class ParamReader:
+    """Builds configs; collects problems, and which shared sections were used."""
+
+    def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
+        self.catalogue, self.problems = catalogue, problems
+        self.used: set[str] = set()
+
+    def tell(self, item: Item, what: str, hint: str = "", key: bool = False) -> None:
+        self.problems.tell(item.at if key else item.mark, what, hint)
+
+    def config(
+        self,
+        cls: type[Config],
+        written: Item,
+        shared: Shared,
+        path: str,
+        also: Iterable[str] = (),
+    ) -> Config | None:
+        """The config that the written parameters make; None if something is wrong with them.
+
+        `also` are other words that may stand here, for the hints.
+        """
+        before = len(self.problems)
+        parts, several = part_fields(cls), parts_fields(cls)
+        values: dict[str, Any] = {}
+        for name, item in written.fields.items():
+            if name not in cls.model_fields:
+                self.unknown(name, item, cls, path, also)
+            elif name in several:
+                values[name] = self.parts(several[name], item, shared, f"{path}.{name}")
+            elif name not in parts:
+                values[name] = _given(cls.model_fields[name], item)
+        for name, about in parts.items():
+            spec = self.part(name, about, written, shared, path)
+            if spec is not REQUIRED:
+                values[name] = spec
+        sound = len(self.problems) == before
+        config = self.validate(cls, values, written, path, told=() if sound else parts)
+        return config if sound else None
+
+    def unknown(
+        self, name: str, item: Item, cls: type[Config], path: str, also: Iterable[str]
+    ) -> None:
+        hint = nearest(name, [*cls.model_fields, *also])
+        for part, about in part_fields(cls).items():
+            if "did you mean" not in hint and about["shared"]:
+                hint = f"{hint}; a parameter of the {about['part']} goes under '{part}:'"
+        self.tell(item, f"{path}: unknown key '{name}'", hint, key=True)
+
+    def part(
+        self, name: str, about: Mapping[str, Any], written: Item, shared: Shared, path: str
+    ) -> Any:
+        """The part that a parameter names: what the node writes, laid over the shared section or the default."""
+        section, default = about["shared"], about["written"]
+        own, item, place = written.fields.get(name), None, name
+        if own is not None and own.value is None and default is None:
+            return None
+        if section and section in shared:
+            self.used.add(section)
+            item, place = as_mapping(shared[section]), section
+        elif default not in (REQUIRED, None):
+            item, place = as_mapping(item_of(default, written.mark)), f"{path}.{name}"
+        if own is not None:
+            item = as_mapping(own) if item is None else merge(item, as_mapping(own))
+            place = f"{path}.{name}"
+        if item is not None:
+            return self.part_spec(about["part"], item, part_default(about), shared, place)
+        if default is None:
+            return None
+        hint = "give it here" + (f", or as the section '{section}' at the top" if section else "")
+        self.tell(written, f"{path}: missing required parameter '{name}'", hint, key=True)
+        return REQUIRED
+
+    def parts(self, kind: str, written: Item, shared: Shared, path: str) -> tuple[Any, ...]:
+        """A list of parts, in its order."""
+        if not isinstance(written.value, list):
+            hint = f"expected a list of {kind}s, such as [{{type: …}}]"
+            self.tell(written, f"{path} is {short(written.plain())}", hint)
+            return ()
+        items = [as_mapping(item) for item in written.items]
+        made = [self.part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)]
+        return tuple(made)
+
+    def part_spec(
+        self, kind: str, item: Item, default: str | None, shared: Shared, path: str
+    ) -> Any:
+        if not isinstance(item.value, dict):
+            hint = f"expected the {kind}'s type, or a mapping with it"
+            self.tell(item, f"{path} is {short(item.plain())}", hint)
+            return REQUIRED
+        named = item.fields.get("type", Item(default, item.mark))
+        if not isinstance(named.value, str):
+            what = f"{path}: missing 'type'"
+            if named.value is not None:
+                what = f"{path}.type is {short(named.plain())}"
+            self.tell(named, what, nearest("", self.catalogue.names(kind)))
+            return REQUIRED
+        try:
+            cls = self.catalogue.find(kind, named.value)
+        except UnknownType as error:
+            self.tell(named, f"{path}: {error.what}", error.hint)
+            return REQUIRED
+        rest = Item({k: v for k, v in item.fields.items() if k != "type"}, item.mark, item.key)
+        config = self.config(cls.Config, rest, shared, path, also=("type",))
+        return REQUIRED if config is None else PartSpec(named.value, cls, config)
+
+    def validate(
+        self,
+        cls: type[Config],
+        values: dict[str, Any],
+        written: Item,
+        path: str,
+        told: Container[str] = (),
+    ) -> Config | None:
+        """Pydantic's verdict, told in our words; `told` are parameters whose problems are told already."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            for e in error.errors(include_url=False):
+                if not (e["loc"] and e["loc"][0] in told):
+                    self.invalid(e, written, path, cls)
+        except Exception as error:  # from a validator of the type's own
+            self.tell(written, f"{path}: its validator raised {type(error).__name__}: {error}")
+        return None
+
+    def invalid(self, error: Any, written: Item, path: str, cls: type[Config]) -> None:
+        what, hint = in_words(path, cls, error)
+        if error["type"] == "missing":
+            name = ".".join(map(str, error["loc"]))
+            self.tell(written, what, f"add '{name}: …'", key=True)
+        else:
+            self.tell(_place(written, error["loc"]), what, hint)
+
+
+def _place(item: Item, steps: Iterable[Any]) -> Item:
+    """The innermost written value on the way to what is wrong."""
+    for step in steps:
+        if step in item.fields:
+            item = item.fields[step]
+        elif isinstance(step, int) and step < len(item.items):
+            item = item.items[step]
+    return item
+
+
+def _given(info: FieldInfo, item: Item) -> Any:
+    """A written value; a file is meant beside the graph file that names it."""
+    value = item.plain()
+    if isinstance(value, str) and extra(info).get("file") and item.mark.line:
+        beside = Path(item.mark.file).parent / value
+        return str(beside.resolve()) if os.path.exists(beside) else value
+    return value
+
+
+def written_params(config: Config) -> dict[str, Any]:
+    """A config as plain data that reads back as the same config: every default filled in."""
+    return {name: written_value(getattr(config, name)) for name in type(config).model_fields}
+
+
+def written_value(value: Any) -> Any:
+    """One parameter as plain data."""
+    if isinstance(value, PartSpec):
+        return {"type": value.type, **written_params(value.config)}
+    if isinstance(value, Config):
+        return written_params(value)
+    if isinstance(value, Mapping):
+        return {k: written_value(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [written_value(v) for v in value]
+    return value

@@ -1,0 +1,150 @@
+"""Placements: which nodes share a site. They say where a graph runs, and nothing it computes.
+
+A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. Alone it means a site for each
+linked group that is put there; with a name (`process:left`) it is one site for all that are put there. What a
+placement does not name goes with the nodes it is linked to, or else to the main site, where the run was started.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from flowrl.core.errors import UsageError, nearest
+from flowrl.graph.model import Graph, linked_groups, links
+from flowrl.graph.yaml_reader import Item, read_yaml
+
+MAIN = "main"
+HERE = (MAIN, "thread", "process")  # places on the machine where the run was started
+BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}
+_PLACE = re.compile(r"[\w.*?@:/\[\]-]+")
+_NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A machine that is offered to a run: what a placement can call it."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for word in (self.name, *self.labels):
+            if not _NAME.fullmatch(word) or word in (*HERE, "coordinator"):
+                what = f"host: '{word}' cannot be a host's name or label"
+                raise UsageError(
+                    f"{what}; expected up to 63 letters, digits, '.', '-' and '_', "
+                    f"and not {', '.join(HERE)}"
+                )
+
+    def fits(self, place: str) -> bool:
+        """Whether a place means this machine, perhaps among others."""
+        return any(fnmatchcase(word, place) for word in (self.name, *self.labels))
+
+
+def fitting(place: str, offers: Iterable[Offer]) -> list[str]:
+    """The hosts that a place means, in the order of their names: cpu-2 comes before cpu-10."""
+    return sorted((o.name for o in offers if o.fits(place)), key=_natural)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
+
+
+def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
+    """The places of a placement that are hosts, without the names of shared sites."""
+    places = (site.partition(":")[0] for site in sites(graph, placement))
+    return sorted({place for place in places if place not in HERE})
+
+
+def placement_named(graph: Graph, text: str) -> dict[str, str]:
+    """What `--placement` means: a name, a YAML file, or `collector=process,learner=thread`."""
+    text = text.strip()
+    if text in graph.placements:
+        return _of_nodes(graph, graph.placements[text], f"placements.{text}")
+    if text in BUILT_IN:
+        return dict.fromkeys(graph.nodes, BUILT_IN[text])
+    if text.endswith((".yaml", ".yml")):
+        return _of_nodes(graph, _from_file(Path(text)), text)
+    if "=" in text:
+        return _of_nodes(graph, _from_words(text), f"--placement {text}")
+    hint = nearest(text, {*BUILT_IN, *graph.placements})
+    raise UsageError(
+        f"--placement {text}: there is no such placement; {hint} "
+        "(or give a YAML file, or node=process,…)"
+    )
+
+
+def sites(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
+    """The nodes of each site, in the order of the graph; the main site first, if it has any."""
+    where: dict[str, str] = {}
+    for group in linked_groups(graph):
+        names = [n for n in graph.nodes if n in group]
+        head = _head(graph, names)
+        leader = next((n for n in [head, *names] if n in placement), "")
+        for name in names:
+            where[name] = _site(placement.get(name) or placement.get(leader, MAIN), head)
+    found: dict[str, list[str]] = {MAIN: []} if MAIN in where.values() else {}
+    for name in graph.nodes:
+        found.setdefault(where[name], []).append(name)
+    return found
+
+
+def _head(graph: Graph, group: list[str]) -> str:
+    """The node that a linked group is called after: the first that serves none of the others."""
+    serving = {e.source.node for e in links(graph)}
+    return min((n for n in group if n not in serving), default=min(group))
+
+
+def _site(place: str, head: str) -> str:
+    return place if place == MAIN or ":" in place else f"{place}:{head}"
+
+
+def _of_nodes(graph: Graph, written: Mapping[str, str], where: str) -> dict[str, str]:
+    """Places by node: a part-graph's name stands for all of its nodes."""
+    found: dict[str, str] = {}
+    for name, place in written.items():
+        members = [n for n in graph.nodes if n == name or n.startswith(f"{name}/")]
+        if not members:
+            parts = {n.rpartition("/")[0] for n in graph.nodes if "/" in n}
+            hint = nearest(name, {*graph.nodes, *parts})
+            raise UsageError(f"{where}: unknown node '{name}'; {hint}")
+        if not _PLACE.fullmatch(place):
+            raise UsageError(
+                f"{where}: '{name}' is put at '{place}'; expected thread, process or a host"
+            )
+        found.update(dict.fromkeys(members, place))
+    return found
+
+
+def _from_words(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in text.split(","):
+        name, equals, place = (part.strip() for part in word.partition("="))
+        if not (name and equals and place):
+            raise UsageError(
+                f"--placement {text}: '{word.strip()}' is not node=place; "
+                "write collector=process,learner=thread"
+            )
+        found[name] = place
+    return found
+
+
+def _from_file(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise UsageError(f"--placement {path}: there is no such file; write nodes and places in it")
+    tree = read_yaml(path)
+    if not isinstance(tree.value, dict):
+        raise UsageError(f"{tree.mark}: a placement is a mapping; write 'collector: process'")
+    return {name: _place(name, item) for name, item in tree.fields.items()}
+
+
+def _place(name: str, item: Item) -> str:
+    if isinstance(item.value, str):
+        return item.value
+    raise UsageError(
+        f"{item.mark}: '{name}' is put at {item.plain()!r}; expected thread, process or a host"
+    )

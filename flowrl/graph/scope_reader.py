@@ -1,0 +1,218 @@
+"""One file's nodes and edges: those of the graph itself, or of a part-graph in it, which nest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+from flowrl.core.errors import GraphError, Problem, Problems, nearest
+from flowrl.graph.bundled import locate
+from flowrl.graph.catalogue import Catalogue
+from flowrl.graph.edge_statements import Statement, end_of, statements
+from flowrl.graph.keywords import NODE_KEYS, NODE_NAME, PART_KEYS, PORT_NAME, ROOT_KEYS, is_file
+from flowrl.graph.model import NodeSpec, PortRef
+from flowrl.graph.node_reader import NodeReader
+from flowrl.graph.overrides import Sets
+from flowrl.graph.param_reader import Shared, part_fields
+from flowrl.graph.tree import Source, Substitution, as_mapping, read_tree, shown
+from flowrl.graph.yaml_reader import Item
+
+MOST_NODES = 10_000
+MOST_NESTED = 20
+
+_NOTHING: Mapping[str, Item] = {}
+
+
+class ScopeReader:
+    """Reads nodes under their full names, and edges as they are written; collects problems."""
+
+    def __init__(
+        self, catalogue: Catalogue, sets: Sets, problems: Problems, folder: Path | None
+    ) -> None:
+        self.catalogue, self.sets, self.problems, self.folder = catalogue, sets, problems, folder
+        self.reader = NodeReader(catalogue, problems)
+        self.nodes: dict[str, NodeSpec] = {}
+        self.broken: set[str] = set()  # names whose node has a problem
+        self.parts: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
+        self.statements: list[Statement] = []
+        self.edges_read = True  # every edge could be read
+        # nodes that null removed, and the files that may name them yet
+        self.removed: dict[str, frozenset[str]] = {}
+        self._sources: dict[Path, Source] = {}
+
+    def read(
+        self,
+        source: Source,
+        prefix: str = "",
+        given: Mapping[str, Item] = _NOTHING,
+        outer: Shared = _NOTHING,
+        above: tuple[Path, ...] = (),
+    ) -> Item:
+        """Reads a scope; names get the prefix, `given` are a part-graph's parameters, `outer` the sections around."""
+        tree, keys = source.tree, PART_KEYS if prefix else ROOT_KEYS
+        self.removed |= {prefix + name: files for name, files in source.removed.items()}
+        if not prefix:
+            tree = self.sets.params(tree)
+        tree = self.sets.apply(self.substituted(tree, given), prefix)
+        sections = {k: v for k, v in tree.fields.items() if k not in keys}
+        nodes = tree.fields.get("nodes", Item({}, tree.mark))
+        if not nodes.fields:
+            what = "nodes: expected a mapping of names to nodes"
+            self.problems.tell(nodes.at, what, "nodes: {name: {type: …}}")
+        used, self.reader.params.used = self.reader.params.used, set()
+        shared = {**outer, **sections}
+        for name, item in nodes.fields.items():
+            self.node(name, prefix, as_mapping(item), shared, above)
+        self.unused(sections, keys)
+        self.reader.params.used |= used
+        self.edges(tree, prefix)
+        return tree
+
+    def edges(self, tree: Item, prefix: str) -> None:
+        before = len(self.problems)
+        edges = tree.fields.get("edges", Item([], tree.mark))
+        if not isinstance(edges.value, list):
+            what = "edges: expected a list of edges"
+            self.problems.tell(edges.mark, what, "edges: [a -> b, …]")
+        self.statements += [s.within(prefix) for s in statements(edges.items, self.problems)]
+        self.edges_read &= len(self.problems) == before
+
+    def substituted(self, tree: Item, given: Mapping[str, Item]) -> Item:
+        """The tree without its parameters, which stand where they were named."""
+        params = tree.fields.get("params", Item({}, tree.mark))
+        if not isinstance(params.value, dict):
+            what = "params: expected a mapping of names to values"
+            self.problems.tell(params.mark, what, "params: {width: 64}")
+        for name, item in given.items():
+            if name not in params.fields:
+                what = f"unknown parameter '{name}' of the part-graph"
+                self.problems.tell(item.at, what, nearest(name, [*params.fields, *NODE_KEYS]))
+        fill = Substitution(self.problems)
+        for name, item in params.fields.items():  # each may use those before it
+            value = given[name] if name in given else fill.item(item)
+            fill.params[name] = value or Item(None, item.mark, item.key)
+        rest = {k: v for k, v in tree.fields.items() if k != "params"}
+        done = fill.item(Item(rest, tree.mark, tree.key)) or tree
+        for name, item in params.fields.items():
+            if name not in fill.used:
+                hint = f"write ${{{name}}} where it is meant"
+                self.problems.tell(item.at, f"params: '{name}' is used nowhere", hint)
+        return done
+
+    def unused(self, sections: Shared, keys: tuple[str, ...]) -> None:
+        """Sections that no node of this scope takes are mistakes."""
+        if not sections:
+            return
+        configs = {spec.cls.Config for spec in self.nodes.values()}
+        shared = {about["shared"] for c in configs for about in part_fields(c).values()} - {""}
+        kinds = set(self.catalogue.kinds()) - {"node"}
+        for name, item in sections.items():
+            if name in self.reader.params.used:
+                continue
+            if name not in shared | kinds:
+                hint = nearest(name, {*keys, "extends", *shared, *kinds})
+                self.problems.tell(item.at, f"unknown key '{name}'", hint)
+            elif not self.broken:  # a broken node may have been meant to use it
+                self.problems.tell(item.at, f"the section '{name}' is used by no node")
+
+    def node(
+        self, name: str, prefix: str, item: Item, shared: Shared, above: tuple[Path, ...]
+    ) -> None:
+        full = prefix + name
+        if full in self.nodes or full in self.parts or full in self.broken:
+            self.problems.tell(item.at, f"nodes: there are two nodes '{full}'", "rename one")
+            return
+        self.broken.add(full)
+        if not NODE_NAME.fullmatch(name):
+            hint = "use letters, digits, '_' and '-', a letter first"
+            self.problems.tell(item.at, f"nodes: '{name}' is not a name", hint)
+            return
+        type_name = self.reader.type_name(full, item)
+        if type_name is None:
+            return
+        if is_file(str(type_name.value)):
+            self.part_graph(full, type_name, item, shared, above)
+        elif (spec := self.reader.spec(full, type_name, item, shared)) is not None:
+            self.nodes[full] = spec
+            self.broken.discard(full)
+
+    # part-graphs
+
+    def part_graph(
+        self, name: str, type_name: Item, item: Item, shared: Shared, above: tuple[Path, ...]
+    ) -> None:
+        """The nodes and edges of a file, under this node's name."""
+        source = self.part_file(name, type_name, above)
+        if source is None:
+            return
+        folders = (f.parent for f in source.files)
+        self.catalogue.folders = tuple(dict.fromkeys([*self.catalogue.folders, *folders]))
+        given = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
+        before = len(self.nodes)
+        tree = self.read(source, f"{name}/", given, shared, (*above, source.files[-1].resolve()))
+        replicas, on_failure = self.reader.engine_keys(name, item, None)
+        for spec in islice(self.nodes.values(), before, None):
+            spec.replicas *= replicas
+            if spec.cls.role != "learner" and spec.fires:
+                spec.on_failure = on_failure if on_failure != "stop" else spec.on_failure
+        self.parts[name] = self.ports(name, tree, source.files[-1])
+        self.broken.discard(name)
+
+    def part_file(self, name: str, type_name: Item, above: tuple[Path, ...]) -> Source | None:
+        """A part-graph's file; its path is from the file that names it."""
+        mark = type_name.mark
+        beside = Path(mark.file).parent if mark.line else self.folder or Path()
+        path = locate(str(type_name.value), beside)
+        problem = hint = ""
+        if path is None:
+            problem = f"there is no part-graph '{type_name.value}'"
+            hint = "its path is from this file"
+        elif path.resolve() in above:
+            problem = f"the part-graph '{type_name.value}' contains itself"
+        elif len(above) > MOST_NESTED:
+            problem = f"part-graphs nest more than {MOST_NESTED} deep"
+        elif len(self.nodes) > MOST_NODES:
+            what = f"nodes.{name}: part-graphs make more than {MOST_NODES} nodes"
+            raise GraphError([*self.problems, Problem(str(mark), what, "use replicas")])
+        if problem or path is None:
+            self.problems.tell(mark, f"nodes.{name}: {problem}", hint)
+            return None
+        try:
+            if path not in self._sources:
+                self._sources[path] = read_tree(path)
+            return self._sources[path]
+        except GraphError as error:
+            self.problems.extend(error.problems)
+            return None
+
+    def ports(self, part: str, tree: Item, path: Path) -> dict[str, PortRef]:
+        """The ports that a part-graph shows: its names for ports of its nodes."""
+        ports = tree.fields.get("ports")
+        if ports is None or not ports.fields:
+            what = f"the part-graph '{part}' shows no ports"
+            hint = "ports: {data: inner.data}"
+            self.problems.tell(ports.mark if ports else shown(path), what, hint)
+            return {}
+        found = {name: self.inner(part, name, item) for name, item in ports.fields.items()}
+        return {name: ref for name, ref in found.items() if ref is not None}
+
+    def inner(self, part: str, name: str, item: Item) -> PortRef | None:
+        if not PORT_NAME.fullmatch(name):
+            self.problems.tell(
+                item.at, f"ports: '{name}' is not a name", "use letters, digits and '_'"
+            )
+            return None
+        end = end_of(item.value if isinstance(item.value, str) else "")
+        node = f"{part}/{end.node}"
+        if end.port in self.parts.get(node, {}):
+            return self.parts[node][end.port]
+        if node in self.nodes and end.port in self.nodes[node].cls.ports:
+            return PortRef(node, end.port)
+        if node not in self.broken:
+            what = f"ports.{name}: there is no port '{item.plain()}'"
+            ports = self.nodes[node].cls.ports if node in self.nodes else self.parts.get(node)
+            names = [n.removeprefix(f"{part}/") for n in self.nodes if n.startswith(f"{part}/")]
+            hint = nearest(end.node, names) if ports is None else nearest(end.port, ports)
+            self.problems.tell(item.mark, what, hint)
+        return None

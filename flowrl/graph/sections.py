@@ -1,0 +1,160 @@
+"""The sections of a graph that are not nodes or edges: seed, limits, placements and so on."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowrl.core.errors import Problems, nearest, short
+from flowrl.graph.model import Graph, Limits, PortRef, linked_groups
+from flowrl.graph.yaml_reader import Item
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_SITE = re.compile(r"[\w.*?@:/\[\]-]+")
+_COUNTS = ("steps", "train_iters", "rounds")  # limits beside `time`
+
+
+def read_sections(
+    fields: Mapping[str, Item],
+    graph: Graph,
+    parts: Mapping[str, Mapping[str, PortRef]],
+    broken: set[str],
+    problems: Problems,
+) -> None:
+    """Fill in everything of the graph but nodes, edges and warm-up."""
+    graph.about = _about(fields.get("about"), problems)
+    graph.seed = _number(fields.get("seed"), "seed", 0, (0, 2**63 - 1), problems)
+    graph.torch_threads = _number(
+        fields.get("torch_threads"), "torch_threads", 1, (1, 1024), problems
+    )
+    graph.limits = _limits(fields.get("limits"), problems)
+    names = {**{n: (n,) for n in (*graph.nodes, *broken)}, **members(graph, parts)}
+    graph.placements = _placements(fields.get("placements"), names, problems)
+
+
+def members(graph: Graph, parts: Mapping[str, Mapping[str, PortRef]]) -> dict[str, tuple[str, ...]]:
+    """The nodes of each part-graph."""
+    found: dict[str, list[str]] = {part: [] for part in parts}
+    for name in graph.nodes:
+        part = name.rpartition("/")[0]
+        while part:
+            if part in found:
+                found[part].append(name)
+            part = part.rpartition("/")[0]
+    return {part: tuple(names) for part, names in found.items()}
+
+
+def read_modules(item: Item | None, problems: Problems) -> tuple[Path, ...]:
+    """Folders of Python modules, from the file that names them."""
+    if item is None:
+        return ()
+    found = []
+    for entry in item.items if isinstance(item.value, list) else [item]:
+        beside = Path(entry.mark.file).parent if entry.mark.line else Path()
+        if isinstance(entry.value, str) and os.path.isdir(beside / entry.value):
+            found.append(beside / entry.value)
+        else:
+            what = f"modules: there is no folder {short(entry.plain())}"
+            problems.tell(entry.mark, what, "its path is from this file")
+    return tuple(found)
+
+
+def share_replicas(graph: Graph, problems: Problems) -> None:
+    """A linked group has one number of replicas: whichever of its nodes says it."""
+    for group in linked_groups(graph):
+        counts = {graph.nodes[n].replicas for n in group} - {1}
+        if len(counts) > 1:
+            names = ", ".join(f"{n}: {graph.nodes[n].replicas}" for n in sorted(group))
+            what = f"linked nodes have different replicas ({names})"
+            first = next(n for n in graph.nodes if n in group)
+            problems.tell(graph.nodes[first].mark(), what, "give the number to one of them")
+        for name in group:
+            graph.nodes[name].replicas = max(counts, default=1)
+
+
+def seconds(value: Any) -> float | None:
+    """A time such as 90, 30s, 10m or 2h in seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if 0 < value < float("inf") else None
+    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    amount = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    return amount if 0 < amount < float("inf") else None
+
+
+def _about(item: Item | None, problems: Problems) -> str:
+    if item is None or item.value is None:
+        return ""
+    if not isinstance(item.value, str):
+        problems.tell(item.mark, f"about is {short(item.plain())}", "expected a text")
+    return str(item.plain()).strip()
+
+
+def _number(
+    item: Item | None, path: str, default: int, between: tuple[int, int], problems: Problems
+) -> int:
+    if item is None:
+        return default
+    value, (least, most) = item.value, between
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    hint = f"expected a whole number from {least} to {most}"
+    problems.tell(item.mark, f"{path} is {short(item.plain())}", hint)
+    return default
+
+
+def _limits(item: Item | None, problems: Problems) -> Limits:
+    if item is None or item.value is None:
+        return Limits()
+    if not isinstance(item.value, dict):
+        hint = "limits: {steps: 100000, train_iters: 5000, time: 10m}"
+        problems.tell(item.mark, "limits: expected a mapping", hint)
+        return Limits()
+    found: dict[str, Any] = {}
+    for name, entry in item.value.items():
+        if name in _COUNTS:
+            found[name] = _number(entry, f"limits.{name}", 1, (1, 2**62), problems)
+        elif name == "time":
+            found["time_s"] = seconds(entry.value)
+            if found["time_s"] is None:
+                hint = "expected a time such as 30s, 10m or 2h"
+                problems.tell(entry.mark, f"limits.time is {short(entry.plain())}", hint)
+        else:
+            hint = nearest(name, (*_COUNTS, "time"))
+            problems.tell(entry.at, f"limits: unknown key '{name}'", hint)
+    return Limits(**found)
+
+
+def _placements(
+    item: Item | None, names: Mapping[str, tuple[str, ...]], problems: Problems
+) -> dict[str, dict[str, str]]:
+    """Named placements: which nodes run where."""
+    if item is None or item.value is None:
+        return {}
+    if not isinstance(item.value, dict):
+        hint = "placements: {parallel: {collector: process}}"
+        problems.tell(item.mark, "placements: expected a mapping", hint)
+        return {}
+    return {name: _placement(name, p, names, problems) for name, p in item.value.items()}
+
+
+def _placement(
+    name: str, item: Item, names: Mapping[str, tuple[str, ...]], problems: Problems
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if not isinstance(item.value, dict):
+        what = f"placements.{name}: expected a mapping of nodes to places"
+        problems.tell(item.mark, what, "{collector: process}")
+    for node, site in item.fields.items():
+        if node not in names:
+            what = f"placements.{name}: unknown node '{node}'"
+            problems.tell(site.at, what, nearest(node, names))
+        elif not isinstance(site.value, str) or not _SITE.fullmatch(site.value):
+            what = f"placements.{name}.{node} is {short(site.plain())}"
+            problems.tell(site.mark, what, "expected thread, process or a host")
+        else:
+            found |= dict.fromkeys(names[node], site.value)
+    return found

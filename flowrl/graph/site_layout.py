@@ -1,0 +1,97 @@
+"""Which instance lives on which site, what kind of thing a site is, and what lies between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flowrl.core.errors import UsageError
+from flowrl.graph.model import Graph, links
+from flowrl.graph.placement import HERE, MAIN, Offer, fitting, sites
+
+Kind = Literal["thread", "process"]
+Transport = Literal["site", "thread", "ipc", "tcp"]
+Instance = tuple[str, int]  # a node, and its replica's number
+
+COORDINATOR = "coordinator"  # the one that fires nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The sites of a run, in order, and who lives there."""
+
+    kinds: Mapping[str, Kind]
+    where: Mapping[Instance, str]
+    hosts: Mapping[str, str] = field(default_factory=dict)  # of the sites that are elsewhere
+
+    def living(self, site: str) -> list[Instance]:
+        """Who lives on a site."""
+        return [instance for instance, at in self.where.items() if at == site]
+
+    def host(self, site: str) -> str:
+        """The host that a site is on; '' is where the run was started."""
+        return self.hosts.get(site, "")
+
+    def transport(self, a: str, b: str) -> Transport:
+        """How tokens go from one site to another."""
+        if a == b:
+            return "site"
+        if self.host(a) != self.host(b):
+            return "tcp"
+        threads = all(self.kinds.get(s, "thread") == "thread" for s in (a, b))
+        return "thread" if threads else "ipc"
+
+
+def layout_of(
+    graph: Graph, placement: Mapping[str, str], offers: Iterable[Offer] | None = None
+) -> Layout:
+    """The layout of a placement: replicas of what has a site of its own have sites of their own.
+
+    Without offers, each place that is a host stands for one of that name.
+    """
+    kinds: dict[str, Kind] = {}
+    where: dict[Instance, str] = {}
+    hosts: dict[str, str] = {}
+    known = None if offers is None else tuple(offers)
+    for name, nodes in sites(graph, placement).items():
+        place, _, label = name.partition(":")
+        machines = [place] if known is None or place in HERE else _machines(place, known, nodes)
+        shared = name == MAIN or label not in nodes  # a site that was given a name
+        for node in nodes:
+            for replica in range(graph.nodes[node].replicas):
+                machine = machines[replica % len(machines)]
+                site = _site(machine, label, 0 if shared else replica)
+                kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
+                where[node, replica] = site
+                if place not in HERE:
+                    hosts[site] = machine
+    _check_links(graph, where)
+    return Layout(kinds, where, hosts)
+
+
+def _site(machine: str, label: str, replica: int) -> str:
+    site = f"{machine}:{label}" if label else machine
+    return f"{site}#{replica}" if replica else site
+
+
+def _machines(place: str, offers: tuple[Offer, ...], nodes: list[str]) -> list[str]:
+    found = fitting(place, offers)
+    if not found:
+        joined = ", ".join(o.name for o in offers) or "none"
+        raise UsageError(
+            f"placement: {nodes[0]} is put at '{place}', and no host has that name or label; "
+            f"hosts: {joined}"
+        )
+    return found
+
+
+def _check_links(graph: Graph, where: Mapping[Instance, str]) -> None:
+    """Between sites a service may be called that does nothing else: its firings and its calls have an order."""
+    for edge in links(graph):
+        service, client = edge.source.node, edge.to.node
+        apart = where[service, 0] != where[client, 0]
+        if apart and graph.nodes[service].fires:
+            raise UsageError(
+                f"placement: {client} calls {service}, which also fires; put both on one site"
+            )

@@ -1,0 +1,176 @@
+"""Graph files as trees: `extends` and `${params}`, each value keeping the place that gave it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowrl.core.errors import GraphError, Problem, nearest
+from flowrl.graph.bundled import bundled_graphs, locate
+from flowrl.graph.yaml_reader import Item, read_yaml
+from flowrl.graph.yaml_writer import scalar_text
+
+_PARAM = re.compile(r"\$\{([^{}]*)\}")
+
+
+def merge(base: Item, over: Item) -> Item:
+    """`over` laid over `base`: mappings by key, null removes a name, all else replaces."""
+    if isinstance(over.value, dict):
+        base = as_mapping(base)
+    if not isinstance(base.value, dict) or not isinstance(over.value, dict):
+        return over
+    old, new = base.value.get("type"), over.value.get("type")
+    if old is not None and new is not None and old.value != new.value:
+        return over  # another type: the old one's parameters mean nothing to it
+    fields = dict(base.value)
+    for name, item in over.value.items():
+        if item.value is None and name in fields:
+            del fields[name]
+        elif name in fields:
+            fields[name] = merge(fields[name], item)
+        else:
+            fields[name] = item
+    return Item(fields, over.mark, over.key)
+
+
+def as_mapping(item: Item) -> Item:
+    """`policy: random` is short for `policy: {type: random}`."""
+    if isinstance(item.value, str):
+        return Item({"type": Item(item.value, item.mark)}, item.mark, item.key)
+    return item
+
+
+def merge_graph(base: Item, over: Item) -> Item:
+    """A graph file laid over the one it extends: the `edges` of both, one after the other."""
+    merged = merge(base, over).fields
+    lists = [g.fields["edges"] for g in (base, over) if "edges" in g.fields]
+    if len(lists) == 2 and all(isinstance(edges.value, list) for edges in lists):
+        both = [*lists[0].items, *lists[1].items]
+        merged = {**merged, "edges": Item(both, lists[1].mark, lists[1].key)}
+    return Item(merged, over.mark, over.key)
+
+
+def shown(path: Path) -> str:
+    """A file as it is shown in messages: below the working folder by its relative path."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd().resolve()))
+    except ValueError:
+        return str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A graph file with all it extends laid under it."""
+
+    tree: Item
+    files: tuple[Path, ...]  # the deepest first
+    removed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # ^ nodes that null removed, and the files under it, whose edges to them go too
+
+
+def read_tree(path: Path) -> Source:
+    """Read a graph file."""
+    return _read(path, ())
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> Source:
+    tree = read_yaml(path, shown(path))
+    if not isinstance(tree.value, dict):
+        raise _wrong(tree, "a graph is a mapping with the keys nodes, edges, …")
+    fields = dict(tree.value)
+    extends = fields.pop("extends", None)
+    tree = Item(fields, tree.mark, tree.key)
+    if extends is None:
+        return Source(tree, (path,))
+    here = (*above, path.resolve())
+    under = _read(_base(extends, path, here), here)
+    removed = {**under.removed, **_removed(under, tree)}
+    return Source(merge_graph(under.tree, tree), (*under.files, path), removed)
+
+
+def _removed(under: Source, over: Item) -> dict[str, frozenset[str]]:
+    """The nodes that a file removes from the one that it extends."""
+    before = under.tree.fields.get("nodes", over).fields
+    now = over.fields.get("nodes", Item({}, over.mark)).fields
+    files = frozenset(map(shown, under.files))
+    return {n: files for n, item in now.items() if item.value is None and n in before}
+
+
+def _base(extends: Item, path: Path, here: tuple[Path, ...]) -> Path:
+    """The file that a graph extends."""
+    if not isinstance(extends.value, str):
+        raise _wrong(extends, "extends: expected the name of one graph")
+    base = locate(extends.value, path.parent, Path())
+    if base is None:
+        hint = nearest(extends.value, bundled_graphs())
+        raise _wrong(extends, f"extends: there is no graph '{extends.value}'", hint)
+    if base.resolve() in here:
+        names = " -> ".join(p.name for p in [*here, base])
+        raise _wrong(extends, f"extends: the files extend each other: {names}")
+    return base
+
+
+def _wrong(item: Item, what: str, hint: str = "") -> GraphError:
+    return GraphError([Problem(str(item.mark), what, hint)])
+
+
+class Substitution:
+    """Puts parameters in the place of `${name}`; remembers which were used."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.params: dict[str, Item] = {}
+        self.problems, self.used = problems, set[str]()
+
+    def item(self, item: Item) -> Item | None:
+        """The item with every `${name}` in it replaced; None where that is wrong (and told)."""
+        if isinstance(item.value, dict):
+            fields = {name: self.item(inner) for name, inner in item.value.items()}
+            return Item({n: i for n, i in fields.items() if i is not None}, item.mark, item.key)
+        if isinstance(item.value, list):
+            inner = [self.item(i) for i in item.value]
+            return Item([i for i in inner if i is not None], item.mark, item.key)
+        if not isinstance(item.value, str) or "${" not in item.value:
+            return item
+        return self.text(item, item.value)
+
+    def text(self, item: Item, text: str) -> Item | None:
+        """`${name}` alone is the parameter itself; within a text it is a piece of the text."""
+        names = [name.strip() for name in _PARAM.findall(text)]
+        unknown = [name for name in names if not self.known(item, name)]
+        if unknown:
+            return None
+        self.used.update(names)
+        if whole := _PARAM.fullmatch(text.strip()):
+            return Item(self.params[whole[1].strip()].value, item.mark, item.key)
+        for name in names:
+            if isinstance(self.params[name].value, dict | list):
+                what = f"'${{{name}}}' is not a single value"
+                self.problems.append(Problem(str(item.mark), what, "use it alone"))
+                return None
+        return Item(_PARAM.sub(self.piece, text), item.mark, item.key)
+
+    def known(self, item: Item, name: str) -> bool:
+        if name in self.params:
+            return True
+        what = f"'${{{name}}}': unknown parameter '{name}'"
+        hint = nearest(name, self.params) if self.params else "add it under 'params:'"
+        self.problems.append(Problem(str(item.mark), what, hint))
+        return False
+
+    def piece(self, found: re.Match[str]) -> str:
+        value = self.params[found[1].strip()].value
+        assert not isinstance(value, dict | list)
+        return value if isinstance(value, str) else scalar_text(value)
+
+
+def put(tree: Item, path: list[str], value: Item) -> Item:
+    """The tree with one value set; mappings on the way are made."""
+    fields = dict(tree.fields)
+    name, rest = path[0], path[1:]
+    if rest:
+        below = fields.get(name, Item({}, value.mark, value.mark))
+        value = put(as_mapping(below), rest, value)
+    fields[name] = Item(value.value, value.mark, value.key or value.mark)
+    return Item(fields, tree.mark, tree.key)

@@ -1,0 +1,139 @@
+"""The `warmup` section: what comes before round 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from flowrl.core.config import REQUIRED
+from flowrl.core.errors import Problems, nearest, short
+from flowrl.graph.keywords import PHASE_KEYS
+from flowrl.graph.model import Graph, Phase, PortRef
+from flowrl.graph.param_reader import ParamReader, extra
+from flowrl.graph.sections import members
+from flowrl.graph.yaml_reader import Item
+
+Paths = list[tuple[tuple[str, ...], tuple[str, ...]]]
+
+_MOST = 2**62  # steps or rounds
+
+
+class PhaseReader:
+    """Reads phases; collects problems."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        parts: Mapping[str, Mapping[str, PortRef]],
+        broken: set[str],
+        params: ParamReader,
+        problems: Problems,
+    ) -> None:
+        self.graph, self.broken, self.params, self.problems = graph, broken, params, problems
+        self.parts = members(graph, parts)
+        self.known = {*graph.nodes, *parts, *broken}
+
+    def read(self, item: Item) -> list[Phase]:
+        """The phases of a graph."""
+        if item.value is None:
+            return []
+        if not isinstance(item.value, list):
+            hint = "warmup: [{edges: [a -> b], steps: 1000}]"
+            self.problems.tell(item.mark, "warmup: expected a list of phases", hint)
+        return [phase for entry in item.items if (phase := self.phase(entry)) is not None]
+
+    def phase(self, item: Item) -> Phase | None:
+        if not isinstance(item.value, dict):
+            hint = "{edges: [collector -> buffer], steps: 1000}"
+            self.problems.tell(item.mark, "warmup: expected a phase", hint)
+            return None
+        for name, entry in item.value.items():
+            if name not in PHASE_KEYS:
+                hint = nearest(name, PHASE_KEYS)
+                self.problems.tell(entry.at, f"warmup: unknown key '{name}'", hint)
+        paths = self.paths(item)
+        lengths = {k: self.length(k, i) for k, i in item.value.items() if k in ("steps", "rounds")}
+        if len(lengths) != 1:
+            what = "warmup: a phase has one length"
+            self.problems.tell(item.mark, what, "give either 'steps' or 'rounds'")
+            return None
+        settings = self.settings(item.fields.get("set"))
+        if None in lengths.values() or not paths:
+            return None
+        return Phase(tuple(paths), item.mark, settings=settings, **lengths)
+
+    def paths(self, item: Item) -> Paths:
+        edges = item.fields.get("edges", Item(None, item.mark))
+        if not isinstance(edges.value, list) or not edges.items:
+            what = "warmup: a phase lists its active edges"
+            self.problems.tell(edges.mark, what, "edges: [collector -> buffer]")
+        return [path for entry in edges.items for path in self.path(entry)]
+
+    def path(self, item: Item) -> Paths:
+        """`a -> b`: every stream on the way from a to b is active."""
+        text = item.value if isinstance(item.value, str) else ""
+        ends = [[name.strip() for name in end.split(",")] for end in text.split("->")]
+        if len(ends) < 2:
+            what = f"warmup: {short(item.plain())} is not an edge"
+            self.problems.tell(item.mark, what, "write 'a -> b'")
+            return []
+        for name in dict.fromkeys(n for end in ends for n in end if n not in self.known):
+            hint = nearest(name, self.known)
+            if name.partition(".")[0] in self.known:
+                hint = f"name the node: '{name.partition('.')[0]}'"
+            self.problems.tell(item.mark, f"warmup: unknown node '{name}'", hint)
+        groups = [
+            tuple(m for n in end if n in self.known for m in self.parts.get(n, (n,)))
+            for end in ends
+        ]
+        return [(a, b) for a, b in pairwise(groups) if a and b]
+
+    def length(self, key: str, item: Item) -> int | None:
+        value = item.value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
+            return value
+        what = f"warmup.{key} is {short(item.plain())}"
+        self.problems.tell(item.mark, what, "expected a whole number, 0 or more")
+        return None
+
+    def settings(self, item: Item | None) -> dict[str, dict[str, Any]]:
+        """Values that parameters have during the phase: node -> parameter -> value."""
+        found: dict[str, dict[str, Any]] = {}
+        if item is not None and not isinstance(item.value, dict):
+            hint = "set: {collector.policy: random}"
+            self.problems.tell(item.mark, "warmup.set: expected a mapping", hint)
+        for path, value in (item.fields if item else {}).items():
+            node, _, key = path.partition(".")
+            if node not in self.known:
+                what = f"warmup: unknown node '{node}'"
+                self.problems.tell(value.at, what, nearest(node, self.known))
+            elif not key:
+                hint = f"write '{node}.PARAMETER'"
+                self.problems.tell(value.at, f"warmup.set: '{path}' names no parameter", hint)
+            elif node not in self.broken:
+                setting = self.setting(value, node, key)
+                if setting is not REQUIRED:
+                    found.setdefault(node, {})[key] = setting
+        return found
+
+    def setting(self, item: Item, node: str, key: str) -> Any:
+        """The value of a setting, checked as the node's parameter is."""
+        if node in self.parts:
+            hint = f"set a node of it: '{node}/NODE.{key}'"
+            self.problems.tell(item.at, f"warmup: '{node}' is a part-graph", hint)
+            return REQUIRED
+        spec = self.graph.nodes[node]
+        fields = spec.cls.Config.model_fields
+        free = [n for n, info in fields.items() if extra(info).get("phase")]
+        if key not in fields:
+            what = f"warmup: '{node}' has no parameter '{key}'"
+            self.problems.tell(item.at, what, nearest(key, free or fields))
+            return REQUIRED
+        if key not in free:
+            hint = f"it may set: {', '.join(free) or 'nothing'}"
+            self.problems.tell(item.at, f"warmup: a phase cannot set '{node}.{key}'", hint)
+            return REQUIRED
+        written = Item({**spec.written.fields, key: item}, spec.written.mark, spec.written.key)
+        config = self.params.config(spec.cls.Config, written, spec.shared, f"warmup: {node}")
+        return REQUIRED if config is None else getattr(config, key)

@@ -1,0 +1,156 @@
+"""The catalogue as text: what there is, and each type's ports and parameters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from flowrl.core.config import REQUIRED, Config, Part
+from flowrl.core.errors import UsageError, nearest
+from flowrl.core.node import Node
+from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.graph.bundled import bundled_graphs, find_bundled
+from flowrl.graph.catalogue import Catalogue, UnknownType, is_type
+from flowrl.graph.param_reader import extra, written_value
+from flowrl.graph.tree import read_tree
+from flowrl.graph.type_words import limits_words, type_words
+from flowrl.graph.yaml_writer import flow_text
+
+_TITLES = {
+    In: "Inputs",
+    StateIn: "State inputs",
+    Link: "Links",
+    Out: "Outputs",
+    StateOut: "States",
+    Service: "Services",
+}
+
+
+def show_catalogue() -> str:
+    """All types by kind, each with a line on what it is."""
+    catalogue = Catalogue()
+    blocks = []
+    for kind in sorted(catalogue.kinds(), key=lambda kind: (kind != "node", kind)):
+        rows = [(name, about(catalogue.find(kind, name))) for name in catalogue.names(kind)]
+        blocks.append("\n".join([_title(kind), *_table(rows)]))
+    return "\n\n".join([*blocks, "Ports and parameters of one of them: flowrl nodes NAME"])
+
+
+def show_graphs() -> str:
+    """The bundled graphs, each with a line on what it is about."""
+    rows = []
+    for name in bundled_graphs():
+        path = find_bundled(name)
+        assert path is not None
+        text = read_tree(path).tree.fields.get("about")
+        rows.append((name, _first_line(str(text.value)) if text is not None else ""))
+    return "\n".join(_table(rows, indent=""))
+
+
+def show_type(name: str) -> str:
+    """A type's ports and parameters; a name may be of several kinds."""
+    catalogue = Catalogue((Path(),))
+    if ":" in name:
+        try:
+            return _described("node", name, catalogue.find("node", name))
+        except UnknownType as error:
+            raise UsageError(f"nodes: {error}") from None
+    kinds = [kind for kind in catalogue.kinds() if name in catalogue.names(kind)]
+    if not kinds:
+        known = {n for kind in catalogue.kinds() for n in catalogue.names(kind)}
+        raise UsageError(
+            f"nodes: there is no type '{name}'; {nearest(name, known)} "
+            "(your own: 'package.module:Class')"
+        )
+    return "\n\n".join(_described(kind, name, catalogue.find(kind, name)) for kind in kinds)
+
+
+def about(cls: type[Any]) -> str:
+    """What a type is, in a line: its module's first words where the module holds nothing else."""
+    module = sys.modules[cls.__module__]
+    types = [
+        v
+        for v in vars(module).values()
+        if is_type(v, Node, Part) and v.__module__ == cls.__module__
+    ]
+    text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
+    return _first_line(text or "")
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _title(kind: str) -> str:
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return plural.capitalize()
+
+
+def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+    """Rows in columns that are as wide as they must be."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield f"{indent}{cells}".rstrip()
+
+
+def _described(kind: str, name: str, cls: type[Any]) -> str:
+    line, own = about(cls), (cls.__doc__ or "").strip()
+    blocks = [[f"{name} ({kind}): {line}"]]
+    if own and _first_line(own) != line:
+        blocks[0] += [f"  {text.strip()}".rstrip() for text in own.splitlines()]
+    blocks[0].append(f"  {cls.__module__}:{cls.__qualname__}")
+    if issubclass(cls, Node) and cls.fires_on != "all":
+        where = "" if cls.fires_on == "any" else f"with `{cls.fires_on}` it "
+        blocks[0].append(f"  {where}fires on any input; what it gives is at most the rates below")
+    if issubclass(cls, Node):
+        blocks += _ports(cls.ports)
+    params = list(_table(_params(cls.Config))) if cls.Config.model_fields else ["  none"]
+    blocks.append(["Parameters", *params])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _ports(ports: Mapping[str, Port]) -> Iterator[list[str]]:
+    for kind, title in _TITLES.items():
+        rows = [(n, p.type, _port_facts(p)) for n, p in ports.items() if isinstance(p, kind)]
+        if rows:
+            yield [title, *_table(rows)]
+
+
+def _port_facts(port: Port) -> str:
+    facts = []
+    if isinstance(port, In | Out):
+        one = port.rate == 1
+        facts.append(f"{port.rate} token{'' if one else 's'} a firing")
+    if isinstance(port, Service):
+        facts.append(", ".join(f"{method}()" for method in port.methods))
+        facts += ["one client"] if port.stateful else []
+    if isinstance(port, In) and port.initial is not None:
+        facts.append("begins with tokens: may close a loop")
+    facts += ["optional"] if port.optional else []
+    return ", ".join(facts) + (f": {port.about}" if facts and port.about else port.about)
+
+
+def _params(config: type[Config]) -> Iterator[tuple[str, ...]]:
+    """Name, type, default, range, meaning."""
+    for name, info in config.model_fields.items():
+        noted = extra(info)
+        kind = str(noted["part"]) if "part" in noted else ""
+        kind = f"list of {noted['parts']}s" if "parts" in noted else kind
+        said = info.description or ""
+        if section := extra(info).get("shared"):
+            said += f" (default: the section '{section}')"
+        if extra(info).get("phase"):
+            said += " (a warm-up may set it)"
+        yield name, kind or type_words(info.annotation), _default(info), limits_words(info), said
+
+
+def _default(info: FieldInfo) -> str:
+    noted = extra(info)
+    value = noted["written"] if "part" in noted else info.default
+    return "required" if value is REQUIRED else f"= {flow_text(written_value(value))}"

@@ -1,0 +1,42 @@
+"""SVG and PNG through the `dot` program of Graphviz."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from flowrl.core.errors import UsageError
+
+TIMEOUT_S = 60.0
+
+
+def rendered(dot: str, format: str, timeout_s: float = TIMEOUT_S) -> bytes:
+    """A DOT text as a picture; raises where the program is missing or fails."""
+    program = shutil.which("dot")
+    if program is None:
+        raise UsageError(
+            f"draw: .{format} needs the program 'dot', and there is none on the PATH; "
+            "install Graphviz (apt install graphviz, brew install graphviz), "
+            "or draw .html, .md or .dot, which need nothing"
+        )
+    try:
+        done = subprocess.run(
+            [program, f"-T{format}"],
+            input=dot.encode(),
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"draw: dot has not finished after {timeout_s:g} s; "
+            "draw .html or .md, which need no dot"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"draw: {program} cannot be started: {error.strerror}; reinstall Graphviz"
+        ) from None
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+        raise UsageError(f"draw: dot failed: {said}")
+    return done.stdout

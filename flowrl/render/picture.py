@@ -1,0 +1,208 @@
+"""What every picture of a graph shows, whatever draws it: boxes, arrows, sites, the warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowrl.checks.check import Checked
+from flowrl.checks.ordering import is_feedback
+from flowrl.checks.serial_program import Part
+from flowrl.core.errors import UsageError, nearest, short
+from flowrl.core.ports import Input
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+from flowrl.graph.param_reader import written_value
+from flowrl.graph.placement import sites
+from flowrl.graph.replica_pairs import lanes_of
+from flowrl.graph.site_layout import Layout, layout_of
+
+TRANSPORTS = {"thread": "by reference", "ipc": "ipc + shared memory", "tcp": "tcp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node, with the ports that something is connected to."""
+
+    name: str
+    type: str
+    look: str  # collector, learner, evaluator, service or node: what its colour says
+    replicas: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def times(self) -> str:
+        """How many there are, where there are several."""
+        return f"×{self.replicas}" if self.replicas > 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An edge from one source."""
+
+    kind: str  # stream, state or link
+    source: PortRef
+    to: PortRef
+    back: bool  # to a node that fires before its source: what it carries is seen a round later
+    type: str
+    facts: str  # rates, staleness
+    via: str = ""  # how it gets to another site
+
+    @property
+    def below(self) -> str:
+        """What is written under the arrow."""
+        return " · ".join(words for words in (self.facts, self.via) if words)
+
+    @property
+    def label(self) -> str:
+        """What the arrow carries, in few words."""
+        return ", ".join(words for words in (self.type, self.below) if words)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph, ready to be drawn."""
+
+    name: str
+    about: str
+    boxes: Mapping[str, Box]  # in the order of the serial program, services before their clients
+    arrows: tuple[Arrow, ...]
+    sites: Mapping[str, tuple[str, ...]]  # empty: no placement was asked for
+    warmup: tuple[str, ...]
+
+
+def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Picture:
+    """The picture of a graph, which need not be sound."""
+    graph = checked.graph
+    known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
+    order = _order(checked, known)
+    known_placement = None if placement is None else _known(checked, placement)
+    layout = None if known_placement is None else layout_of(graph, known_placement)
+    where = {} if known_placement is None else sites(graph, known_placement)
+    return Picture(
+        graph.name,
+        graph.about,
+        {name: _box(graph.nodes[name], known) for name in order},
+        tuple(_arrow(checked, e, s, order, layout) for e in known for s in e.sources),
+        {_site(site, names, layout): tuple(names) for site, names in where.items()},
+        tuple(_warmup(checked)),
+    )
+
+
+def _site(site: str, names: list[str], layout: Layout | None) -> str:
+    """A site's name; of replicas that have sites of their own, how many these are."""
+    homes = {at for (name, _), at in layout.where.items() if name in names} if layout else set()
+    return f"{site} ×{len(homes)}" if len(homes) > 1 else site
+
+
+def _transport(graph: Graph, edge: Edge, source: PortRef, layout: Layout) -> str:
+    """How tokens go between the sites at both ends; nothing to say of what stays on one."""
+    number = edge.sources.index(source)
+    found = {
+        layout.transport(layout.where[source.node, lane[1]], layout.where[edge.to.node, lane[2]])
+        for lane in lanes_of(graph, edge)
+        if lane[0] == number
+    }
+    return ", ".join(words for kind, words in TRANSPORTS.items() if kind in found)
+
+
+def _known(checked: Checked, placement: Mapping[str, str]) -> Mapping[str, str]:
+    for name in placement:
+        if name not in checked.graph.nodes:
+            raise UsageError(
+                f"placement: unknown node '{name}'; {nearest(name, checked.graph.nodes)}"
+            )
+    return placement
+
+
+def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
+    """Nodes as they fire; a service comes right before its client."""
+    program = checked.program
+    fired = [*program.round.order, *(n for p in program.paced for n in p.part.order)]
+    calls: dict[str, list[str]] = {}
+    for edge in edges:
+        if edge.kind == "link":
+            calls.setdefault(edge.to.node, []).extend(s.node for s in edge.sources)
+    order: dict[str, int] = {}
+
+    def place(name: str, above: frozenset[str]) -> None:
+        for service in calls.get(name, ()):
+            if service not in above:
+                place(service, above | {service})
+        order.setdefault(name, len(order))
+
+    for name in [*fired, *checked.graph.nodes]:
+        place(name, frozenset({name}))
+    return order
+
+
+def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
+    used = {ref.port for e in edges for ref in (*e.sources, e.to) if ref.node == spec.name}
+    ports = {n: p for n, p in spec.cls.ports.items() if n in used or not p.optional}
+    served = any(e.kind == "link" and spec.name in {s.node for s in e.sources} for e in edges)
+    return Box(
+        spec.name,
+        spec.type,
+        spec.cls.role or ("service" if served else "node"),
+        spec.replicas,
+        tuple(n for n, p in ports.items() if isinstance(p, Input)),
+        tuple(n for n, p in ports.items() if not isinstance(p, Input)),
+    )
+
+
+def _arrow(
+    checked: Checked,
+    edge: Edge,
+    source: PortRef,
+    order: Mapping[str, int],
+    layout: Layout | None,
+) -> Arrow:
+    late = edge.kind != "link" and order[source.node] >= order[edge.to.node]
+    facts = ", ".join(_facts(checked, edge))
+    type_ = checked.graph.nodes[edge.to.node].port(edge.to.port).type
+    via = _transport(checked.graph, edge, source, layout) if layout else ""
+    return Arrow(edge.kind, source, edge.to, late, type_, facts, via)
+
+
+def _facts(checked: Checked, edge: Edge) -> list[str]:
+    program = checked.program
+    if edge.kind == "link":
+        return []
+    if edge.kind == "state":
+        if edge.latest:
+            return ["latest"]
+        return [f"every {edge.every}" if edge.every is not None else f"lag {edge.lag}"]
+    part = program.part_of(edge.to.node)
+    tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
+    found = [f"{tokens} a round"] if tokens else []
+    if is_feedback(checked.graph, edge):
+        found.append(f"{program.initial.get(edge.to, tokens)} initial")
+    found += ["merge any"] if edge.merge == "any" else []
+    return found + ([edge.when_full.replace("_", " ")] if edge.when_full != "wait" else [])
+
+
+def _warmup(checked: Checked) -> list[str]:
+    """A line for each phase of the warm-up."""
+    lines = []
+    for warm in checked.program.warmup:
+        rounds = f"{warm.rounds} round{'s' if warm.rounds != 1 else ''}"
+        line = f"{rounds}: {_firings(warm.part)}"
+        if warm.phase.steps is not None:
+            line += f" ({warm.phase.steps} env steps)"
+        settings = [
+            f"{node}.{key} = {_value(value)}"
+            for node, of in warm.phase.settings.items()
+            for key, value in of.items()
+        ]
+        lines.append("; ".join([line, *settings]))
+    return lines
+
+
+def _firings(part: Part) -> str:
+    return ", ".join(n if part.firings[n] == 1 else f"{n} ×{part.firings[n]}" for n in part.order)
+
+
+def _value(value: object) -> str:
+    """A setting in few words: of a part, its type."""
+    plain = written_value(value)
+    return str(plain["type"]) if isinstance(plain, dict) and "type" in plain else short(plain)

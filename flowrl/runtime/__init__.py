@@ -1,0 +1,1 @@
+"""Executes the serial program: instances, edges, the scheduler of a site."""

@@ -1,0 +1,1 @@
+"""The control plane: the coordinator, leases, cuts, and what sites report."""

@@ -1,0 +1,168 @@
+"""Positions where a run may be cut, worked out from the program and the limits.
+
+A cut is the last position that counts, and all that hangs on it: `(3,)` ends round 3, `(3, 1, 0, 7)` ends with firing 7
+of the instance in slot 1, and with what it paces. Rounds count from the beginning of the warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from flowrl.checks.check import Checked
+from flowrl.checks.lossy_edges import starving
+from flowrl.checks.serial_program import Paced, Part, Program
+from flowrl.core.wording import asked_for
+from flowrl.graph.model import Limits
+from flowrl.runtime.instance import Position
+from flowrl.runtime.serial_executor import Reason
+
+Why = tuple[Reason, str]
+
+RANKS: tuple[Reason, ...] = ("verdict", "train_iters", "steps", "rounds")  # at the same position
+
+
+def includes(cut: Position, position: Position) -> bool:
+    """Whether a position comes before a cut."""
+    return position[: len(cut)] <= cut
+
+
+def is_earlier(cut: Position, why: Why, than: Position, for_it: Why) -> bool:
+    """Whether a cut comes before another, or in its place."""
+    if cut == than:
+        return _rank(why) < _rank(for_it)
+    return (*cut, inf) < (*than, inf)
+
+
+def _rank(why: Why) -> int:
+    return RANKS.index(why[0]) if why[0] in RANKS else len(RANKS)
+
+
+class Cuts:
+    """Where a program can be cut."""
+
+    def __init__(self, checked: Checked, limits: Limits) -> None:
+        self.checked, self.limits = checked, limits
+        self.program = checked.program
+        self.warm_rounds = sum(warm.rounds for warm in self.program.warmup)
+        self.learner = next(iter(checked.graph.role("learner")), None)
+        self.learner_starves = self.learner is not None and self._starves(self.learner)
+        self.steps = self._steps()
+
+    def _starves(self, name: str) -> bool:
+        """Whether it is not known how often a node fires in a round: it may find no tokens, or who paces it may."""
+        paced = _paced_part(self.program, name)
+        parts = _parts(self.program) if paced is None else [paced.part]
+        starves = any(name in starving(part) for part in parts)
+        return starves or (paced is not None and self._starves(paced.source.node))
+
+    def soon(self, rounds: int) -> Position:
+        """In this round: where `--train-iters` cuts again, if the first learner fires in it."""
+        if self.learner is None or self.learner_starves:
+            return (rounds,)
+        fired = firings_before(self.program, rounds + 1, self.learner)
+        cut = firing_at(self.program, self.learner, fired - 1) if fired else None
+        return cut if cut is not None and cut[0] == rounds else (rounds,)
+
+    def known(self) -> Iterator[tuple[Position, Why]]:
+        """The cuts that the limits make, as far as they are known before the run."""
+        limits, warm = self.limits, self.warm_rounds
+        if limits.train_iters is not None and (cut := self._after(limits.train_iters)):
+            yield cut, asked("train_iters", limits.train_iters)
+        if limits.rounds is not None:
+            yield (warm + limits.rounds - 1,), asked("rounds", limits.rounds)
+        if limits.steps is not None and self.steps is not None:
+            before, each = self.steps
+            rounds = max(-(-(limits.steps - before) // each), 1)
+            yield (warm + rounds - 1,), asked("steps", limits.steps)
+        if not self.program.round.order:
+            yield (warm - 1,), ("done", "no node fires in rounds")
+
+    def _after(self, iters: int) -> Position | None:
+        """Right after so many firings of the first learner, if it is known to fire so often."""
+        if self.learner is None or self.learner_starves:
+            return None
+        return firing_at(self.program, self.learner, iters - 1)
+
+    def _steps(self) -> tuple[int, int] | None:
+        """Env steps of the warm-up and of a round, where every collector's number is known."""
+        found = []
+        for part in _parts(self.program):
+            steps = 0
+            for name in self.checked.graph.role("collector"):
+                one = self._steps_of(name)
+                if one is None:
+                    return None
+                steps += one * part.firings.get(name, 0)
+            found.append(steps)
+        warm = sum(w.rounds * s for w, s in zip(self.program.warmup, found[:-1], strict=True))
+        return (warm, found[-1]) if found[-1] else None
+
+    def _steps_of(self, name: str) -> int | None:
+        """Env steps of one firing of a collector's replicas, if all its firings are alike."""
+        spec, steps = self.checked.graph.nodes[name], self.checked.facts[name].env_steps
+        in_rounds = name in self.program.round.order and name not in starving(self.program.round)
+        if steps is None or not in_rounds or spec.on_failure == "ignore":
+            return None
+        return steps * spec.replicas
+
+
+def _parts(program: Program) -> list[Part]:
+    """What rounds consist of: those of each phase of the warm-up, and those after."""
+    return [*(warm.part for warm in program.warmup), program.round]
+
+
+def part_in(program: Program, rounds: int) -> Part:
+    """What a round consists of."""
+    for warm in program.warmup:
+        if rounds < warm.rounds:
+            return warm.part
+        rounds -= warm.rounds
+    return program.round
+
+
+def firings_before(program: Program, rounds: int, name: str) -> int:
+    """How often a node has fired before a round."""
+    paced = _paced_part(program, name)
+    if paced is not None:
+        versions = firings_before(program, rounds, paced.source.node)
+        return versions // paced.every * paced.part.firings[name]
+    fired = 0
+    for warm in program.warmup:
+        here = min(warm.rounds, rounds)
+        fired += here * warm.part.firings.get(name, 0)
+        rounds -= here
+    return fired + rounds * program.round.firings.get(name, 0)
+
+
+def firing_at(program: Program, name: str, firing: int) -> Position | None:
+    """Where a node fires for the n-th time (from 0), if ever."""
+    paced = _paced_part(program, name)
+    if paced is None:
+        return _firing_in_rounds(program, name, firing)
+    pace, part = firing // paced.part.firings[name], paced.part
+    at = firing_at(program, paced.source.node, paced.every * (pace + 1) - 1)
+    number = 1 + program.paced.index(paced)
+    return None if at is None else (*at, number, part.order.index(name), 0, firing)
+
+
+def _firing_in_rounds(program: Program, name: str, firing: int) -> Position | None:
+    begun, fired = 0, 0
+    lengths = [warm.rounds for warm in program.warmup]
+    for part, rounds in zip(_parts(program), [*lengths, None], strict=True):
+        each = part.firings.get(name, 0)
+        if each and (rounds is None or firing < fired + each * rounds):
+            return (begun + (firing - fired) // each, part.order.index(name), 0, firing)
+        begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
+    return None
+
+
+def _paced_part(program: Program, name: str) -> Paced | None:
+    """What a state paces, and this node is in."""
+    return next((paced for paced in program.paced if name in paced.part.firings), None)
+
+
+def asked(reason: Reason, amount: int) -> Why:
+    """Why a limit cuts."""
+    what = {"train_iters": "train iteration", "steps": "env step", "rounds": "round"}[reason]
+    return reason, asked_for(amount, what)

@@ -1,0 +1,32 @@
+"""Sites that fire when they can: all that fires there depends on edges that drop.
+
+Their rounds have nothing to do with those of others: nobody waits for them, and where a run is cut, all that they have
+done counts.
+"""
+
+from __future__ import annotations
+
+from flowrl.checks.check import Checked
+from flowrl.checks.lossy_edges import starving
+from flowrl.checks.serial_program import Program
+from flowrl.graph.site_layout import Layout
+
+
+def free_sites(checked: Checked, layout: Layout) -> frozenset[str]:
+    """The sites that nothing but free nodes fire on; where that is all, rounds hold them together as usual."""
+    free = _free_nodes(checked.program)
+    bound: set[str] = set()
+    loose: set[str] = set()
+    for (node, _), site in layout.where.items():
+        if checked.graph.nodes[node].fires:
+            (loose if node in free else bound).add(site)
+    return frozenset(loose - bound) if bound else frozenset()
+
+
+def _free_nodes(program: Program) -> set[str]:
+    """The nodes that may find too few tokens, and those that are paced by one of them."""
+    paced = {name: paced.source.node for paced in program.paced for name in paced.part.firings}
+    free = starving(program.round)
+    while more := {name for name, pacer in paced.items() if pacer in free} - free:
+        free |= more
+    return free

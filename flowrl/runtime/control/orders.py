@@ -1,0 +1,56 @@
+"""What the coordinator has told a site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flowrl.channels import Bound, Exchange
+from flowrl.graph.site_layout import COORDINATOR
+from flowrl.runtime.control.messages import DOWN
+from flowrl.runtime.instance import Position
+
+CONTROL = Bound(tokens=1 << 16)
+
+
+class Stopped(BaseException):
+    """The coordinator wants no more."""
+
+
+class Left(BaseException):
+    """The cut is known, and what a site waits for here may never come: it goes on behind this."""
+
+
+class Orders:
+    """Taken in whenever mail comes, whatever the site does."""
+
+    def __init__(self, exchange: Exchange, name: str) -> None:
+        self._down = exchange.receiver(f"{DOWN}:{name}", COORDINATOR, bound=CONTROL)
+        self.granted = 0  # rounds that may begin
+        self.stop: Position | None = None  # where the run is cut, as far as is known
+        self.halted = False  # what fires when it can ends after the firing that it is in
+        self.wants_states = False
+        self.leave = False  # at once, whatever is going on
+        self.on_settled: Callable[[int, int], None] = lambda rounds, fired: None
+        self.on_hash: Callable[[], None] = lambda: None
+        exchange.serve(self._hear)
+
+    def _hear(self) -> None:
+        while len(self._down):
+            self._take(*self._down.take()[0])
+        if self.leave:
+            raise Stopped
+
+    def _take(self, word: str, *values: int) -> None:
+        if word == "grant":
+            self.granted, *settled = values
+            self.on_settled(*settled)
+        elif word == "hash":
+            self.on_hash()
+        elif word == "stop":
+            self.stop = tuple(values)
+        elif word == "halt":
+            self.halted = True
+        elif word == "states":
+            self.wants_states = True
+        elif word == "leave":
+            self.leave = True

@@ -1,0 +1,71 @@
+"""What a site tells the coordinator: how far it is, what was done, what nodes recorded, where time went."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flowrl.channels import Exchange
+from flowrl.core.state import Count
+from flowrl.graph.site_layout import COORDINATOR
+from flowrl.runtime.control.messages import UP, Told, as_data
+from flowrl.runtime.control.orders import CONTROL
+from flowrl.runtime.instance import Position
+from flowrl.runtime.remote.waiting import WAIT_S
+from flowrl.runtime.scheduler import Walk
+from flowrl.runtime.status import glance_at
+from flowrl.runtime.token_hashing import Hashed
+
+EVERY_S = 0.05  # how often a site tells how far it is
+EACH_S = 0.001  # for each site: the coordinator hears of so many, one after the other
+
+
+class Reports:
+    """What has happened since the coordinator was last told."""
+
+    def __init__(self, exchange: Exchange, name: str, sites: int) -> None:
+        self.exchange = exchange
+        self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
+        self._every_s = max(EVERY_S, EACH_S * sites)
+        self._told: list[Told] = []
+        self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
+        self.hashed: list[Hashed] = []
+        self._last_s = 0.0
+        self._rounds = -1  # that were told last
+
+    def say(self, *words: Any) -> None:
+        """Tell the coordinator something."""
+        self.exchange.wait(self._up, WAIT_S)
+        self._up.send(list(words))
+        self.exchange.flush()
+
+    def recorded(self, told: Told) -> None:
+        """A node has recorded something."""
+        self._told.append(told)
+
+    def counted(self, position: Position, count: Count) -> None:
+        """A node has counted something."""
+        self._did.append([list(position), list(count)])
+
+    def tell_now_and_then(self, walk: Walk) -> None:
+        """How things are, if that was told some time ago."""
+        if time.perf_counter() - self._last_s > self._every_s:
+            self.tell(walk)
+
+    def tell_rounds(self, walk: Walk) -> None:
+        """How far it is, if that is news: others may wait for it."""
+        if walk.site.rounds != self._rounds or self._told or self._did or self.hashed:
+            self.tell(walk)
+
+    def tell(self, walk: Walk) -> None:
+        """How things are."""
+        self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
+        told, self._told = self._told, []
+        did, self._did = self._did, []
+        if self.hashed:
+            hashed, self.hashed[:] = [[list(h.position), *h[1:]] for h in self.hashed], []
+            self.say("hashed", hashed)
+        seen = glance_at(walk).as_data()
+        self._rounds = walk.site.rounds
+        self.say("progress", self._rounds, did, [as_data(t) for t in told], seen)
+        self._last_s = time.perf_counter()

@@ -1,0 +1,81 @@
+"""The sites of a run as they can be seen: what each told last, and what those in this process do just now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from flowrl.channels.errors import Refused
+from flowrl.runtime.account import Account
+from flowrl.runtime.processes.launch import Sites
+from flowrl.runtime.status import Glance, Seen, as_glance, glance_at
+
+
+class Watched:
+    """What is known of the sites: told by their own threads, or by asides while those are busy."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._told: dict[str, tuple[Glance, float]] = {}
+        sites.on_aside(self.aside)
+
+    def told(self, name: str, data: list[Any]) -> None:
+        """What a site tells with its progress."""
+        self._told[name] = (as_glance(data), time.perf_counter())
+
+    def aside(self, name: str, text: str) -> None:
+        """What is seen of a site while it fires or waits for long."""
+        try:
+            glance = as_glance(json.loads(text))
+        except (ValueError, TypeError):
+            raise Refused("aside") from None
+        known = self._told.get(name)
+        if known is None or glance.fired >= known[0].fired:  # it may have been overtaken
+            self._told[name] = (glance, time.perf_counter())
+
+    def sites(self) -> dict[str, Seen | None]:
+        """Every site as it is now, or was when last something was heard of it; from any thread."""
+        now = time.perf_counter()
+        found: dict[str, Seen | None] = {}
+        for name in self._sites.names:
+            walk, told = self._sites.walks.get(name), self._told.get(name)
+            if walk is not None:
+                found[name] = Seen(glance_at(walk))
+            else:
+                found[name] = Seen(_later(told[0], now - told[1]), now - told[1]) if told else None
+        return found
+
+    def accounts(self) -> list[Account]:
+        """Where the time of all instances went, as far as they told."""
+        found = []
+        for name, (glance, _) in list(self._told.items()):
+            for key, did in glance.nodes.items():
+                mine = [w for w in glance.waited if w.who == key]
+                waiting = {w.edge: w.s for w in mine if w.kind == "waiting"}
+                blocked = {w.edge: w.s for w in mine if w.kind == "blocked"}
+                found.append(Account(key, did.fired, did.busy_s, waiting, blocked, name))
+            found += _serving(name, glance)
+        return found
+
+    def idle_s(self) -> dict[str, float]:
+        """How long each site waited to be allowed to go on."""
+        return {
+            name: sum(w.s for w in glance.waited if w.kind == "idle")
+            for name, (glance, _) in list(self._told.items())
+        }
+
+
+def _serving(site: str, glance: Glance) -> Iterator[Account]:
+    """What nodes that only clients elsewhere call did for them."""
+    calls = [w for w in glance.waited if w.kind == "serving"]
+    for who in dict.fromkeys(w.who for w in calls):
+        mine = [w for w in calls if w.who == who]
+        yield Account(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
+
+
+def _later(glance: Glance, s: float) -> Glance:
+    """What went on then goes on as far as anybody knows."""
+    return replace(glance, doing=replace(glance.doing, for_s=glance.doing.for_s + s))

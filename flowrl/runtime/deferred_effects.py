@@ -1,0 +1,57 @@
+"""What nodes do outside of the run (they write files): held back until no cut can take the firing back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from flowrl.core.context import Outside
+from flowrl.core.errors import NodeError
+from flowrl.runtime.instance import RAISED, Position, Runner
+
+
+class Held(NamedTuple):
+    """One thing to be done."""
+
+    position: Position  # of the firing that wants it
+    runner: Runner
+    firing: int
+    do: Callable[[], None]
+
+
+class Deeds:
+    """All that is held back on one site, in the order of its firings."""
+
+    def __init__(self) -> None:
+        self._held: list[Held] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def add(self, position: Position, runner: Runner, record: Outside) -> None:
+        """A firing wants something done."""
+        self._held.append(Held(position, runner, runner.fired, record.do))
+
+    def do(self, counts: Callable[[Position], bool] = lambda position: True) -> None:
+        """Do what firings want that are sure to count."""
+        held, self._held = self._held, []
+        for one in held:
+            if counts(one.position):
+                _do(one)
+            else:
+                self._held.append(one)
+
+
+def _do(held: Held) -> None:
+    """Its time is the node's; what goes wrong ends the run, as others may count on what was done before."""
+    runner = held.runner
+    began_s = time.perf_counter()
+    try:
+        held.do()
+    except RAISED as error:
+        doing = f"what firing {held.firing} does outside of the run"
+        raise NodeError(runner.key, doing, error) from error
+    took_s = time.perf_counter() - began_s
+    runner.busy_s += took_s
+    runner.site.last_s += took_s

@@ -1,0 +1,298 @@
+"""Making a graph's nodes and connecting them: instances, queues, versions of states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowrl.checks.check import Checked
+from flowrl.checks.ordering import own_services, services_first
+from flowrl.checks.serial_program import Part
+from flowrl.core.context import Context
+from flowrl.core.errors import FlowError, NodeError
+from flowrl.core.node import Facts, Node
+from flowrl.core.ports import In, Out
+from flowrl.graph.model import Edge, NodeSpec, PortRef, links
+from flowrl.graph.replica_pairs import Lane
+from flowrl.runtime.edge_factory import Home
+from flowrl.runtime.instance import RAISED, Runner, Site
+from flowrl.runtime.local_edges import queues_into
+from flowrl.runtime.stale_tokens import fading_inputs
+from flowrl.runtime.state_versions import Versions
+from flowrl.runtime.streams import (
+    Push,
+    Queue,
+    Take,
+    give_to,
+    if_any,
+    take_list,
+    take_one,
+)
+from flowrl.runtime.token_hashing import Hasher
+
+NOBODY = (
+    "a service that several nodes call, or none, can neither count nor tell anything: "
+    "it would be of nobody's firing; let its clients do it"
+)
+
+
+@dataclass
+class Wired:
+    """The instances of a graph, connected."""
+
+    checked: Checked
+    home: Home = field(default_factory=Home)
+    runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas here
+    services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
+    told: dict[tuple[str, int], Context] = field(
+        default_factory=dict
+    )  # what those tell, also elsewhere
+    versions: dict[PortRef, Versions] = field(default_factory=dict)
+    lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
+    hasher: Hasher | None = None  # where tokens are to be hashed
+    closed: bool = False
+    unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
+
+    @property
+    def site(self) -> Site:
+        """Where in the program this site is."""
+        return self.home.site
+
+    def all(self) -> Iterator[Runner]:
+        """Every runner, in the order of the file."""
+        return (r for name in self.checked.graph.nodes for r in self.runners.get(name, ()))
+
+    def connect(self, parts: Iterable[Part]) -> None:
+        """Make the edges of these parts active: what was connected otherwise is reconnected."""
+        for part in parts:
+            for name in part.order:
+                for runner in self.runners.get(name, ()):
+                    waits_for: list[tuple[list[Queue], int]] = []
+                    takes = self._takes(runner, part, waits_for)
+                    runner.wire(takes, self._pushes(runner, part), waits_for)
+                    runner.drop_old = fading_inputs(runner, part, self._queues_into)
+
+    def dropped(self) -> int:
+        """Tokens that were lost on full edges."""
+        queues = {id(q): q for lanes in self.lanes.values() for q in lanes.values()}
+        return sum(getattr(q, "dropped", 0) for q in queues.values())
+
+    def renew(self, runner: Runner) -> None:
+        """A fresh instance in a failed one's place, with fresh services: links make them one."""
+        runner.ctx.restarts += 1
+        self._close([runner.node])
+        runner.renew(_make_node(self, runner.spec, runner.ctx, fresh=True))
+
+    def renew_service(self, name: str, replica: int) -> None:
+        """A fresh instance of a service; its client is made after it."""
+        old = self.services[name, replica]
+        old.ctx.restarts += 1
+        self._close([old])
+        spec = self.checked.graph.nodes[name]
+        self.services[name, replica] = _make_node(self, spec, old.ctx, fresh=True)
+
+    def close(self) -> list[NodeError]:
+        """Close every node once, whatever some of them raise; what they raised."""
+        if self.closed:
+            return self.unclosed
+        self.closed = True
+        self._close([*(r.node for r in self.all()), *self.services.values()])
+        return self.unclosed
+
+    def _close(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            try:
+                node.close()
+            except RAISED as error:  # told when the run ends: the others are closed all the same
+                self.unclosed.append(NodeError(node.ctx.key, "closing", error))
+
+    # inputs
+
+    def _takes(
+        self, runner: Runner, part: Part, waits_for: list[tuple[list[Queue], int]]
+    ) -> dict[str, Take]:
+        takes: dict[str, Take] = {}
+        name = runner.spec.name
+        for edge in part.edges:
+            if edge.to.node == name:
+                queues, rate = self._queues_into(edge, runner.ctx.replica), part.rates[edge.to]
+                one = _takes_one(runner.spec, edge.to.port)
+                take = take_one(queues) if one else take_list(queues, rate)
+                takes[edge.to.port] = if_any(take, queues, rate) if part.loose & {name} else take
+                waits_for.append((queues, rate))
+        for edge in self.checked.graph.into(runner.spec.name):
+            if edge.kind == "state":
+                take = self._view(edge, runner.ctx.replica)
+                hashed = self.hasher and self.hasher.seeing(runner, edge, take)
+                takes[edge.to.port] = hashed or take
+        return takes
+
+    def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
+        queues = [q for lane, q in sorted(self.lanes[edge.to].items()) if lane[2] == replica]
+        return queues[:1] if edge.merge == "any" else queues
+
+    def _view(self, edge: Edge, replica: int) -> Take:
+        versions = self.versions.get(edge.source)
+        if versions is None:
+            return self.home.view(edge, replica)
+        return versions.view(edge.lag) if _at_round_ends(edge) else versions.view_newest()
+
+    # outputs
+
+    def _pushes(self, runner: Runner, part: Part) -> dict[str, list[Push]]:
+        pushes: dict[str, list[Push]] = {}
+        for edge in part.edges:
+            for number, source in enumerate(edge.sources):
+                if source.node == runner.spec.name:
+                    lanes = sorted(self.lanes[edge.to].items())
+                    mine = [(ln, q) for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
+                    push = give_to([queue for _, queue in mine])
+                    if self.hasher is not None:
+                        push = self.hasher.giving(runner, edge, [lane for lane, _ in mine], push)
+                    pushes.setdefault(source.port, []).append(push)
+        return pushes
+
+
+def make(checked: Checked, seed: int, home: Home | None = None) -> Wired:
+    """Make the instances of a sound graph that live here, and connect those that fire in rounds."""
+    wired = Wired(checked, home or Home())
+    try:
+        _make_nodes(wired, seed)
+        for edge in checked.graph.edges:
+            if edge.kind == "stream":
+                wired.lanes[edge.to] = queues_into(wired, edge)
+        _versions(wired)
+        program = checked.program
+        wired.connect([program.round, *(p.part for p in program.paced)])
+    except BaseException:
+        wired.close()
+        raise
+    return wired
+
+
+def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
+    """What an instance is told of its surroundings."""
+    graph, part = checked.graph, checked.program.part_of(spec.name)
+    inputs = {}
+    for edge in graph.into(spec.name):
+        if edge.kind == "stream":
+            source = checked.facts.get(edge.source.node, Facts())
+            inputs[edge.to.port] = source.outs.get(edge.source.port)
+    rates = {n: spec.rate(n) or 1 for n, p in spec.cls.ports.items() if isinstance(p, In | Out)}
+    rates |= {ref.port: rate for ref, rate in part.rates.items() if ref.node == spec.name}
+    return Context(
+        spec.name,
+        replica,
+        seed,
+        graph.torch_threads,
+        inputs=inputs,
+        outs=dict(checked.facts.get(spec.name, Facts()).outs),
+        rates=rates,
+        wanted=part.active_outputs(spec.name),
+        acts="later" if spec.fires else "never",
+    )
+
+
+# instances
+
+
+def _make_nodes(wired: Wired, seed: int) -> None:
+    for name in services_first(wired.checked.graph):
+        spec = wired.checked.graph.nodes[name]
+        for replica in filter(lambda r: wired.home.has(name, r), range(spec.replicas)):
+            context = context_of(wired.checked, spec, replica, seed)
+            node = _make_node(wired, spec, context)
+            if spec.fires:
+                wired.runners.setdefault(name, []).append(Runner(spec, node, context, wired.site))
+            else:
+                wired.services[name, replica] = node
+                wired.told[name, replica] = context
+                wired.home.serve(wired, name, replica)
+    _tell_services(wired)
+
+
+def _tell_services(wired: Wired) -> None:
+    """What a service tells is told with its client's firings; one of several clients cannot tell."""
+    graph = wired.checked.graph
+    owned = own_services(graph)
+    for runner in wired.all():
+        for name in owned[runner.spec.name]:
+            context = wired.told[name, runner.ctx.replica]
+            runner.services.append(context)
+            context.on_told = runner.ctx.has_told
+            if context.dirty:
+                runner.ctx.has_told()
+    tells = {own for name, spec in graph.nodes.items() if spec.fires for own in owned[name]}
+    for (name, _), context in wired.told.items():
+        if name not in tells:
+            context.on_told = _nobody_to_tell
+            if context.dirty:
+                raise NodeError(context.key, "being made", RuntimeError(NOBODY))
+
+
+def _nobody_to_tell() -> None:
+    raise RuntimeError(NOBODY)
+
+
+def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
+    found: dict[str, Any] = {}
+    for edge in links(wired.checked.graph):
+        if edge.to.node == spec.name:
+            service = _service(wired, edge, context.replica, fresh)
+            if getattr(spec.port(edge.to.port), "many", False):
+                found.setdefault(edge.to.port, []).append(service)
+            else:
+                found[edge.to.port] = service
+    try:
+        return spec.cls(config=spec.config, context=context, **found)
+    except FlowError:
+        raise
+    except RAISED as error:
+        raise NodeError(context.key, "being made", error) from error
+
+
+def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+    """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
+    name = edge.source.node
+    if not wired.home.has(name, replica):
+        return wired.home.stub(wired, edge, replica, fresh)
+    if (name, replica) not in wired.services:
+        return next(r.node for r in wired.runners[name] if r.ctx.replica == replica)
+    if fresh:
+        wired.renew_service(name, replica)
+    return wired.services[name, replica]
+
+
+# edges
+
+
+def _versions(wired: Wired) -> None:
+    """A state output keeps as many ends of rounds as its laggard looks back."""
+    depth: dict[PortRef, int] = {}
+    for edge in wired.checked.graph.edges:
+        if edge.kind == "state":
+            needed = edge.lag + 1 if _at_round_ends(edge) else 0
+            depth[edge.source] = max(needed, depth.get(edge.source, 0))
+    for source, ends in depth.items():
+        # a group of learners is one node to the graph: its replica 0 gives the weights
+        if wired.home.has(source.node, 0):
+            versions = Versions(wired.runners[source.node][0], source.port, ends)
+            wired.versions[source] = versions
+    for edge in wired.checked.graph.edges:
+        if edge.kind == "state" and edge.source in wired.versions:
+            versions = wired.versions[edge.source]
+            if edge.every is None:
+                versions.readers += wired.home.readers(edge, versions)
+            else:
+                versions.paced += [(edge.every, t) for t in wired.home.paced(edge, versions)]
+
+
+def _at_round_ends(edge: Edge) -> bool:
+    return not edge.latest and edge.every is None
+
+
+def _takes_one(spec: NodeSpec, port: str) -> bool:
+    """Only a rate that the type writes as 1 gives a token; every other gives a list of them."""
+    kind = spec.port(port)
+    return isinstance(kind, In) and kind.rate == 1

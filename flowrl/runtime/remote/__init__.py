@@ -1,0 +1,1 @@
+"""Edges, states and calls between sites."""

@@ -1,0 +1,238 @@
+"""A site as home of some instances: what stands in the place of those that live elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from flowrl.channels import Bound, Exchange
+from flowrl.checks.check import Checked
+from flowrl.checks.lossy_edges import eager, may_starve
+from flowrl.checks.pacing import paced_by
+from flowrl.core.context import key_of
+from flowrl.core.state import START, State
+from flowrl.graph.model import Edge, PortRef
+from flowrl.graph.replica_pairs import Lane, lane_name
+from flowrl.graph.site_layout import Layout
+from flowrl.runtime.control.free_sites import free_sites
+from flowrl.runtime.edge_factory import Home
+from flowrl.runtime.instances import Wired
+from flowrl.runtime.remote.edges import Arriving, FirstCome, Leaving, LeavingOrLost
+from flowrl.runtime.remote.services import Calls
+from flowrl.runtime.remote.state_views import Ends, Newest, Pacing
+from flowrl.runtime.remote.waiting import Waiting
+from flowrl.runtime.state_versions import Versions
+from flowrl.runtime.streams import Push, Queue, Take, Token
+from flowrl.runtime.waits import Wait
+
+SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that is worked on
+STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
+
+
+class SiteHome(Home):
+    """The home of one site's instances."""
+
+    def __init__(self, checked: Checked, layout: Layout, name: str, exchange: Exchange) -> None:
+        super().__init__()
+        self._checked, self._layout, self.name = checked, layout, name
+        self._exchange, self.waiting = exchange, Waiting(exchange, self.site)
+        lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
+        self._beginnings: list[Callable[[], None]] = []
+        self._views: dict[tuple[PortRef, int], Take] = {}
+        self._rounds = max(lags, default=0) + SLACK_ROUNDS
+        self._arriving: list[Arriving] = []
+        self._newest: list[Newest] = []
+        self._starving: Wait | None = None
+        self._free = free_sites(checked, layout)
+        self._firings: dict[str, Arriving] = {}  # of nodes elsewhere that fire when they can
+        self._told_firings: dict[str, list[Push]] = {}
+        self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
+        for node in sorted(may_starve(checked.program)):
+            self._open_firings(node)
+
+    def begin(self) -> None:
+        """All lanes are open on all sites: send what is there before round 0."""
+        for send in self._beginnings:
+            send()
+
+    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+        return self._calls.stub(wired, edge, replica, fresh)
+
+    def serve(self, wired: Wired, node: str, replica: int) -> None:
+        self._calls.serve(wired, node, replica)
+
+    def has(self, node: str, replica: int) -> bool:
+        return self._layout.where[node, replica] == self.name
+
+    def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
+        peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
+        receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
+        wait = self.waiting.on_input(key_of(edge.to.node, lane[2]), lane_name(edge, lane), receiver)
+        arriving = Arriving(self.waiting, receiver, wait, tokens)
+        self._arriving.append(arriving)
+        program, source = self._checked.program, edge.sources[lane[0]].node
+        if source in eager(program.part_of(source)):
+            self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
+        elif edge.when_full == "wait":
+            capacity = program.capacity[edge.to]
+            self._exchange.serve(partial(arriving.relieve_of_bytes, capacity))
+        return arriving
+
+    @property
+    def heard_of_firings(self) -> bool:
+        """Whether a node has fired elsewhere that paces something here."""
+        return any(map(len, self._firings.values()))
+
+    def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
+        """Until something has come that lets a node of this site fire."""
+        if self._starving is None:
+            names = sorted(
+                {node for (node, _), site in self._layout.where.items() if site == self.name}
+            )
+            self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
+        self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
+
+    def happened_lines(self) -> list[str]:
+        """What made this run differ from a deterministic one, but for drops."""
+        return [line for newest in self._newest if (line := newest.line()) is not None]
+
+    def take_no_more(self) -> None:
+        """This site has ended before others, that may still have to give it tokens: they must not wait for it."""
+        self._exchange.serve(self._discard)
+        self._discard()
+
+    def _discard(self) -> None:
+        for arriving in self._arriving:
+            for _ in arriving.arrived():
+                pass
+
+    def giving(self, edge: Edge, lane: Lane) -> Queue:
+        peer = self._layout.where[edge.to.node, lane[2]]
+        sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
+        who = key_of(edge.sources[lane[0]].node, lane[1])
+        wait = self.waiting.on_output(who, lane_name(edge, lane), sender)
+        if edge.when_full == "drop_oldest":
+            capacity = self._checked.program.capacity[edge.to]
+            return LeavingOrLost(self.waiting, sender, wait, capacity)
+        return Leaving(self.waiting, sender, wait)
+
+    def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
+        wait = self.waiting.on_input(key_of(edge.to.node, replica), f"any of {edge}")
+        return FirstCome(self.waiting, queues, wait)
+
+    def view(self, edge: Edge, replica: int) -> Take:
+        """The same view whenever a phase connects the instance anew."""
+        if (edge.to, replica) not in self._views:
+            self._views[edge.to, replica] = self._new_view(edge, replica)
+        return self._views[edge.to, replica]
+
+    def _new_view(self, edge: Edge, replica: int) -> Take:
+        """An end of each round, or the versions that pace, or the newest."""
+        peer = self._layout.where[edge.source.node, 0]
+        bound = self._state_bound(edge, replica)
+        receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
+        who, name = key_of(edge.to.node, replica), lane_name(edge, (0, 0, replica))
+        arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
+        if edge.every is not None:
+            return Pacing(self.site, arriving).take
+        if self._is_newest(edge, replica):
+            newest = Newest(self.waiting, arriving)
+            self._newest.append(newest)
+            return newest.take
+        return Ends(self.waiting, self.site, arriving, edge.lag).take
+
+    def _is_newest(self, edge: Edge, replica: int) -> bool:
+        """Sites that fire when they can have no rounds in common with others: no lag can be kept."""
+        ends = {self._layout.where[edge.source.node, 0], self._layout.where[edge.to.node, replica]}
+        return edge.every is None and (edge.latest or not self._free.isdisjoint(ends))
+
+    def _state_bound(self, edge: Edge, replica: int) -> Bound:
+        return Bound(tokens=1) if self._is_newest(edge, replica) else _STATES
+
+    def readers(self, edge: Edge, versions: Versions) -> list[Push]:
+        """Each reader elsewhere is sent version 0, and then what each round ended with."""
+        return [self._reader(edge, replica, versions) for replica in self._elsewhere(edge)]
+
+    def _reader(self, edge: Edge, replica: int, versions: Versions) -> Push:
+        leaving = self._state_lane(edge, replica)
+        newest = self._is_newest(edge, replica)
+        last: list[State | None] = [None]
+
+        def push(token: Token) -> None:
+            state = token[0]
+            if state is not last[0]:
+                leaving.append((state, START))
+            elif not newest:
+                leaving.append((None, START))
+            last[0] = state
+
+        self._beginnings.append(lambda: push((versions.newest(), START)))
+        return push
+
+    def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:
+        """What sends the versions that pace instances elsewhere."""
+        return [self._teller(edge, replica, versions) for replica in self._elsewhere(edge)]
+
+    def _teller(self, edge: Edge, replica: int, versions: Versions) -> Callable[[], None]:
+        leaving = self._state_lane(edge, replica)
+        return lambda: leaving.append((versions.newest(), START))
+
+    def firings(self, node: str) -> Callable[[], bool]:
+        """Whether a node that may find too few tokens has fired once more elsewhere."""
+        arriving = self._firings[node]
+        return lambda: next(arriving.arrived(), None) is not None
+
+    def told_firings(self, node: str) -> list[Push]:
+        """Every site where something is paced by a node here is told when it fires."""
+        return self._told_firings.get(node, [])
+
+    def _open_firings(self, node: str) -> None:
+        """The lanes between a node that may starve and the sites of all that it paces."""
+        where, exchange = self._layout.where, self._exchange
+        paced = paced_by(self._checked.graph, node)
+        home, sites = where[node, 0], {site for (name, _), site in where.items() if name in paced}
+        if home == self.name:
+            for site in sorted(sites - {home}):
+                sender = exchange.sender(_firings_name(node, site), site, bound=_STATES)
+                leaving = Leaving(self.waiting, sender, self.waiting.on_telling(node, sender))
+                self._told_firings.setdefault(node, []).append(leaving.append)
+        elif self.name in sites:
+            receiver = exchange.receiver(_firings_name(node, self.name), home, bound=_STATES)
+            arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
+            self._firings[node] = arriving
+            self._arriving.append(arriving)
+
+    def _state_lane(self, edge: Edge, replica: int) -> Leaving:
+        peer = self._layout.where[edge.to.node, replica]
+        bound = self._state_bound(edge, replica)
+        sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
+        name = lane_name(edge, (0, 0, replica))
+        wait = self.waiting.on_output(edge.source.node, name, sender)
+        if self._is_newest(edge, replica):
+            return LeavingOrLost(self.waiting, sender, wait, capacity=1)
+        return Leaving(self.waiting, sender, wait)
+
+    def _elsewhere(self, edge: Edge) -> list[int]:
+        replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
+        return [r for r in replicas if not self.has(edge.to.node, r)]
+
+    def _bound(self, edge: Edge) -> Bound:
+        """Room for some rounds, unless the graph says how much."""
+        capacity = self._checked.program.capacity[edge.to]
+        return Bound(tokens=capacity if edge.capacity else capacity * self._rounds)
+
+
+_STATES = Bound(tokens=STATE_TOKENS)
+
+
+def _name(edge: Edge, lane: Lane) -> str:
+    return f"{edge.to}:{lane[0]}.{lane[1]}.{lane[2]}"
+
+
+def _state_name(edge: Edge, replica: int) -> str:
+    return f"{edge.to}#{replica}"
+
+
+def _firings_name(node: str, site: str) -> str:
+    return f"{node}?{site}"

@@ -1,0 +1,294 @@
+"""A walk through the serial program: fires, in its order, the instances that live here.
+
+Where all instances live here, that is the whole program. Elsewhere it is the program's projection: what other sites
+fire is left out, and queues that wait for them take its place. What fires after a node that lives elsewhere fires at
+that node's place in the order.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+from flowrl.checks.check import Checked
+from flowrl.checks.lossy_edges import eager, starving
+from flowrl.checks.serial_program import Part, WarmUp
+from flowrl.core.context import Outside, Record, Verdict
+from flowrl.core.errors import NodeError
+from flowrl.runtime.deferred_effects import Deeds
+from flowrl.runtime.edge_factory import Home
+from flowrl.runtime.failure_guard import Failed, Guard
+from flowrl.runtime.firing_sequence import (
+    Fire,
+    PacedSteps,
+    Source,
+    Step,
+    Until,
+    as_often_as,
+    firings_until,
+    heard_by,
+    if_ready,
+    while_ready,
+)
+from flowrl.runtime.instance import RAISED, Position, Runner
+from flowrl.runtime.instances import make
+from flowrl.runtime.records import Teller
+from flowrl.runtime.token_hashing import Hasher, Note
+
+
+class Walk:
+    """Fires the instances here, round by round; who derives from it says when that ends."""
+
+    def __init__(self, checked: Checked, seed: int, home: Home | None = None) -> None:
+        self.checked = checked.demand()
+        self.graph, self.program = checked.graph, checked.program
+        self.rounds = 0  # whole rounds so far, without those of the warm-up
+        self.wired = make(checked, seed, home)
+        self.site = self.wired.site
+        self._sources: dict[str, Source] = {}
+        self._step: Step | None = None  # whose turn it is
+        self._verdict: Verdict | None = None  # that of the earliest cut
+        self._verdict_depth = -1  # a verdict includes what its firing paces
+        self.deeds = Deeds()
+        for runner in self.wired.all():
+            runner.on_record = self._on_record
+
+    def hash_tokens(self, note: Note) -> None:
+        """Note every token that is given, and every version that is seen, from the first firing on."""
+        self.wired.hasher = Hasher(self.graph, note)
+        self.wired.connect([self.program.round, *(paced.part for paced in self.program.paced)])
+
+    # what happens between firings: for those who derive
+
+    def before_round(self) -> Until | None:
+        """A round begins; where to leave it, if not at its end."""
+        return None
+
+    def after_round(self, warm_up: bool) -> None:
+        """A round has ended."""
+
+    def after_firing(self) -> None:
+        """One instance has fired."""
+
+    def after_iteration(self, learner: Runner) -> None:
+        """A learner has fired, and what its version paces (of several replicas: the first)."""
+
+    def _on_record(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        if isinstance(record, Outside):
+            self.deeds.add(self.position(runner), runner, record)
+        else:
+            self.recorded(runner, teller, record)
+
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        """A node told something in a firing, or a service called in it; or it failed."""
+        depth = len(self.site.at)  # what a firing paces may give a verdict before the firing's own
+        if isinstance(record, Verdict) and depth > self._verdict_depth:
+            self._verdict, self._verdict_depth = record, depth
+
+    def at_leisure(self, fire: Fire) -> Fire:
+        """What a node paces that fires when it can: sites may hear of that firing in different rounds."""
+        return fire
+
+    def no_rounds(self) -> None:
+        """The warm-up was all there is to do."""
+
+    # where
+
+    def position(self, runner: Runner) -> Position:
+        """Where in the program a runner's firing is: positions compare as the program orders them."""
+        return (*self.site.at, runner.slot, runner.ctx.replica, runner.fired)
+
+    def here(self) -> Position:
+        """The position of the firing that goes on, or comes next."""
+        step = self._step
+        return (*self.site.at, step.slot, step.replica, step.who.fired) if step else self.site.at
+
+    @property
+    def turn(self) -> Step | None:
+        """Whose turn it is (of a paced part: there)."""
+        return self._step
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether a verdict was given, and all that its firing paces has fired."""
+        return self._verdict is not None and len(self.site.at) <= self._verdict_depth
+
+    def close(self) -> list[NodeError]:
+        """Close all nodes; what they raised."""
+        return self.wired.close()
+
+    # the program
+
+    def walk(self) -> None:
+        """Fire on and on; ends by what the hooks raise."""
+        self._warm_up()
+        part = self.program.round
+        steps = self._steps(part)
+        if not part.order:
+            self.no_rounds()
+        while True:
+            self.site.round = self.rounds
+            self._round(steps)
+            self.rounds += 1
+            self.after_round(warm_up=False)
+
+    def _warm_up(self) -> None:
+        site = self.site
+        for number, warm in enumerate(self.program.warmup, 1):
+            site.phase = f"warm-up {number}, "
+            self.wired.connect([warm.part])
+            self._set(warm)
+            steps = self._steps(warm.part)
+            for number_of_round in range(warm.rounds):
+                site.round = number_of_round
+                self._round(steps)
+                self.after_round(warm_up=True)
+            self._set(warm, back=True)
+        site.phase = ""
+        if self.program.warmup:
+            self.wired.connect([self.program.round])
+
+    def _set(self, warm: WarmUp, back: bool = False) -> None:
+        """Set what differs in a phase, or set it back to what the graph says."""
+        for name, values in warm.phase.settings.items():
+            usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
+            for runner in self.wired.runners.get(name, ()):
+                try:
+                    runner.node.reconfigure(**(usual if back else values))
+                except RAISED as error:
+                    doing = f"taking the settings {', '.join(values)}"
+                    raise NodeError(runner.key, doing, error) from error
+
+    def _round(self, steps: list[Step]) -> None:
+        """All firings of one round, or those up to where it is left."""
+        until = self.before_round()
+        self.site.at = (self.site.rounds,)
+        for step in steps:
+            self._fire(step, firings_until(step, until))
+        self._step = None
+        for versions in self.wired.versions.values():
+            versions.end_round()
+        self.site.rounds += 1
+
+    def _fire(self, step: Step, times: int) -> None:
+        fire = step.fire
+        self._step = step
+        for _ in repeat(None, times):
+            fire()
+            self.after_firing()
+
+    # a part as steps
+
+    def _steps(self, part: Part) -> list[Step]:
+        hungry, often = starving(part), eager(part)
+        steps = []
+        for slot, name in enumerate(part.order):
+            times = part.firings[name]
+            paced = [] if self.wired.home.has(name, 0) else self._paced(name)
+            if paced:
+                source = self._sources.setdefault(name, Source())
+                shadow = self._shadow(source, slot, paced)
+                if name in hungry:
+                    shadow = self.at_leisure(shadow)
+                    shadow = as_often_as(self.wired.home.firings(name), shadow)
+                steps.append(Step(slot, 0, shadow, times, source))
+            for runner in self.wired.runners.get(name, ()):
+                runner.slot = slot
+                fire = self._fire_of(runner, slot, name in hungry, name in often)
+                steps.append(Step(slot, runner.ctx.replica, fire, times, runner))
+        return steps
+
+    def _fire_of(self, runner: Runner, slot: int, starves: bool, often: bool) -> Fire:
+        """One firing with all that belongs to it, and no more than that."""
+        fire = runner.fire
+        name = runner.spec.name
+        if runner.spec.on_failure != "stop":
+            fire = Guard(runner, self.wired.renew).fire
+        if runner.ctx.replica == 0:
+            paced = self._paced(name)
+            if heard := self.wired.home.told_firings(name):
+                fire = heard_by(heard, fire)
+            told = [t for v in self.wired.versions.values() if v.runner is runner for t in v.paced]
+            if told:
+                fire = self._telling(runner, fire, told)
+            if paced:
+                fire = self._with_paced(runner, fire, slot, paced, starves)
+            if runner.learns:
+                fire = self._with_iteration(runner, fire)
+        if starves:
+            fire = if_ready(runner, fire)
+        return while_ready(runner, fire, self.after_firing) if often else fire
+
+    @property
+    def first_learner(self) -> str | None:
+        """The learner whose firings are the run's train iterations."""
+        return next(iter(self.graph.role("learner")), None)
+
+    def _paced(self, name: str) -> list[PacedSteps]:
+        """What a node's versions pace here: its number, its pace, its steps."""
+        found = []
+        for number, paced in enumerate(self.program.paced):
+            if paced.source.node == name:
+                steps = self._steps(paced.part)
+                if steps:
+                    found.append((number, paced.every, steps))
+        return found
+
+    def _with_paced(
+        self, runner: Runner, fire: Fire, slot: int, paced: list[PacedSteps], starves: bool
+    ) -> Fire:
+        """A paced part fires right after the version that it sees."""
+
+        def pace() -> None:
+            self._fire_paced(runner.fired, slot, paced)
+
+        after = self.at_leisure(pace) if starves else pace
+
+        def fire_with_paced() -> None:
+            fire()
+            after()
+
+        return fire_with_paced
+
+    def _shadow(self, source: Source, slot: int, paced: list[PacedSteps]) -> Fire:
+        """In the place of a node that fires elsewhere: what it paces here."""
+
+        def fire_paced() -> None:
+            source.fired += 1
+            self._fire_paced(source.fired, slot, paced)
+
+        return fire_paced
+
+    def _fire_paced(self, fired: int, slot: int, paced: list[PacedSteps]) -> None:
+        site = self.site
+        at, pacing = site.at, self._step
+        for number, every, steps in paced:
+            if fired % every == 0:
+                site.at = (*at, slot, 0, fired - 1, 1 + number)
+                for step in steps:
+                    self._fire(step, step.times)
+        site.at, self._step = at, pacing
+
+    def _telling(self, runner: Runner, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
+        """Sites elsewhere are sent the versions that pace what lives there."""
+
+        site = self.site
+
+        def fire_and_tell() -> None:
+            fire()
+            at = site.at
+            site.at = (*at, runner.slot, 0, runner.fired - 1, 0)  # this belongs to the firing
+            for every, tell in told:
+                if runner.fired % every == 0:
+                    tell()
+            site.at = at
+
+        return fire_and_tell
+
+    def _with_iteration(self, learner: Runner, fire: Fire) -> Fire:
+        """After a train iteration, and what it paces, is where most cuts fall."""
+
+        def fire_iteration() -> None:
+            fire()
+            self.after_iteration(learner)
+
+        return fire_iteration

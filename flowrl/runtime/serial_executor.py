@@ -1,0 +1,182 @@
+"""The engine: executes the serial program of a graph, up to a cut.
+
+One site fires the whole program in its own order, so nothing beyond a cut is ever done and nothing
+has to be taken back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flowrl.checks.check import Checked
+from flowrl.checks.lossy_edges import starving
+from flowrl.core.context import Record
+from flowrl.core.ports import StateOut
+from flowrl.core.state import Count, State
+from flowrl.core.wording import asked_for
+from flowrl.graph.model import Limits
+from flowrl.graph.placement import MAIN
+from flowrl.runtime.account import Account
+from flowrl.runtime.failure_guard import Failed, Happened, Sink
+from flowrl.runtime.instance import Runner
+from flowrl.runtime.records import Teller
+from flowrl.runtime.scheduler import Walk
+from flowrl.runtime.state_versions import Versions
+from flowrl.runtime.status import Seen, glance_at
+
+Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The position that ended a run, and what had been done there."""
+
+    reason: Reason
+    why: str
+    rounds: int
+    done: Count
+
+
+class _Cut(Exception):
+    """Ends the program from within."""
+
+    def __init__(self, reason: Reason, why: str) -> None:
+        self.reason, self.why = reason, why
+        super().__init__(why)
+
+
+class Engine(Walk):
+    """Runs a sound graph in one thread: every cut is taken right at its position."""
+
+    def __init__(
+        self, checked: Checked, sink: Sink, seed: int | None = None, limits: Limits | None = None
+    ) -> None:
+        self.sink, self.happened = sink, Happened()
+        self.limits = limits or checked.graph.limits
+        self.seed = checked.graph.seed if seed is None else seed
+        super().__init__(checked, self.seed)
+        self._asked: tuple[Reason, str] | None = None  # a cut that somebody outside asks for
+        self._deadline_s = float("inf")
+        self.began_s: float | None = None  # the first firing
+        self.ended_s: float | None = None
+        self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
+        self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
+        part = self.program.round
+        learns = self.first_learner in part.order and not starving(part)
+        self._cuts_in_rounds = not learns  # else after a train iteration: --train-iters cuts there
+
+    # what has been done
+
+    @property
+    def done(self) -> Count:
+        """Env steps and episodes of the collectors, and the first learner's firings."""
+        return Count(
+            sum(r.did.env_steps for r in self._collectors),
+            sum(r.did.episodes for r in self._collectors),
+            self._learners[0].fired if self._learners else 0,
+        )
+
+    def weights(self) -> dict[str, State]:
+        """The newest version of every learner's states, by `learner.port`."""
+        return {k: s for runner in self._learners for k, s in states_of(runner).items()}
+
+    def digest(self) -> str:
+        """The SHA-256 over the learners' weights, sorted by name."""
+        return digest_of(self.weights())
+
+    def accounts(self) -> list[Account]:
+        """Each instance, its firings and its time."""
+        return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
+
+    def seen(self) -> dict[str, Seen | None]:
+        """What there is to see of the one site just now (from any thread)."""
+        return {MAIN: Seen(glance_at(self))}
+
+    def idle_s(self) -> dict[str, float]:
+        """One site alone waits for nobody."""
+        return {}
+
+    def happened_lines(self) -> list[str]:
+        """What made this run differ from a deterministic one, and what would not close."""
+        return [*self.happened.lines(), *map(str, self.wired.unclosed)]
+
+    def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
+        """Cut after the next train iteration (from another thread, or a signal)."""
+        self._asked = (reason, why)
+
+    def run(self) -> Cut:
+        """Execute the program until the earliest cut; nodes stay open for whoever looks at them."""
+        self.began_s = self.site.last_s = time.perf_counter()
+        if self.limits.time_s is not None:
+            self._deadline_s = self.site.last_s + self.limits.time_s
+        try:
+            self.walk()
+        except _Cut as cut:
+            self.ended_s = time.perf_counter()
+            self.happened.dropped = self.wired.dropped()
+            return Cut(cut.reason, cut.why, self.rounds, self.done)
+        raise AssertionError("the program ended without a cut")
+
+    # cuts
+
+    def no_rounds(self) -> None:
+        raise _Cut("done", "no node fires in rounds")
+
+    def after_firing(self) -> None:
+        if self.deeds:
+            self.deeds.do()  # nothing is ever taken back
+        if self._verdict is not None and self.has_verdict:
+            raise _Cut("verdict", self._verdict.reason)
+
+    def after_iteration(self, learner: Runner) -> None:
+        self.after_firing()
+        if learner is not self._learners[0]:
+            return
+        if learner.fired == self.limits.train_iters:
+            raise _Cut("train_iters", asked_for(learner.fired, "train iteration"))
+        self._cut_if_asked()
+
+    def after_round(self, warm_up: bool) -> None:
+        limits = self.limits
+        if not warm_up and limits.steps is not None and self.done.env_steps >= limits.steps:
+            raise _Cut("steps", asked_for(limits.steps, "env step"))
+        if not warm_up and self.rounds == limits.rounds:
+            raise _Cut("rounds", asked_for(self.rounds, "round"))
+        if warm_up or self._cuts_in_rounds:
+            self._cut_if_asked()
+
+    def _cut_if_asked(self) -> None:
+        """What the clock or somebody outside wants."""
+        if self._asked is not None:
+            raise _Cut(*self._asked)
+        if self.site.last_s >= self._deadline_s:
+            raise _Cut("time", f"{self.limits.time_s:g} s were asked for")
+
+    # what nodes tell
+
+    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+        super().recorded(runner, teller, record)
+        self.happened.pass_on(self.sink, teller, record)
+
+
+def states_of(runner: Runner) -> dict[str, State]:
+    """The newest version of a runner's states, by `node.port`."""
+    ports = runner.spec.cls.ports.items()
+    names = [name for name, port in ports if isinstance(port, StateOut)]
+    return {f"{runner.key}.{name}": Versions(runner, name).newest() for name in names}
+
+
+def digest_of(weights: Mapping[str, State]) -> str:
+    """The SHA-256 over named states: names, dtypes, shapes and bytes of their sorted arrays."""
+    digest = hashlib.sha256()
+    for key in sorted(weights):
+        arrays = weights[key].arrays
+        for name in sorted(arrays):
+            array = arrays[name]
+            digest.update(f"{key}/{name}:{array.dtype}:{array.shape};".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()

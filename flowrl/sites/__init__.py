@@ -1,1 +1,0 @@
-"""Sites: threads and processes that each walk through the program for the instances that live there."""

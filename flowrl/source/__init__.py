@@ -1,1 +1,0 @@
-"""From text to graph: files, their tree, and what they mean."""

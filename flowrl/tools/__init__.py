@@ -1,1 +1,0 @@
-"""What flowrl says of graphs: the catalogue, differences, schemas, projects."""
