@@ -16,7 +16,7 @@ from flowrl.api import load
 from flowrl.core.node import Node
 from flowrl.core.ports import ANY, In, Out
 from flowrl.graph.model import Limits
-from flowrl.runtime.serial_executor import Engine
+from flowrl.runtime.serial_executor import SerialExecutor
 
 RELAYS = 20
 REPEATS = 5
@@ -67,7 +67,7 @@ def chain() -> dict[str, object]:
 
 def through_engine(rounds: int) -> float:
     """Seconds for so many rounds."""
-    engine = Engine(load(chain()).check(), Nobody(), 0, Limits(rounds=rounds))
+    engine = SerialExecutor(load(chain()).check(), Nobody(), 0, Limits(rounds=rounds))
     start = time.perf_counter()
     engine.run()
     taken = time.perf_counter() - start

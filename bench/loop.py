@@ -22,7 +22,7 @@ from flowrl.graph.model import Limits
 from flowrl.machine.numerics import settle_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.runtime.instances import Wired, make
+from flowrl.runtime.instances import Instances, make_instances
 from flowrl.runtime.serial_executor import digest_of
 
 GRAPH = "cartpole_dqn"
@@ -54,7 +54,7 @@ class Stopwatch(Watcher):
 
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
-    wired = make(graph(), seed)
+    wired = make_instances(graph(), seed)
     settle_numerics(1)
     start = time.perf_counter()
     state = _train(wired)
@@ -63,7 +63,7 @@ def by_hand(seed: int) -> tuple[float, str]:
     return taken, digest_of({"learner.weights": state})
 
 
-def _train(wired: Wired) -> State:
+def _train(wired: Instances) -> State:
     nodes = {name: runners[0].node for name, runners in wired.runners.items()}
     collector, buffer, learner, evaluator = (
         nodes[n] for n in ("collector", "buffer", "learner", "evaluator")

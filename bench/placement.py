@@ -35,9 +35,9 @@ from flowrl.graph.site_layout import layout_of
 from flowrl.machine.numerics import settle_numerics
 from flowrl.runtime.account import Account
 from flowrl.runtime.control.coordinator import Coordinator
-from flowrl.runtime.failure_guard import Failed
-from flowrl.runtime.records import Teller
-from flowrl.runtime.serial_executor import Engine
+from flowrl.runtime.failure_guard import FailureRecord
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.serial_executor import SerialExecutor
 
 PLACEMENTS = ("serial", "threads", "processes")
 REPEATS = 9
@@ -93,7 +93,7 @@ class Learns(Node):
 class Nobody:
     """Hears what nodes tell, and forgets it."""
 
-    def record(self, teller: Teller, record: Record | Failed) -> None:
+    def record(self, teller: RecordSource, record: Record | FailureRecord) -> None:
         """Nothing."""
 
 
@@ -129,7 +129,7 @@ def firing_s(
     limits = Limits(rounds=rounds)
     settle_numerics(checked.graph.torch_threads)
     if placement == "serial":
-        engine = Engine(checked, Nobody(), 0, limits)
+        engine = SerialExecutor(checked, Nobody(), 0, limits)
         began_s = time.perf_counter()
         engine.run()
         took_s = time.perf_counter() - began_s
@@ -211,7 +211,7 @@ def _timed(call: Callable[[], Any]) -> float:
 def balanced_updates() -> int:
     """Train iterations a round that cost about what collecting does."""
     checked = cartpole(8)
-    engine = Engine(checked, Nobody(), 0, Limits(rounds=20))
+    engine = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
     engine.run()
     busy = {account.key: account.busy_s for account in engine.accounts()}
     for error in engine.close():

@@ -16,13 +16,13 @@ from flowrl.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from flowrl.api import FlowGraph, load
-    from flowrl.cluster.rendezvous import Meeting
+    from flowrl.cluster.rendezvous import Rendezvous
     from flowrl.core.batch import Batch, Column, Schema
     from flowrl.core.config import Config, Part, param, part, parts
     from flowrl.core.context import Context
     from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.core.functions import as_node
-    from flowrl.core.node import Facts, Known, Node, Unsound
+    from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.core.state import State
     from flowrl.runs.result import RunResult
@@ -36,10 +36,10 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
         ("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "core.errors"
     ),
     "as_node": "core.functions",
-    **dict.fromkeys(("Facts", "Known", "Node", "Unsound"), "core.node"),
+    **dict.fromkeys(("Facts", "Surroundings", "Node", "UnsoundError"), "core.node"),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
     "RunResult": "runs.result",
-    "Meeting": "cluster.rendezvous",
+    "Rendezvous": "cluster.rendezvous",
     "State": "core.state",
 }
 
@@ -53,13 +53,12 @@ __all__ = [
     "FlowGraph",
     "GraphError",
     "In",
-    "Known",
     "Link",
-    "Meeting",
     "Node",
     "NodeError",
     "Out",
     "Part",
+    "Rendezvous",
     "RunError",
     "RunResult",
     "Schema",
@@ -67,7 +66,8 @@ __all__ = [
     "State",
     "StateIn",
     "StateOut",
-    "Unsound",
+    "Surroundings",
+    "UnsoundError",
     "UsageError",
     "__version__",
     "as_node",

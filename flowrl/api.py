@@ -9,7 +9,7 @@ from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.checks.check import check as check_graph
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load as load_file
@@ -51,7 +51,7 @@ class FlowGraph:
         self,
         *,
         placement: str = "serial",
-        meeting: Meeting | None = None,
+        rendezvous: Rendezvous | None = None,
         seed: int | None = None,
         set: Mapping[str, Any] | None = None,
         steps: int | None = None,
@@ -74,7 +74,7 @@ class FlowGraph:
             limits=limits,
             out=out,
             placement=placement,
-            meeting=meeting,
+            rendezvous=rendezvous,
             watcher=watcher,
             hash_tokens=hash_tokens,
         ).run()

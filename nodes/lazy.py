@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import EVEN, Array
+from flowrl.core.batch import ALIGNMENT_BYTES, Array
 
 
 class Lazy:
@@ -46,6 +46,6 @@ def tensor(array: Array) -> Any:
     begins evenly.
     """
     made = torch.from_numpy(array)
-    if made.is_floating_point() and (made.data_ptr() % EVEN or not made.is_contiguous()):
+    if made.is_floating_point() and (made.data_ptr() % ALIGNMENT_BYTES or not made.is_contiguous()):
         return made.clone(memory_format=torch.contiguous_format)
     return made

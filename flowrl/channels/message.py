@@ -20,7 +20,7 @@ from flowrl.channels.decode import Memory, Received
 from flowrl.channels.encode import ALIGN
 from flowrl.channels.errors import Refused
 from flowrl.channels.items import TOKEN, Item, check_item
-from flowrl.core.batch import Array, begins_evenly
+from flowrl.core.batch import Array, starts_aligned
 
 HEAD_BYTES = 64 << 20  # a larger head is refused
 SURROGATES = "surrogatepass"  # Python's strings may hold halves of characters
@@ -81,7 +81,7 @@ def _even(frame: Memory) -> Memory:
     """Memory that begins where an array's own would: products of matrices take other instructions elsewhere, and
     give other bits. ZeroMQ's begins 8 bytes after such a place."""
     array: Array = np.frombuffer(frame, np.uint8)
-    return frame if begins_evenly(array) else array.tobytes()
+    return frame if starts_aligned(array) else array.tobytes()
 
 
 def place(

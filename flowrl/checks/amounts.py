@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowrl.checks.descriptions import Described
-from flowrl.checks.serial_program import Part, Program
+from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.machine.memory import machine_memory_bytes, size_text
 
 
-def first_rows(graph: Graph, program: Program, described: Described) -> Iterator[Problem]:
+def first_rows(graph: Graph, program: SerialProgram, described: Described) -> Iterator[Problem]:
     """Enough rows must have come in before the first output is wanted."""
     into = {edge.to: edge for edge in graph.edges}
     for name, facts in described.facts.items():
@@ -24,10 +24,10 @@ def first_rows(graph: Graph, program: Program, described: Described) -> Iterator
                 yield _too_short(graph, program, edge, rows, needed, param)
 
 
-def _rows_by_then(program: Program, name: str, edge: Edge, per_token: int) -> int | None:
+def _rows_by_then(program: SerialProgram, name: str, edge: Edge, per_token: int) -> int | None:
     """Rows that have come in when the node first gives what it makes of them; None: it never does."""
     rows = 0
-    parts: list[tuple[Part, int]] = [(w.part, w.rounds) for w in program.warmup]
+    parts: list[tuple[Schedule, int]] = [(w.part, w.rounds) for w in program.warmup]
     for part, rounds in [*parts, (program.round, 1)]:
         if name not in part.firings or not rounds:
             continue
@@ -39,7 +39,7 @@ def _rows_by_then(program: Program, name: str, edge: Edge, per_token: int) -> in
 
 
 def _too_short(
-    graph: Graph, program: Program, edge: Edge, rows: int, needed: int, param: str
+    graph: Graph, program: SerialProgram, edge: Edge, rows: int, needed: int, param: str
 ) -> Problem:
     name, source = edge.to.node, edge.source.node
     phases = [w.phase for w in program.warmup if name in w.part.firings]

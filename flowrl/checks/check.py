@@ -9,8 +9,8 @@ from flowrl.checks.amounts import first_rows, memory_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import Describer
-from flowrl.checks.lossy_edges import loss_problems
-from flowrl.checks.serial_program import Program, plan
+from flowrl.checks.lossy_edges import lossy_edge_problems
+from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.warmup import plan_warmup
 from flowrl.core.errors import GraphError, Problem
@@ -25,7 +25,7 @@ class Checked:
     """A graph with its program and facts, and what is wrong with it."""
 
     graph: Graph
-    program: Program
+    program: SerialProgram
     facts: dict[str, Facts] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)  # errors
     warnings: list[Problem] = field(default_factory=list)
@@ -53,7 +53,7 @@ def check(loaded: Loaded) -> Checked:
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.unsure))
-    program = plan(graph, problems, loaded.unsure)
+    program = plan_program(graph, problems, loaded.unsure)
     describer = Describer(graph, problems)
     described = describer.all()
     problems.extend(column_problems(graph, described))
@@ -64,7 +64,7 @@ def check(loaded: Loaded) -> Checked:
         problems.extend(first_rows(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(staleness_problems(graph))
-    problems.extend(loss_problems(graph, program))
+    problems.extend(lossy_edge_problems(graph, program))
     problems.extend(_failures(graph))
     checked = Checked(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from flowrl.checks.descriptions import Described, Describer, columns_text
-from flowrl.checks.serial_program import Program, WarmUp
+from flowrl.checks.serial_program import SerialProgram, WarmUpSchedule
 from flowrl.core.batch import Column, Schema
-from flowrl.core.errors import Problem, nearest
+from flowrl.core.errors import Problem, spelling_hint
 from flowrl.core.node import Facts
 from flowrl.graph.model import Edge, Graph
 
@@ -39,7 +39,7 @@ def _wrong_column(edge: Edge, name: str, column: Column, given: Schema) -> Probl
             f"{edge.to} needs the column '{name}' ({column}), and {_sources(edge)} does not give it"
         )
         hint = f"it gives {columns_text(given)}"
-        near = nearest(name, given)
+        near = spelling_hint(name, given)
         hint = f"{hint}; {near}" if near.startswith("did you mean") else hint
     return Problem(str(edge.mark), what, hint)
 
@@ -49,7 +49,7 @@ def _sources(edge: Edge) -> str:
 
 
 def warmup_column_problems(
-    graph: Graph, program: Program, describer: Describer
+    graph: Graph, program: SerialProgram, describer: Describer
 ) -> Iterator[Problem]:
     """A phase's settings must not change what an edge carries."""
     for warm in program.warmup:
@@ -65,7 +65,7 @@ def warmup_column_problems(
                 yield from _lost(warm, node, usual, facts)
 
 
-def _lost(warm: WarmUp, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
+def _lost(warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
     settings = ", ".join(warm.phase.settings[node])
     for port in sorted(warm.part.active_outputs(node)):
         before, now = usual.outs.get(port) or {}, facts.outs.get(port) or {}

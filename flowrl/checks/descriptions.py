@@ -10,7 +10,7 @@ from flowrl.checks.ordering import a_cycle, is_feedback, topological
 from flowrl.core.batch import Schema
 from flowrl.core.config import Config
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 
@@ -71,7 +71,7 @@ class Describer:
             given = inputs if isinstance(kind, In) else links
             if isinstance(kind, In | Link) and not kind.optional and port not in given:
                 return None  # not connected, or a neighbour without facts: told elsewhere
-        known = Known({p: inputs[p] for p in spec.cls.ports if p in inputs}, links, wanted)
+        known = Surroundings({p: inputs[p] for p in spec.cls.ports if p in inputs}, links, wanted)
         return _describe(spec, config, known, self.problems)
 
     def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
@@ -142,14 +142,14 @@ def columns_text(schema: Schema | None) -> str:
 
 
 def _describe(
-    spec: NodeSpec, config: Config, known: Known, problems: list[Problem]
+    spec: NodeSpec, config: Config, surroundings: Surroundings, problems: list[Problem]
 ) -> Facts | None:
     try:
-        facts = spec.cls.describe(config, known)
+        facts = spec.cls.describe(config, surroundings)
         if not isinstance(facts, Facts):
             raise TypeError(f"it gave {type(facts).__name__}, not Facts")
         return facts
-    except Unsound as error:
+    except UnsoundError as error:
         mark, what = str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}"
         problems.append(Problem(mark, what, error.hint))
     except Exception as error:

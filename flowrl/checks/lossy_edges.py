@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flowrl.checks.serial_program import Part, Program
+from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph
 
 
-def starving(part: Part) -> set[str]:
+def may_lack_tokens(part: Schedule) -> set[str]:
     """Nodes that may find too few tokens: a dropping edge, or a node that fires on any input, is upstream or theirs."""
     found = set(part.loose)
     while True:  # feedback leads against the order
@@ -19,7 +19,7 @@ def starving(part: Part) -> set[str]:
         found |= more
 
 
-def eager(part: Part) -> set[str]:
+def fires_without_rate(part: Schedule) -> set[str]:
     """Nodes of which no rate says how often they fire in a round: as often as they find tokens."""
     found = set(part.loose)
     while (
@@ -29,16 +29,16 @@ def eager(part: Part) -> set[str]:
     return found
 
 
-def may_starve(program: Program) -> set[str]:
+def may_lack_tokens_anywhere(program: SerialProgram) -> set[str]:
     """The nodes that starve anywhere in a program."""
     parts = [program.round, *(w.part for w in program.warmup), *(p.part for p in program.paced)]
-    return set().union(*map(starving, parts))
+    return set().union(*map(may_lack_tokens, parts))
 
 
-def loss_problems(graph: Graph, program: Program) -> Iterator[Problem]:
+def lossy_edge_problems(graph: Graph, program: SerialProgram) -> Iterator[Problem]:
     """Where tokens that may be missing are joined with others, all of them must be allowed to go."""
     for part in (program.round, *(p.part for p in program.paced)):
-        hungry = starving(part)
+        hungry = may_lack_tokens(part)
         for name in sorted(hungry - part.loose):
             into = [edge for edge in part.edges if edge.to.node == name]
             if sum(_lanes(graph, edge) for edge in into) > 1:
@@ -55,7 +55,7 @@ def _piling_up(name: str, into: Iterable[Edge]) -> Iterator[Problem]:
             )
 
 
-def _lossy(edge: Edge, part: Part, hungry: set[str]) -> bool:
+def _lossy(edge: Edge, part: Schedule, hungry: set[str]) -> bool:
     drops = edge.when_full == "drop_oldest" or edge.to in part.fading
     return drops or any(s.node in hungry for s in edge.sources)
 

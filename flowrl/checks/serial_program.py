@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from flowrl.checks.balance import balance
 from flowrl.checks.ordering import firing_order, is_feedback
 from flowrl.checks.pacing import paced_groups, stream_groups
-from flowrl.checks.staleness import fades
+from flowrl.checks.staleness import drops_stale_tokens
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph, Phase, PortRef
 
 
 @dataclass(slots=True)
-class Part:
+class Schedule:
     """Some nodes in the order they fire, how often each, and the stream edges that are active then."""
 
     order: list[str]
@@ -37,36 +37,36 @@ class Part:
 
 
 @dataclass(slots=True)
-class Paced:
+class PacedSchedule:
     """What fires after every n-th version of a state."""
 
     source: PortRef
     every: int
-    part: Part
+    part: Schedule
 
 
 @dataclass(slots=True)
-class WarmUp:
+class WarmUpSchedule:
     """A phase of the warm-up: a part, and how many rounds of it."""
 
     phase: Phase
-    part: Part
+    part: Schedule
     rounds: int
 
 
 @dataclass(slots=True)
-class Program:
+class SerialProgram:
     """The serial program."""
 
-    round: Part
-    paced: list[Paced] = field(default_factory=list)
-    warmup: list[WarmUp] = field(default_factory=list)
+    round: Schedule
+    paced: list[PacedSchedule] = field(default_factory=list)
+    warmup: list[WarmUpSchedule] = field(default_factory=list)
     capacity: dict[PortRef, int] = field(
         default_factory=dict
     )  # tokens on the edge into an input, each source
     initial: dict[PortRef, int] = field(default_factory=dict)  # initial tokens of a feedback input
 
-    def part_of(self, node: str) -> Part:
+    def schedule_of(self, node: str) -> Schedule:
         """The part that a node fires in."""
         for paced in self.paced:
             if node in paced.part.firings:
@@ -75,47 +75,49 @@ class Program:
 
     def rate(self, ref: PortRef) -> int:
         """The rate of a stream port (1 where nothing is connected)."""
-        return self.part_of(ref.node).rates.get(ref, 1)
+        return self.schedule_of(ref.node).rates.get(ref, 1)
 
 
-def plan(graph: Graph, problems: list[Problem], unsure: frozenset[str] = frozenset()) -> Program:
+def plan_program(
+    graph: Graph, problems: list[Problem], unsure: frozenset[str] = frozenset()
+) -> SerialProgram:
     """The program of a graph; what keeps it from being one is noted as problems."""
     groups = stream_groups(graph)
     paced = paced_groups(graph, groups, unsure, problems)
     problems.extend(replica_problems(graph))
     in_round = [n for n in graph.nodes if groups[n] not in paced]
-    program = Program(part_of(graph, in_round, problems))
+    program = SerialProgram(make_schedule(graph, in_round, problems))
     for group, edge in paced.items():
-        part = part_of(graph, [n for n in graph.nodes if groups[n] == group], problems)
-        program.paced.append(Paced(edge.source, edge.every or 1, part))
+        part = make_schedule(graph, [n for n in graph.nodes if groups[n] == group], problems)
+        program.paced.append(PacedSchedule(edge.source, edge.every or 1, part))
     program.paced.sort(key=lambda p: (p.source.node, p.part.order))
     _capacities(graph, program, problems)
     return program
 
 
-def part_of(
+def make_schedule(
     graph: Graph,
     names: Iterable[str],
     problems: list[Problem],
     edges: Iterable[Edge] | None = None,
     rates: Mapping[PortRef, int] | None = None,
-) -> Part:
+) -> Schedule:
     """Some nodes as a part of the program; a service is called, not fired."""
     fired = {n for n in names if graph.nodes[n].fires}
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
     loose = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
-    bound = [e for e in inside if not is_loose(e, loose)]
+    bound = [e for e in inside if not is_unbalanced(e, loose)]
     solved = balance(graph, sorted(fired), bound, rates)
     problems.extend(solved.problems)
     for ref in (ref for e in inside for ref in (*e.sources, e.to)):
         solved.rates.setdefault(ref, graph.nodes[ref.node].rate(ref.port) or 1)
     order = firing_order(graph, fired, inside, problems)
-    fading = frozenset(e.to for e in inside if fades(graph, e))
-    return Part(order, solved.firings, inside, solved.rates, loose, fading)
+    fading = frozenset(e.to for e in inside if drops_stale_tokens(graph, e))
+    return Schedule(order, solved.firings, inside, solved.rates, loose, fading)
 
 
-def is_loose(edge: Edge, loose: frozenset[str]) -> bool:
+def is_unbalanced(edge: Edge, loose: frozenset[str]) -> bool:
     """Whether what an edge is given and what is taken of it need not balance."""
     return edge.to.node in loose or any(source.node in loose for source in edge.sources)
 
@@ -132,7 +134,7 @@ def replica_problems(graph: Graph) -> Iterable[Problem]:
                 yield Problem(str(edge.mark), what, hint)
 
 
-def _capacities(graph: Graph, program: Program, problems: list[Problem]) -> None:
+def _capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -> None:
     """Room for one round on every stream edge, checked against what is written."""
     for part in (program.round, *(p.part for p in program.paced)):
         for edge in part.edges:

@@ -24,7 +24,7 @@ def staleness_problems(graph: Graph) -> Iterator[Problem]:
             yield Problem(str(edge.mark), what, hint)
 
 
-def fades(graph: Graph, edge: Edge) -> bool:
+def drops_stale_tokens(graph: Graph, edge: Edge) -> bool:
     """Whether tokens of a stream are dropped when they are too old: where no lag says how old they are."""
     limited = edge.kind == "stream" and edge.max_staleness is not None
     return limited and any(state.latest for state in _state_upstream(graph, edge))

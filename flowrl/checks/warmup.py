@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 import networkx as nx
 
 from flowrl.checks.ordering import flow_of, is_feedback
-from flowrl.checks.serial_program import Part, Program, WarmUp, part_of
+from flowrl.checks.serial_program import Schedule, SerialProgram, WarmUpSchedule, make_schedule
 from flowrl.core.errors import Problem
 from flowrl.core.ports import In
 from flowrl.graph.model import Edge, Graph, Phase, PortRef
 
 
 def plan_warmup(
-    graph: Graph, program: Program, steps_of: Mapping[str, int], problems: list[Problem]
+    graph: Graph, program: SerialProgram, steps_of: Mapping[str, int], problems: list[Problem]
 ) -> None:
     """Add the warm-up phases; `steps_of` is the env steps of one firing, by node."""
     for phase in graph.phases:
@@ -30,14 +30,14 @@ def plan_warmup(
         problems.extend(_idle_settings(phase, nodes))
         if missing or idle:
             continue
-        part = part_of(graph, nodes, problems, edges, program.round.rates)
+        part = make_schedule(graph, nodes, problems, edges, program.round.rates)
         rounds = _rounds(graph, phase, part, steps_of, problems)
         if rounds is not None:
-            program.warmup.append(WarmUp(phase, part, rounds))
+            program.warmup.append(WarmUpSchedule(phase, part, rounds))
 
 
 def active(
-    graph: Graph, phase: Phase, part: Part
+    graph: Graph, phase: Phase, part: Schedule
 ) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
     """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
     flow = flow_of(graph.nodes, [e for e in part.edges if not is_feedback(graph, e)])
@@ -92,7 +92,7 @@ def _idle_settings(phase: Phase, nodes: set[str]) -> Iterator[Problem]:
 
 
 def _rounds(
-    graph: Graph, phase: Phase, part: Part, steps_of: Mapping[str, int], problems: list[Problem]
+    graph: Graph, phase: Phase, part: Schedule, steps_of: Mapping[str, int], problems: list[Problem]
 ) -> int | None:
     """The phase's length in rounds: env steps are rounded up."""
     if phase.rounds is not None:

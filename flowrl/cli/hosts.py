@@ -10,7 +10,7 @@ from typing import Any
 
 from flowrl.cli.run import seconds_of
 from flowrl.core.errors import UsageError
-from flowrl.graph.placement import Offer
+from flowrl.graph.placement import HostOffer
 
 
 def host(arguments: Namespace) -> int:
@@ -26,7 +26,7 @@ def host(arguments: Namespace) -> int:
     name = arguments.name if arguments.name is not None else socket.gethostname()
     waiting = Waiting(
         arguments.join,
-        Offer(name, tuple(arguments.labels)),
+        HostOffer(name, tuple(arguments.labels)),
         Path(arguments.key) if arguments.key is not None else None,
         arguments.address,
         seconds_of("--within", arguments.within),

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowrl.core.errors import UsageError, nearest
+from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.runs.folder import log_name
 from flowrl.runs.queries import find_folder
 from flowrl.runs.registry import lives
@@ -59,7 +59,7 @@ def _tails(folder: Path, node: str | None) -> Iterator[Tail]:
     if node is not None:
         mine = {k: p for k, p in found.items() if k == node or k.partition("#")[0] == node}
         if not mine:
-            hint = nearest(node, found)
+            hint = spelling_hint(node, found)
             raise UsageError(f"{node}: {folder.parent.name} has no log of it; {hint}")
         found = mine
     yield from (Tail(key, path) for key, path in found.items())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flowrl.cli.graphs import read
 from flowrl.cli.output import ours_alone
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.graph.sections import seconds
@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
         limits=_limits(arguments, checked.graph.limits),
         out=arguments.out,
         placement=arguments.placement or "serial",
-        meeting=_meeting(arguments),
+        rendezvous=_meeting(arguments),
         hash_tokens=arguments.hash_tokens,
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
     )
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
         return _ended(arguments, made.ended or made.result("failed", str(error)))
 
 
-def _meeting(arguments: Namespace) -> Meeting | None:
+def _meeting(arguments: Namespace) -> Rendezvous | None:
     if arguments.listen is None:
         given = arguments.key is not None or arguments.hosts > 1
         if given:
@@ -57,7 +57,7 @@ def _meeting(arguments: Namespace) -> Meeting | None:
         return None
     within_s = seconds_of("--hosts-within", arguments.hosts_within)
     key = Path(arguments.key) if arguments.key is not None else None
-    return Meeting(arguments.listen, key, arguments.hosts, within_s)
+    return Rendezvous(arguments.listen, key, arguments.hosts, within_s)
 
 
 def _limits(arguments: Namespace, of_graph: Limits) -> Limits:

@@ -40,7 +40,7 @@ WORDS: dict[str, tuple[type, ...]] = {
 }
 
 
-class Line:
+class ControlConnection:
     """One session's words, in both directions."""
 
     def __init__(self, session: bytes) -> None:

@@ -38,7 +38,7 @@ def key_of(path: Path | None) -> Keys | None:
     return read_key(path) if path is not None else None
 
 
-class Reception:
+class ControlSocket:
     """Owned by one thread; never blocks but in `receive`."""
 
     def __init__(self, listen: str, key: Path | None) -> None:

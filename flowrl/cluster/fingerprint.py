@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowrl.checks.check import Checked
-from flowrl.checks.serial_program import Part, Program
+from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.graph.expand import expand
 from flowrl.graph.file_params import file_params
 from flowrl.graph.model import Graph
@@ -47,7 +47,7 @@ def value_at(data: Any, keys: Any) -> Any:
     return data
 
 
-def _schedule(program: Program) -> dict[str, Any]:
+def _schedule(program: SerialProgram) -> dict[str, Any]:
     warmup = [[w.rounds, _part(w.part)] for w in program.warmup]
     paced = [[str(p.source), p.every, _part(p.part)] for p in program.paced]
     capacity = {str(ref): tokens for ref, tokens in program.capacity.items()}
@@ -55,7 +55,7 @@ def _schedule(program: Program) -> dict[str, Any]:
     return {"schedule": [_part(program.round), warmup, paced, capacity, initial]}
 
 
-def _part(part: Part) -> list[Any]:
+def _part(part: Schedule) -> list[Any]:
     rates = {str(ref): rate for ref, rate in part.rates.items()}
     return [part.order, part.firings, list(map(str, part.edges)), rates]
 

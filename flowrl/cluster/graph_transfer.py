@@ -20,7 +20,7 @@ PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentGraph:
     """What a host is sent."""
 
     told: Mapping[str, Any]  # how to put it together again
@@ -35,7 +35,7 @@ class Sent:
                     yield name, piece
 
 
-def to_send(checked: Checked) -> Sent:
+def to_send(checked: Checked) -> SentGraph:
     """What a host is sent to read the same graph."""
     graph = checked.graph
     data = graph_data(graph)
@@ -59,7 +59,7 @@ def to_send(checked: Checked) -> Sent:
         "paths": [[list(keys), names[path]] for keys, path in named.items()],
         "reading": reading(checked),
     }
-    return Sent(told, (*modules, *files))
+    return SentGraph(told, (*modules, *files))
 
 
 def received(told: Mapping[str, Any], folder: Path) -> Loaded:
@@ -75,11 +75,11 @@ def read_there(told: Mapping[str, Any], folder: Path) -> Checked:
     checked = check(received(told, folder))
     different = differing(reading(checked), told["reading"])
     if different:
-        raise ReadsDifferently(different, checked)
+        raise GraphMismatch(different, checked)
     return checked
 
 
-class ReadsDifferently(FlowError):
+class GraphMismatch(FlowError):
     """The graph is another one here than where the run was started."""
 
     def __init__(self, parts: list[str], checked: Checked) -> None:

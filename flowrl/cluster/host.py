@@ -15,11 +15,18 @@ from zmq.utils.monitor import parse_monitor_message
 
 from flowrl.channels.errors import Refused
 from flowrl.cluster.compatibility import machine_facts
-from flowrl.cluster.control import BEAT_S, LEAVE_S, PROTOCOL, SESSION_BYTES, Line, prepare
+from flowrl.cluster.control import (
+    BEAT_S,
+    LEAVE_S,
+    PROTOCOL,
+    SESSION_BYTES,
+    ControlConnection,
+    prepare,
+)
 from flowrl.cluster.control_socket import address_with_key, key_of
-from flowrl.cluster.hosted_sites import Hosted
+from flowrl.cluster.hosted_sites import HostedSites
 from flowrl.core.errors import FlowError, UsageError
-from flowrl.graph.placement import Offer
+from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import Address, is_number, numeric, own_address
 
 LOOK_S = 0.2
@@ -47,7 +54,7 @@ class Waiting:
     """How a machine is offered."""
 
     join: str
-    offer: Offer
+    offer: HostOffer
     key: Path | None = None
     address: str | None = None  # that others reach it under
     within_s: float | None = 600.0  # for a run to come
@@ -85,14 +92,14 @@ class Visit:
         self._waiting, self._there, self._tell = waiting, there, tell
         self._machine = _machine(waiting, there)
         keys = key_of(waiting.key)
-        self._line = Line(os.urandom(SESSION_BYTES))
+        self._line = ControlConnection(os.urandom(SESSION_BYTES))
         self._run = ""  # the graph's name, once this host is welcome
         self._over: str | None = None
         self._beat_s = self._second = 0.0
         self._passed_on = 0  # bytes in this second
         self._hung_up = 0
         self._unsaid = ""  # the beginning of a line
-        self._hosted: Hosted | None = None
+        self._hosted: HostedSites | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         prepare(self._socket, there)
@@ -128,7 +135,7 @@ class Visit:
 
     def _event(self, event: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED and not self._run:
-            self._line = Line(os.urandom(SESSION_BYTES))
+            self._line = ControlConnection(os.urandom(SESSION_BYTES))
             self._say("join", PROTOCOL, self._about())
         elif event == zmq.EVENT_DISCONNECTED and self._run:
             raise RunLost(f"the run {self._run} is gone: the connection to {self._there} broke off")
@@ -192,8 +199,8 @@ class Visit:
             self._say("failed", f"'{word}' could not be done: {type(error).__name__}: {error}")
             raise RunLost(f"'{word}' could not be done: {error}") from error
 
-    def _new_hosted(self) -> Hosted:
-        hosted = Hosted(self._machine)
+    def _new_hosted(self) -> HostedSites:
+        hosted = HostedSites(self._machine)
         self._poller.register(hosted.printing, zmq.POLLIN)
         return hosted
 

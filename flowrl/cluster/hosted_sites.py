@@ -14,12 +14,12 @@ from flowrl.cluster.control import LEAVE_S
 from flowrl.cluster.graph_transfer import FILE_BYTES, MODULE_BYTES
 from flowrl.core.errors import FlowError
 from flowrl.machine.network_address import listening
-from flowrl.runtime.processes.site_processes import Processes
+from flowrl.runtime.processes.site_processes import SiteProcesses
 
 PRINTED_BYTES = 64 << 10  # that are read at once
 
 
-class Hosted:
+class HostedSites:
     """What one run has here; gone when it is closed."""
 
     def __init__(self, machine: str) -> None:
@@ -31,7 +31,7 @@ class Hosted:
         self._running: list[str] = []
         self.printing, self._print_to = os.pipe()
         os.set_blocking(self.printing, False)
-        self._processes = Processes(self._print_to)
+        self._processes = SiteProcesses(self._print_to)
 
     def listen(self, sites: list[Any]) -> dict[str, int]:
         """Somebody is awaited for each of these from now on; the ports."""

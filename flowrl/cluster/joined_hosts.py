@@ -14,12 +14,12 @@ from typing import Any
 
 from flowrl.channels.errors import Refused
 from flowrl.cluster.compatibility import differences, machine_facts, unlike
-from flowrl.cluster.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, Line, read
-from flowrl.cluster.control_socket import Reception
-from flowrl.cluster.graph_transfer import Sent
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, ControlConnection, read
+from flowrl.cluster.control_socket import ControlSocket
+from flowrl.cluster.graph_transfer import SentGraph
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
-from flowrl.graph.placement import Offer
+from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import ANY, address_of, is_number
 from flowrl.runtime.processes.addresses import Addresses
 
@@ -32,11 +32,13 @@ class HostError(FlowError):
     """A host that did not join, does not fit, or cannot do what it was told."""
 
 
-class Joined:
+class JoinedHost:
     """A host that has joined, as the run sees it."""
 
-    def __init__(self, who: bytes, session: bytes, offer: Offer, about: Mapping[str, Any]) -> None:
-        self.who, self.line, self.offer, self.about = who, Line(session), offer, about
+    def __init__(
+        self, who: bytes, session: bytes, offer: HostOffer, about: Mapping[str, Any]
+    ) -> None:
+        self.who, self.line, self.offer, self.about = who, ControlConnection(session), offer, about
         self.name = offer.name
         self.heard_s = time.monotonic()
         self.gone = ""  # why it is not there any more
@@ -44,25 +46,25 @@ class Joined:
         self.ended: dict[str, str] = {}  # sites, and why
 
 
-class Hosts:
+class JoinedHosts:
     """All hosts of a run; owned by the coordinator's thread."""
 
     def __init__(
         self,
-        meeting: Meeting,
-        sent: Sent,
+        rendezvous: Rendezvous,
+        sent: SentGraph,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`sent`: the graph; `tell` shows a line to whoever has started the run."""
-        self.meeting, self.sent, self._tell = meeting, sent, tell
+        self.rendezvous, self.sent, self._tell = rendezvous, sent, tell
         self.facts = machine_facts()
-        self._joined: dict[bytes, Joined] = {}
-        self._homes: dict[str, Joined] = {}  # by site
-        self._unfit: list[tuple[Offer, str]] = []  # hosts that could not join, and why
+        self._joined: dict[bytes, JoinedHost] = {}
+        self._homes: dict[str, JoinedHost] = {}  # by site
+        self._unfit: list[tuple[HostOffer, str]] = []  # hosts that could not join, and why
         self._refused: Counter[str] = Counter()  # messages, by reason and host
         self._closed = False
         self._beat_s = 0.0
-        self._reception = Reception(meeting.listen, meeting.key)
+        self._reception = ControlSocket(rendezvous.listen, rendezvous.key)
 
     @property
     def address(self) -> str:
@@ -82,7 +84,7 @@ class Hosts:
 
     # who is there
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[HostOffer]:
         """What a placement may call the hosts that are there."""
         return [joined.offer for joined in self._here()]
 
@@ -100,13 +102,13 @@ class Hosts:
         counts = self._refused + self._reception.refused
         return [f"refused at {self.address}: {what} ({n} times)" for what, n in counts.items()]
 
-    def _here(self) -> list[Joined]:
+    def _here(self) -> list[JoinedHost]:
         return [joined for joined in self._joined.values() if not joined.gone]
 
-    def wait(self, places: Iterable[str]) -> list[Offer]:
+    def wait(self, places: Iterable[str]) -> list[HostOffer]:
         """Until each place is matched, and enough hosts are there."""
         wanted = list(places)
-        deadline = time.monotonic() + self.meeting.within_s
+        deadline = time.monotonic() + self.rendezvous.within_s
         while True:
             self.pump(LOOK_S)
             offers = self.offers()
@@ -114,7 +116,7 @@ class Hosts:
             for offer, why in self._unfit:
                 if any(map(offer.fits, open_places)):
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
-            if len(offers) >= self.meeting.hosts and not open_places:
+            if len(offers) >= self.rendezvous.hosts and not open_places:
                 return offers
             if time.monotonic() > deadline:
                 raise HostError(self._missing(open_places))
@@ -122,10 +124,10 @@ class Hosts:
     def _missing(self, open_places: list[str]) -> str:
         there = ", ".join(offer.name for offer in self.offers()) or "none"
         wanted = f"a host for {', '.join(map(repr, open_places))} has" if open_places else (
-            f"{self.meeting.hosts} hosts have"
+            f"{self.rendezvous.hosts} hosts have"
         )  # fmt: skip
         told = [
-            f"{wanted} not joined within {self.meeting.within_s:g} s (joined: {there})",
+            f"{wanted} not joined within {self.rendezvous.within_s:g} s (joined: {there})",
             *[f"host '{offer.name}' was refused: {why}" for offer, why in self._unfit],
             *self._refusals(),
             f"on the host: flowrl host --join {self.shown} --name NAME, with the same --key",
@@ -166,7 +168,7 @@ class Hosts:
             raise Refused("not joined")
         protocol, about = values
         offer = _offer_of(about)
-        joined = Joined(who, session, offer, about)
+        joined = JoinedHost(who, session, offer, about)
         joined.line.read(data)
         why = self._taken(joined)
         if why:  # perhaps only until it is known that the other has gone
@@ -181,18 +183,18 @@ class Hosts:
         self._tell(f"host '{offer.name}' has joined ({about['cores']} cores, {about['cpu']})")
         self._say(joined, "welcome", self.sent.told["title"])
 
-    def _taken(self, joined: Joined) -> str:
+    def _taken(self, joined: JoinedHost) -> str:
         if any(joined.name == other.name for other in self._here()):
             return "another host has this name already; give it another with --name"
         return ""
 
-    def _unsuitable(self, protocol: int, joined: Joined) -> str:
+    def _unsuitable(self, protocol: int, joined: JoinedHost) -> str:
         if protocol != PROTOCOL:
             return f"it speaks version {protocol} of the protocol, and the run {PROTOCOL}"
         found = "; ".join(differences(self.facts, joined.about))
         return f"{found}; install the same versions" if found else ""
 
-    def _heard(self, joined: Joined, word: str, values: list[Any]) -> None:
+    def _heard(self, joined: JoinedHost, word: str, values: list[Any]) -> None:
         if word == "listening":
             joined.ports = dict(values[0])
         elif word == "said":
@@ -207,7 +209,7 @@ class Hosts:
 
     # what they are told
 
-    def _say(self, joined: Joined, word: str, *values: Any) -> None:
+    def _say(self, joined: JoinedHost, word: str, *values: Any) -> None:
         if not self._reception.send(joined.who, joined.line.pack(word, *values)):
             joined.gone = joined.gone or "its connection is closed"
 
@@ -227,7 +229,7 @@ class Hosts:
             addresses.seen_as[name] = address_of(joined.about["joined"], "host").machine
             addresses.ports.update(self._ports(joined, deadline))
 
-    def _ports(self, joined: Joined, deadline: float) -> dict[str, int]:
+    def _ports(self, joined: JoinedHost, deadline: float) -> dict[str, int]:
         while joined.ports is None:
             self.pump(LOOK_S)
             if joined.gone or time.monotonic() > deadline:
@@ -271,7 +273,7 @@ class Hosts:
         self._reception.close(linger_ms=200)
 
 
-def _offer_of(about: Mapping[str, Any]) -> Offer:
+def _offer_of(about: Mapping[str, Any]) -> HostOffer:
     """What a host says of itself, if it can be true."""
     texts = ("name", "address", "joined", "flowrl", "python", "torch", "numpy", "cpu", "platform")
     labels = about.get("labels")
@@ -285,6 +287,6 @@ def _offer_of(about: Mapping[str, Any]) -> Offer:
         raise Refused("malformed")
     try:
         address_of(about["joined"], "host")
-        return Offer(about["name"], tuple(labels))
+        return HostOffer(about["name"], tuple(labels))
     except UsageError:
         raise Refused("malformed") from None

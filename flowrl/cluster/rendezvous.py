@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowrl.core.errors import UsageError, closest
-from flowrl.graph.placement import HERE
+from flowrl.core.errors import UsageError, closest_word
+from flowrl.graph.placement import LOCAL_PLACES
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Where a run meets its hosts, how many there must be, and how long it waits for them."""
 
     listen: str  # tcp://ADDRESS:PORT
@@ -19,22 +19,22 @@ class Meeting:
     within_s: float = 60.0
 
 
-def check_meeting(places: list[str], meeting: Meeting | None) -> None:
+def check_rendezvous(places: list[str], rendezvous: Rendezvous | None) -> None:
     """Whoever places nodes on hosts says where these join, and the other way round."""
-    if places and meeting is None:
-        near = closest(places[0], HERE)
+    if places and rendezvous is None:
+        near = closest_word(places[0], LOCAL_PLACES)
         raise UsageError(
             f"placement: {', '.join(map(repr, places))} must be hosts; "
             + (f"did you mean '{near}'? For hosts, give " if near else "give ")
             + "--listen tcp://ADDRESS:PORT --key FILE, and run 'flowrl host --join …' there"
         )
-    if meeting is not None and not places:
+    if rendezvous is not None and not places:
         raise UsageError("--listen: the placement puts nothing on a host; name one in --placement")
-    if meeting is not None:
+    if rendezvous is not None:
         from flowrl.cluster.control_socket import (  # only now: they load ZeroMQ
             address_with_key,
             key_of,
         )
 
-        address_with_key(meeting.listen, meeting.key, "--listen")
-        key_of(meeting.key)
+        address_with_key(rendezvous.listen, rendezvous.key, "--listen")
+        key_of(rendezvous.key)

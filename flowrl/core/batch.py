@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-EVEN = 16  # bytes: where numpy's own memory begins
+ALIGNMENT_BYTES = 16  # bytes: where numpy's own memory begins
 Bound = float | tuple[float, ...] | None
 
 
@@ -49,12 +49,12 @@ def row_bytes(schema: Schema) -> int:
     return sum(column.row_bytes for column in schema.values())
 
 
-def begins_evenly(array: Array) -> bool:
+def starts_aligned(array: Array) -> bool:
     """Whether its memory begins where an array's own does."""
-    return bool(array.ctypes.data % EVEN == 0)
+    return bool(array.ctypes.data % ALIGNMENT_BYTES == 0)
 
 
-def is_even(array: Array) -> bool:
+def is_aligned(array: Array) -> bool:
     """Whether an array lies in memory as one that came from another site does.
 
     Where there are gaps, or memory begins elsewhere, numbers are added and products computed in another order: bits
@@ -62,7 +62,7 @@ def is_even(array: Array) -> bool:
     """
     flags = array.flags
     whole: bool = flags.forc
-    return whole and (flags.owndata or array.dtype.kind != "f" or begins_evenly(array))
+    return whole and (flags.owndata or array.dtype.kind != "f" or starts_aligned(array))
 
 
 class Batch:
@@ -81,7 +81,7 @@ class Batch:
                         f"column '{name}' has {len(array)} rows; the others have {rows}"
                     )
                 rows = len(array)
-            if not is_even(array):
+            if not is_aligned(array):
                 array = self._columns[name] = array.copy(order="K")
             array.flags.writeable = False
         self.rows = max(rows, 0)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticUndefined
 
-from flowrl.core.errors import nearest, short
+from flowrl.core.errors import shortened_repr, spelling_hint
 
 REQUIRED: Any = PydanticUndefined
 
@@ -62,7 +62,7 @@ def by_hand(owner: str, config: type[Config], given: Mapping[str, Any]) -> Confi
     for name in given:
         if name not in config.model_fields:
             raise TypeError(
-                f"{owner}: unknown parameter '{name}'; {nearest(name, config.model_fields)}"
+                f"{owner}: unknown parameter '{name}'; {spelling_hint(name, config.model_fields)}"
             )
     try:
         return config(**given)
@@ -80,10 +80,10 @@ def in_words(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
     if said.startswith("Input should "):
         wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
         wanted = {"a integer": "an integer"}.get(wanted, wanted)
-        return f"{owner}.{name} is {short(error['input'])}", f"expected {wanted}"
+        return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {wanted}"
     if error["type"] in ("string_pattern_mismatch", "string_too_short"):
         meaning = cls.model_fields[error["loc"][0]].description
-        return f"{owner}.{name} is {short(error['input'])}", f"expected {meaning}"
+        return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {meaning}"
     return f"{owner}{'.' + name if name else ''}: {said}", ""
 
 

@@ -18,14 +18,14 @@ POSITION = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class MetricsRecord:
     """Numbers of one firing."""
 
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class CheckpointRecord:
     """A state worth a checkpoint."""
 
     name: str
@@ -34,14 +34,14 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerdictRecord:
     """The run has reached its goal: cut right after this firing."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Irregular:
+class IrregularityRecord:
     """Something that made this run differ from another of the same graph and seed, so many times."""
 
     what: str
@@ -49,14 +49,16 @@ class Irregular:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class DeferredEffect:
     """Something to be done outside of the run, once no cut can take the firing back."""
 
     do: Callable[[], None]
 
 
 # a str is a line of the node's log
-Record = Metrics | Keep | Verdict | Irregular | Outside | str
+Record = (
+    MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | DeferredEffect | str
+)
 Acts = Literal["at once", "later", "never"]
 
 
@@ -81,7 +83,7 @@ class Context:
     dirty: bool = False  # something was counted or recorded in this firing
     acts: Acts = "at once"  # when `outside` does what it is given: at once, by hand
     restarts: int = 0  # how often the node was made anew (`on_failure: restart`)
-    on_told: Callable[[], None] = lambda: (
+    on_dirty: Callable[[], None] = lambda: (
         None
     )  # how a service's client learns that it has told something
     _did: Count | None = None
@@ -89,7 +91,7 @@ class Context:
     @property
     def key(self) -> str:
         """The instance's name."""
-        return key_of(self.name, self.replica)
+        return instance_key(self.name, self.replica)
 
     def seed_for(self, purpose: str) -> int:
         """A 63-bit seed of this node's own for one purpose, from the run's seed, name and replica.
@@ -110,7 +112,7 @@ class Context:
 
     def count(self, env_steps: int = 0, episodes: int = 0) -> None:
         """This firing stepped envs so often, and ended so many episodes."""
-        self.has_told()
+        self.mark_dirty()
         old = self._did or Count()
         self._did = Count(old.env_steps + env_steps, old.episodes + episodes)
 
@@ -121,25 +123,25 @@ class Context:
             raise ValueError(
                 f"a metric cannot be named '{taken[0]}': that says where it was measured"
             )
-        self.tell(Metrics({name: float(value) for name, value in values.items()}))
+        self.emit(MetricsRecord({name: float(value) for name, value in values.items()}))
 
     def log(self, line: str) -> None:
         """A line of the node's log."""
-        self.tell(line)
+        self.emit(line)
 
-    def keep(self, name: str, state: State, **info: Any) -> None:
+    def save_checkpoint(self, name: str, state: State, **info: Any) -> None:
         """Write this state as a checkpoint of the run."""
-        self.tell(Keep(name, state, info))
+        self.emit(CheckpointRecord(name, state, info))
 
     def verdict(self, reason: str) -> None:
         """Say that the run has reached its goal."""
-        self.tell(Verdict(reason))
+        self.emit(VerdictRecord(reason))
 
-    def happened(self, what: str, times: int = 1) -> None:
+    def report_irregularity(self, what: str, times: int = 1) -> None:
         """Report what made this run differ from another: it is in the run's summary."""
-        self.tell(Irregular(what, times))
+        self.emit(IrregularityRecord(what, times))
 
-    def outside(self, do: Callable[[], None]) -> None:
+    def on_commit(self, do: Callable[[], None]) -> None:
         """Do something outside of the run for this firing (write a file, say), once it is sure that it counts.
 
         On several sites a node may get past the cut before that is known; what it did there shall leave nothing.
@@ -152,18 +154,18 @@ class Context:
         if self.acts == "at once":
             do()
         else:
-            self.tell(Outside(do))
+            self.emit(DeferredEffect(do))
 
-    def tell(self, record: Record) -> None:
+    def emit(self, record: Record) -> None:
         """Add a record of this firing."""
-        self.has_told()
+        self.mark_dirty()
         self.records.append(record)
 
-    def has_told(self) -> None:
+    def mark_dirty(self) -> None:
         """Something was counted or recorded: the engine looks after the firing."""
         if not self.dirty:
             self.dirty = True
-            self.on_told()
+            self.on_dirty()
 
     def take_count(self) -> Count | None:
         """What the firing counted; forgotten by this call (for the engine)."""
@@ -181,6 +183,6 @@ class Context:
         return time.perf_counter()
 
 
-def key_of(node: str, replica: int) -> str:
+def instance_key(node: str, replica: int) -> str:
     """An instance's name: `collector`, or `collector#2` for a replica."""
     return f"{node}#{replica}" if replica else node

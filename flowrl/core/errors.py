@@ -67,7 +67,7 @@ class RunError(FlowError):
     """A run folder cannot be written, found or read."""
 
 
-def files_of(error: BaseException | None) -> dict[str, str]:
+def attached_files(error: BaseException | None) -> dict[str, str]:
     """What an error, or one that caused it, wants written into the run's folder: text by name.
 
     An error may have an attribute `files`; names are plain file names.
@@ -79,22 +79,22 @@ def files_of(error: BaseException | None) -> dict[str, str]:
     return found
 
 
-def short(value: Any) -> str:
+def shortened_repr(value: Any) -> str:
     """A value as it is shown in a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
-def closest(word: str, words: Iterable[str]) -> str | None:
+def closest_word(word: str, words: Iterable[str]) -> str | None:
     """The right word that was probably meant."""
     # sorted: equally close words are told in the same order in every process
     return next(iter(difflib.get_close_matches(word[:80], sorted(set(words)), n=1)), None)
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
+def spelling_hint(word: str, words: Iterable[str]) -> str:
     """The hint that names the closest right word, or lists the right words."""
     known = sorted(set(words))
-    found = closest(word, known)
+    found = closest_word(word, known)
     if found is not None:
         return f"did you mean '{found}'?"
     if not known:

@@ -19,7 +19,7 @@ RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "conf
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Surroundings:
     """What is known of a node's surroundings before the run."""
 
     inputs: Mapping[
@@ -50,7 +50,7 @@ class Facts:
     ] = ()  # modules that making or firing it will import: loaded once, for all
 
 
-class Unsound(ValueError):
+class UnsoundError(ValueError):
     """Raised by `describe`: this node cannot work with these parameters and neighbours."""
 
     def __init__(self, what: str, hint: str = "", key: str = "") -> None:
@@ -117,9 +117,11 @@ class Node:
         return getattr(config, cls.fires_on) is not None
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The node's facts. The default: outputs are tables like the first stream input of their type."""
-        first = {cls.ports[n].type: schema for n, schema in reversed([*known.inputs.items()])}
+        first = {
+            cls.ports[n].type: schema for n, schema in reversed([*surroundings.inputs.items()])
+        }
         outs = {n: first.get(p.type) for n, p in cls.ports.items() if isinstance(p, Out)}
         return Facts(outs=outs)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flowrl.core.batch import Array, is_even
+from flowrl.core.batch import Array, is_aligned
 
 
 class Count(NamedTuple):
@@ -71,6 +71,6 @@ class State:
 
     def __post_init__(self) -> None:
         """Arrays are as those of a batch."""
-        if not all(map(is_even, self.arrays.values())):
-            whole = {n: a if is_even(a) else a.copy(order="K") for n, a in self.arrays.items()}
+        if not all(map(is_aligned, self.arrays.values())):
+            whole = {n: a if is_aligned(a) else a.copy(order="K") for n, a in self.arrays.items()}
             object.__setattr__(self, "arrays", whole)

@@ -6,7 +6,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
-from flowrl.core.errors import UsageError, nearest
+from flowrl.core.errors import UsageError, spelling_hint
 
 
 def graphs_folder() -> Path:
@@ -44,5 +44,5 @@ def locate_graph(name: str) -> Path:
     if os.path.exists(name):
         raise UsageError(f"{name}: is not a regular file; write the graph into one")
     raise UsageError(
-        f"{name}: there is no such file or bundled graph; {nearest(name, bundled_graphs())}"
+        f"{name}: there is no such file or bundled graph; {spelling_hint(name, bundled_graphs())}"
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from flowrl.core.config import Part
-from flowrl.core.errors import UsageError, nearest
+from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import Link, Service
 
@@ -69,7 +69,7 @@ class Catalogue:
     def _find(self, kind: str, name: str) -> type[Any]:
         path = name if ":" in name else self.path(kind, name)
         if path is None:
-            hint = f"{nearest(name, self.names(kind))} (your own: 'package.module:Class')"
+            hint = f"{spelling_hint(name, self.names(kind))} (your own: 'package.module:Class')"
             raise UnknownType(f"unknown {kind} type '{name}'", hint)
         found = self._imported(path)
         return _node_type(name, found) if kind == "node" else _part_type(kind, name, found)
@@ -102,7 +102,7 @@ class Catalogue:
                 n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module
             ]
             raise UnknownType(
-                f"'{path}': the module '{module}' has no '{name}'", nearest(name, public)
+                f"'{path}': the module '{module}' has no '{name}'", spelling_hint(name, public)
             )
         return getattr(found, name)
 

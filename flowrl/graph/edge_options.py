@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.core.errors import Problem, nearest
+from flowrl.core.errors import Problem, spelling_hint
 from flowrl.graph.model import Edge
 from flowrl.graph.yaml_reader import Item
 
@@ -37,7 +37,9 @@ def checked_option(edge: Edge, name: str, item: Item) -> Problem | None:
 def written_option(to: str, name: str, item: Item) -> Problem | None:
     """What is wrong with an option as it is written, whatever edge it is for."""
     if name not in OPTIONS:
-        return Problem(str(item.at), f"edges: unknown option '{name}'", nearest(name, OPTIONS))
+        return Problem(
+            str(item.at), f"edges: unknown option '{name}'", spelling_hint(name, OPTIONS)
+        )
     if not _right(name, item.value):
         what = f"edges: {to}: {name} is {item.plain()!r}"
         return Problem(str(item.mark), what, f"expected {OPTIONS[name][1]}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.core.errors import Problems, closest, nearest
+from flowrl.core.errors import Problems, closest_word, spelling_hint
 from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.edge_options import checked_option, written_option
 from flowrl.graph.edge_statements import End, Statement
@@ -92,7 +92,7 @@ class EdgeReader:
             text = statement if statement.sources else f"into '{statement.to}'"
             what = f"edges: null removes the edge {text}, and there is none"
             inputs_fed = [str(ref) for ref in found]
-            self.problems.tell(statement.mark, what, nearest(str(statement.to), inputs_fed))
+            self.problems.tell(statement.mark, what, spelling_hint(str(statement.to), inputs_fed))
 
     def edge(self, statement: Statement) -> Edge | None:
         ends = (*statement.sources, statement.to)
@@ -100,8 +100,8 @@ class EdgeReader:
             if not self.known(end) and end.node not in self.broken:
                 names = {*self.nodes, *self.broken, *self.parts}
                 what = f"edges: unknown node '{end.node}'"
-                self.problems.tell(statement.mark, what, nearest(end.node, names))
-                self.unsure |= self.members(closest(end.node, names) or "")
+                self.problems.tell(statement.mark, what, spelling_hint(end.node, names))
+                self.unsure |= self.members(closest_word(end.node, names) or "")
         if not all(map(self.known, ends)):
             told = (written_option(str(statement.to), n, i) for n, i in statement.options.items())
             self.problems.extend(problem for problem in told if problem)
@@ -131,7 +131,7 @@ class EdgeReader:
                 what = f"edges: '{end.node}' has no port '{end.port}'"
                 if not end.port:
                     what = f"edges: '{end.node}' has no ports"
-                self.problems.tell(mark, what, nearest(end.port, names))
+                self.problems.tell(mark, what, spelling_hint(end.port, names))
                 return None
         if statement.arrow == "<->":
             found = self.fits(source, to, link=True) + self.fits(to, source, link=True)

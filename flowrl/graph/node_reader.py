@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from flowrl.core.errors import Problems, nearest, short
+from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.core.node import Node
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.keywords import FAILURES, NODE_KEYS
@@ -26,7 +26,7 @@ class NodeReader:
         """The written type of a node."""
         if not isinstance(item.value, dict):
             what = f"nodes.{name}: expected a type, or a mapping with 'type'"
-            self.problems.tell(item.at, what, nearest("", self.catalogue.names("node")))
+            self.problems.tell(item.at, what, spelling_hint("", self.catalogue.names("node")))
             return None
         named = item.fields.get("type")
         if named is not None and isinstance(named.value, str):
@@ -34,8 +34,8 @@ class NodeReader:
         if named is None:
             what, mark = f"nodes.{name}: missing 'type'", item.at
         else:
-            what, mark = f"nodes.{name}.type is {short(named.plain())}", named.mark
-        self.problems.tell(mark, what, nearest("", self.catalogue.names("node")))
+            what, mark = f"nodes.{name}.type is {shortened_repr(named.plain())}", named.mark
+        self.problems.tell(mark, what, spelling_hint("", self.catalogue.names("node")))
         return None
 
     def spec(self, name: str, type_name: Item, item: Item, shared: Shared) -> NodeSpec | None:
@@ -62,7 +62,7 @@ class NodeReader:
         count = 1 if replicas is None else self.count(f"nodes.{name}.replicas", replicas)
         failure = "stop" if on_failure is None else on_failure.value
         if on_failure is not None and failure not in FAILURES:
-            what = f"nodes.{name}.on_failure is {short(on_failure.plain())}"
+            what = f"nodes.{name}.on_failure is {shortened_repr(on_failure.plain())}"
             self.problems.tell(on_failure.mark, what, f"expected {', '.join(FAILURES)}")
             failure = "stop"
         elif on_failure is not None and failure != "stop" and cls is not None:
@@ -78,7 +78,7 @@ class NodeReader:
         if whole and 1 <= cast(int, value) <= MOST_REPLICAS:
             return cast(int, value)
         hint = f"expected a whole number from 1 to {MOST_REPLICAS}"
-        self.problems.tell(item.mark, f"{path} is {short(item.plain())}", hint)
+        self.problems.tell(item.mark, f"{path} is {shortened_repr(item.plain())}", hint)
         return 1
 
     def may_fail(self, name: str, item: Item, cls: type[Node]) -> None:

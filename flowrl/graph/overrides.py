@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from flowrl.core.errors import GraphError, Problems, nearest
+from flowrl.core.errors import GraphError, Problems, spelling_hint
 from flowrl.core.ports import In, Link, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.edge_options import checked_option
@@ -48,7 +48,9 @@ class Sets:
             else:
                 name, known = ".".join(path[1:]), tree.fields.get("params", Item({}, tree.mark))
                 self.problems.tell(
-                    value.mark, f"params: unknown parameter '{name}'", nearest(name, known.fields)
+                    value.mark,
+                    f"params: unknown parameter '{name}'",
+                    spelling_hint(name, known.fields),
                 )
         return tree
 
@@ -89,7 +91,7 @@ class Sets:
                 return put(tree, ["nodes", name, part, *path[1:]], value)
             known.update(fields)
         what = f"'{prefix}{name}' has no parameter '{key}'"
-        self.problems.tell(value.mark, what, nearest(key, known))
+        self.problems.tell(value.mark, what, spelling_hint(key, known))
         return tree
 
     def type_of(self, node: Item) -> NodeType | None:
@@ -131,7 +133,7 @@ class Sets:
         for to, option, item in self.options:
             if to not in edges:
                 self.problems.tell(
-                    item.mark, f"no edge ends in {to}", nearest(str(to), map(str, edges))
+                    item.mark, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))
                 )
             elif problem := checked_option(edges[to], option, item):
                 self.problems.append(problem)
@@ -143,4 +145,4 @@ class Sets:
         known = {*nodes, *self.sections(tree, "")}
         for path, value in self.left:
             what = f"there is no node or section '{path[0]}'"
-            self.problems.tell(value.mark, what, nearest(path[0], known))
+            self.problems.tell(value.mark, what, spelling_hint(path[0], known))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, PartSpec, in_words
-from flowrl.core.errors import Problems, nearest, short
+from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.tree import as_mapping, merge
 from flowrl.graph.yaml_reader import Item, item_of
@@ -86,7 +86,7 @@ class ParamReader:
     def unknown(
         self, name: str, item: Item, cls: type[Config], path: str, also: Iterable[str]
     ) -> None:
-        hint = nearest(name, [*cls.model_fields, *also])
+        hint = spelling_hint(name, [*cls.model_fields, *also])
         for part, about in part_fields(cls).items():
             if "did you mean" not in hint and about["shared"]:
                 hint = f"{hint}; a parameter of the {about['part']} goes under '{part}:'"
@@ -120,7 +120,7 @@ class ParamReader:
         """A list of parts, in its order."""
         if not isinstance(written.value, list):
             hint = f"expected a list of {kind}s, such as [{{type: …}}]"
-            self.tell(written, f"{path} is {short(written.plain())}", hint)
+            self.tell(written, f"{path} is {shortened_repr(written.plain())}", hint)
             return ()
         items = [as_mapping(item) for item in written.items]
         made = [self.part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)]
@@ -131,14 +131,14 @@ class ParamReader:
     ) -> Any:
         if not isinstance(item.value, dict):
             hint = f"expected the {kind}'s type, or a mapping with it"
-            self.tell(item, f"{path} is {short(item.plain())}", hint)
+            self.tell(item, f"{path} is {shortened_repr(item.plain())}", hint)
             return REQUIRED
         named = item.fields.get("type", Item(default, item.mark))
         if not isinstance(named.value, str):
             what = f"{path}: missing 'type'"
             if named.value is not None:
-                what = f"{path}.type is {short(named.plain())}"
-            self.tell(named, what, nearest("", self.catalogue.names(kind)))
+                what = f"{path}.type is {shortened_repr(named.plain())}"
+            self.tell(named, what, spelling_hint("", self.catalogue.names(kind)))
             return REQUIRED
         try:
             cls = self.catalogue.find(kind, named.value)

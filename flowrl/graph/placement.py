@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from flowrl.core.errors import UsageError, nearest
+from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.graph.model import Graph, linked_groups, links
 from flowrl.graph.yaml_reader import Item, read_yaml
 
 MAIN = "main"
-HERE = (MAIN, "thread", "process")  # places on the machine where the run was started
+LOCAL_PLACES = (MAIN, "thread", "process")  # places on the machine where the run was started
 BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}
 _PLACE = re.compile(r"[\w.*?@:/\[\]-]+")
 _NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class HostOffer:
     """A machine that is offered to a run: what a placement can call it."""
 
     name: str
@@ -33,11 +33,11 @@ class Offer:
 
     def __post_init__(self) -> None:
         for word in (self.name, *self.labels):
-            if not _NAME.fullmatch(word) or word in (*HERE, "coordinator"):
+            if not _NAME.fullmatch(word) or word in (*LOCAL_PLACES, "coordinator"):
                 what = f"host: '{word}' cannot be a host's name or label"
                 raise UsageError(
                     f"{what}; expected up to 63 letters, digits, '.', '-' and '_', "
-                    f"and not {', '.join(HERE)}"
+                    f"and not {', '.join(LOCAL_PLACES)}"
                 )
 
     def fits(self, place: str) -> bool:
@@ -45,7 +45,7 @@ class Offer:
         return any(fnmatchcase(word, place) for word in (self.name, *self.labels))
 
 
-def fitting(place: str, offers: Iterable[Offer]) -> list[str]:
+def matching_hosts(place: str, offers: Iterable[HostOffer]) -> list[str]:
     """The hosts that a place means, in the order of their names: cpu-2 comes before cpu-10."""
     return sorted((o.name for o in offers if o.fits(place)), key=_natural)
 
@@ -56,8 +56,8 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
     """The places of a placement that are hosts, without the names of shared sites."""
-    places = (site.partition(":")[0] for site in sites(graph, placement))
-    return sorted({place for place in places if place not in HERE})
+    places = (site.partition(":")[0] for site in nodes_by_site(graph, placement))
+    return sorted({place for place in places if place not in LOCAL_PLACES})
 
 
 def placement_named(graph: Graph, text: str) -> dict[str, str]:
@@ -71,14 +71,14 @@ def placement_named(graph: Graph, text: str) -> dict[str, str]:
         return _of_nodes(graph, _from_file(Path(text)), text)
     if "=" in text:
         return _of_nodes(graph, _from_words(text), f"--placement {text}")
-    hint = nearest(text, {*BUILT_IN, *graph.placements})
+    hint = spelling_hint(text, {*BUILT_IN, *graph.placements})
     raise UsageError(
         f"--placement {text}: there is no such placement; {hint} "
         "(or give a YAML file, or node=process,…)"
     )
 
 
-def sites(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
+def nodes_by_site(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
     """The nodes of each site, in the order of the graph; the main site first, if it has any."""
     where: dict[str, str] = {}
     for group in linked_groups(graph):
@@ -110,7 +110,7 @@ def _of_nodes(graph: Graph, written: Mapping[str, str], where: str) -> dict[str,
         members = [n for n in graph.nodes if n == name or n.startswith(f"{name}/")]
         if not members:
             parts = {n.rpartition("/")[0] for n in graph.nodes if "/" in n}
-            hint = nearest(name, {*graph.nodes, *parts})
+            hint = spelling_hint(name, {*graph.nodes, *parts})
             raise UsageError(f"{where}: unknown node '{name}'; {hint}")
         if not _PLACE.fullmatch(place):
             raise UsageError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flowrl.core.context import key_of
+from flowrl.core.context import instance_key
 from flowrl.graph.model import Edge, Graph
 
-Lane = tuple[int, int, int]  # source number, its replica, the consumer's replica
+ReplicaPair = tuple[int, int, int]  # source number, its replica, the consumer's replica
 
 
-def lanes_of(graph: Graph, edge: Edge) -> list[Lane]:
+def replica_pairs_of(graph: Graph, edge: Edge) -> list[ReplicaPair]:
     """All ways of an edge."""
     consumers = range(graph.nodes[edge.to.node].replicas)
     if edge.kind == "state":
@@ -24,13 +24,13 @@ def lanes_of(graph: Graph, edge: Edge) -> list[Lane]:
     ]
 
 
-def lane_ends(edge: Edge, lane: Lane) -> tuple[str, str]:
+def pair_endpoints(edge: Edge, lane: ReplicaPair) -> tuple[str, str]:
     """The instances at both ends."""
-    return key_of(edge.sources[lane[0]].node, lane[1]), key_of(edge.to.node, lane[2])
+    return instance_key(edge.sources[lane[0]].node, lane[1]), instance_key(edge.to.node, lane[2])
 
 
-def lane_name(edge: Edge, lane: Lane) -> str:
+def pair_label(edge: Edge, lane: ReplicaPair) -> str:
     """What a way is called."""
-    gives, takes = lane_ends(edge, lane)
+    gives, takes = pair_endpoints(edge, lane)
     arrow = "<->" if edge.kind == "link" else "->"
     return f"{gives}.{edge.sources[lane[0]].port} {arrow} {takes}.{edge.to.port}"

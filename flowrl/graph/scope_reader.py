@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from flowrl.core.errors import GraphError, Problem, Problems, nearest
+from flowrl.core.errors import GraphError, Problem, Problems, spelling_hint
 from flowrl.graph.bundled import locate
 from flowrl.graph.catalogue import Catalogue
 from flowrl.graph.edge_statements import Statement, end_of, statements
@@ -87,7 +87,7 @@ class ScopeReader:
         for name, item in given.items():
             if name not in params.fields:
                 what = f"unknown parameter '{name}' of the part-graph"
-                self.problems.tell(item.at, what, nearest(name, [*params.fields, *NODE_KEYS]))
+                self.problems.tell(item.at, what, spelling_hint(name, [*params.fields, *NODE_KEYS]))
         fill = Substitution(self.problems)
         for name, item in params.fields.items():  # each may use those before it
             value = given[name] if name in given else fill.item(item)
@@ -111,7 +111,7 @@ class ScopeReader:
             if name in self.reader.params.used:
                 continue
             if name not in shared | kinds:
-                hint = nearest(name, {*keys, "extends", *shared, *kinds})
+                hint = spelling_hint(name, {*keys, "extends", *shared, *kinds})
                 self.problems.tell(item.at, f"unknown key '{name}'", hint)
             elif not self.broken:  # a broken node may have been meant to use it
                 self.problems.tell(item.at, f"the section '{name}' is used by no node")
@@ -213,6 +213,8 @@ class ScopeReader:
             what = f"ports.{name}: there is no port '{item.plain()}'"
             ports = self.nodes[node].cls.ports if node in self.nodes else self.parts.get(node)
             names = [n.removeprefix(f"{part}/") for n in self.nodes if n.startswith(f"{part}/")]
-            hint = nearest(end.node, names) if ports is None else nearest(end.port, ports)
+            hint = (
+                spelling_hint(end.node, names) if ports is None else spelling_hint(end.port, ports)
+            )
             self.problems.tell(item.mark, what, hint)
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.errors import Problems, nearest, short
+from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.model import Graph, Limits, PortRef, linked_groups
 from flowrl.graph.yaml_reader import Item
 
@@ -58,7 +58,7 @@ def read_modules(item: Item | None, problems: Problems) -> tuple[Path, ...]:
         if isinstance(entry.value, str) and os.path.isdir(beside / entry.value):
             found.append(beside / entry.value)
         else:
-            what = f"modules: there is no folder {short(entry.plain())}"
+            what = f"modules: there is no folder {shortened_repr(entry.plain())}"
             problems.tell(entry.mark, what, "its path is from this file")
     return tuple(found)
 
@@ -89,7 +89,7 @@ def _about(item: Item | None, problems: Problems) -> str:
     if item is None or item.value is None:
         return ""
     if not isinstance(item.value, str):
-        problems.tell(item.mark, f"about is {short(item.plain())}", "expected a text")
+        problems.tell(item.mark, f"about is {shortened_repr(item.plain())}", "expected a text")
     return str(item.plain()).strip()
 
 
@@ -102,7 +102,7 @@ def _number(
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     hint = f"expected a whole number from {least} to {most}"
-    problems.tell(item.mark, f"{path} is {short(item.plain())}", hint)
+    problems.tell(item.mark, f"{path} is {shortened_repr(item.plain())}", hint)
     return default
 
 
@@ -121,9 +121,9 @@ def _limits(item: Item | None, problems: Problems) -> Limits:
             found["time_s"] = seconds(entry.value)
             if found["time_s"] is None:
                 hint = "expected a time such as 30s, 10m or 2h"
-                problems.tell(entry.mark, f"limits.time is {short(entry.plain())}", hint)
+                problems.tell(entry.mark, f"limits.time is {shortened_repr(entry.plain())}", hint)
         else:
-            hint = nearest(name, (*_COUNTS, "time"))
+            hint = spelling_hint(name, (*_COUNTS, "time"))
             problems.tell(entry.at, f"limits: unknown key '{name}'", hint)
     return Limits(**found)
 
@@ -151,9 +151,9 @@ def _placement(
     for node, site in item.fields.items():
         if node not in names:
             what = f"placements.{name}: unknown node '{node}'"
-            problems.tell(site.at, what, nearest(node, names))
+            problems.tell(site.at, what, spelling_hint(node, names))
         elif not isinstance(site.value, str) or not _SITE.fullmatch(site.value):
-            what = f"placements.{name}.{node} is {short(site.plain())}"
+            what = f"placements.{name}.{node} is {shortened_repr(site.plain())}"
             problems.tell(site.mark, what, "expected thread, process or a host")
         else:
             found |= dict.fromkeys(names[node], site.value)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowrl.core.errors import UsageError
 from flowrl.graph.model import Graph, links
-from flowrl.graph.placement import HERE, MAIN, Offer, fitting, sites
+from flowrl.graph.placement import LOCAL_PLACES, MAIN, HostOffer, matching_hosts, nodes_by_site
 
 Kind = Literal["thread", "process"]
 Transport = Literal["site", "thread", "ipc", "tcp"]
@@ -18,7 +18,7 @@ COORDINATOR = "coordinator"  # the one that fires nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SiteLayout:
     """The sites of a run, in order, and who lives there."""
 
     kinds: Mapping[str, Kind]
@@ -44,8 +44,8 @@ class Layout:
 
 
 def layout_of(
-    graph: Graph, placement: Mapping[str, str], offers: Iterable[Offer] | None = None
-) -> Layout:
+    graph: Graph, placement: Mapping[str, str], offers: Iterable[HostOffer] | None = None
+) -> SiteLayout:
     """The layout of a placement: replicas of what has a site of its own have sites of their own.
 
     Without offers, each place that is a host stands for one of that name.
@@ -54,9 +54,11 @@ def layout_of(
     where: dict[Instance, str] = {}
     hosts: dict[str, str] = {}
     known = None if offers is None else tuple(offers)
-    for name, nodes in sites(graph, placement).items():
+    for name, nodes in nodes_by_site(graph, placement).items():
         place, _, label = name.partition(":")
-        machines = [place] if known is None or place in HERE else _machines(place, known, nodes)
+        machines = (
+            [place] if known is None or place in LOCAL_PLACES else _machines(place, known, nodes)
+        )
         shared = name == MAIN or label not in nodes  # a site that was given a name
         for node in nodes:
             for replica in range(graph.nodes[node].replicas):
@@ -64,10 +66,10 @@ def layout_of(
                 site = _site(machine, label, 0 if shared else replica)
                 kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
                 where[node, replica] = site
-                if place not in HERE:
+                if place not in LOCAL_PLACES:
                     hosts[site] = machine
     _check_links(graph, where)
-    return Layout(kinds, where, hosts)
+    return SiteLayout(kinds, where, hosts)
 
 
 def _site(machine: str, label: str, replica: int) -> str:
@@ -75,8 +77,8 @@ def _site(machine: str, label: str, replica: int) -> str:
     return f"{site}#{replica}" if replica else site
 
 
-def _machines(place: str, offers: tuple[Offer, ...], nodes: list[str]) -> list[str]:
-    found = fitting(place, offers)
+def _machines(place: str, offers: tuple[HostOffer, ...], nodes: list[str]) -> list[str]:
+    found = matching_hosts(place, offers)
     if not found:
         joined = ", ".join(o.name for o in offers) or "none"
         raise UsageError(

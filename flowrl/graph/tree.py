@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowrl.core.errors import GraphError, Problem, nearest
+from flowrl.core.errors import GraphError, Problem, spelling_hint
 from flowrl.graph.bundled import bundled_graphs, locate
 from flowrl.graph.yaml_reader import Item, read_yaml
 from flowrl.graph.yaml_writer import scalar_text
@@ -104,7 +104,7 @@ def _base(extends: Item, path: Path, here: tuple[Path, ...]) -> Path:
         raise _wrong(extends, "extends: expected the name of one graph")
     base = locate(extends.value, path.parent, Path())
     if base is None:
-        hint = nearest(extends.value, bundled_graphs())
+        hint = spelling_hint(extends.value, bundled_graphs())
         raise _wrong(extends, f"extends: there is no graph '{extends.value}'", hint)
     if base.resolve() in here:
         names = " -> ".join(p.name for p in [*here, base])
@@ -155,7 +155,7 @@ class Substitution:
         if name in self.params:
             return True
         what = f"'${{{name}}}': unknown parameter '{name}'"
-        hint = nearest(name, self.params) if self.params else "add it under 'params:'"
+        hint = spelling_hint(name, self.params) if self.params else "add it under 'params:'"
         self.problems.append(Problem(str(item.mark), what, hint))
         return False
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from flowrl.core.config import REQUIRED
-from flowrl.core.errors import Problems, nearest, short
+from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import PHASE_KEYS
 from flowrl.graph.model import Graph, Phase, PortRef
 from flowrl.graph.param_reader import ParamReader, extra
@@ -50,7 +50,7 @@ class PhaseReader:
             return None
         for name, entry in item.value.items():
             if name not in PHASE_KEYS:
-                hint = nearest(name, PHASE_KEYS)
+                hint = spelling_hint(name, PHASE_KEYS)
                 self.problems.tell(entry.at, f"warmup: unknown key '{name}'", hint)
         paths = self.paths(item)
         lengths = {k: self.length(k, i) for k, i in item.value.items() if k in ("steps", "rounds")}
@@ -75,11 +75,11 @@ class PhaseReader:
         text = item.value if isinstance(item.value, str) else ""
         ends = [[name.strip() for name in end.split(",")] for end in text.split("->")]
         if len(ends) < 2:
-            what = f"warmup: {short(item.plain())} is not an edge"
+            what = f"warmup: {shortened_repr(item.plain())} is not an edge"
             self.problems.tell(item.mark, what, "write 'a -> b'")
             return []
         for name in dict.fromkeys(n for end in ends for n in end if n not in self.known):
-            hint = nearest(name, self.known)
+            hint = spelling_hint(name, self.known)
             if name.partition(".")[0] in self.known:
                 hint = f"name the node: '{name.partition('.')[0]}'"
             self.problems.tell(item.mark, f"warmup: unknown node '{name}'", hint)
@@ -93,7 +93,7 @@ class PhaseReader:
         value = item.value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
             return value
-        what = f"warmup.{key} is {short(item.plain())}"
+        what = f"warmup.{key} is {shortened_repr(item.plain())}"
         self.problems.tell(item.mark, what, "expected a whole number, 0 or more")
         return None
 
@@ -107,7 +107,7 @@ class PhaseReader:
             node, _, key = path.partition(".")
             if node not in self.known:
                 what = f"warmup: unknown node '{node}'"
-                self.problems.tell(value.at, what, nearest(node, self.known))
+                self.problems.tell(value.at, what, spelling_hint(node, self.known))
             elif not key:
                 hint = f"write '{node}.PARAMETER'"
                 self.problems.tell(value.at, f"warmup.set: '{path}' names no parameter", hint)
@@ -128,7 +128,7 @@ class PhaseReader:
         free = [n for n, info in fields.items() if extra(info).get("phase")]
         if key not in fields:
             what = f"warmup: '{node}' has no parameter '{key}'"
-            self.problems.tell(item.at, what, nearest(key, free or fields))
+            self.problems.tell(item.at, what, spelling_hint(key, free or fields))
             return REQUIRED
         if key not in free:
             hint = f"it may set: {', '.join(free) or 'nothing'}"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, Part
-from flowrl.core.errors import UsageError, nearest
+from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.bundled import bundled_graphs, find_bundled
@@ -63,7 +63,7 @@ def show_type(name: str) -> str:
     if not kinds:
         known = {n for kind in catalogue.kinds() for n in catalogue.names(kind)}
         raise UsageError(
-            f"nodes: there is no type '{name}'; {nearest(name, known)} "
+            f"nodes: there is no type '{name}'; {spelling_hint(name, known)} "
             "(your own: 'package.module:Class')"
         )
     return "\n\n".join(_described(kind, name, catalogue.find(kind, name)) for kind in kinds)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from flowrl.checks.check import Checked
 from flowrl.checks.ordering import is_feedback
-from flowrl.checks.serial_program import Part
-from flowrl.core.errors import UsageError, nearest, short
+from flowrl.checks.serial_program import Schedule
+from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
 from flowrl.core.ports import Input
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 from flowrl.graph.param_reader import written_value
-from flowrl.graph.placement import sites
-from flowrl.graph.replica_pairs import lanes_of
-from flowrl.graph.site_layout import Layout, layout_of
+from flowrl.graph.placement import nodes_by_site
+from flowrl.graph.replica_pairs import replica_pairs_of
+from flowrl.graph.site_layout import SiteLayout, layout_of
 
 TRANSPORTS = {"thread": "by reference", "ipc": "ipc + shared memory", "tcp": "tcp"}
 
@@ -78,7 +78,7 @@ def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Pic
     order = _order(checked, known)
     known_placement = None if placement is None else _known(checked, placement)
     layout = None if known_placement is None else layout_of(graph, known_placement)
-    where = {} if known_placement is None else sites(graph, known_placement)
+    where = {} if known_placement is None else nodes_by_site(graph, known_placement)
     return Picture(
         graph.name,
         graph.about,
@@ -89,18 +89,18 @@ def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Pic
     )
 
 
-def _site(site: str, names: list[str], layout: Layout | None) -> str:
+def _site(site: str, names: list[str], layout: SiteLayout | None) -> str:
     """A site's name; of replicas that have sites of their own, how many these are."""
     homes = {at for (name, _), at in layout.where.items() if name in names} if layout else set()
     return f"{site} ×{len(homes)}" if len(homes) > 1 else site
 
 
-def _transport(graph: Graph, edge: Edge, source: PortRef, layout: Layout) -> str:
+def _transport(graph: Graph, edge: Edge, source: PortRef, layout: SiteLayout) -> str:
     """How tokens go between the sites at both ends; nothing to say of what stays on one."""
     number = edge.sources.index(source)
     found = {
         layout.transport(layout.where[source.node, lane[1]], layout.where[edge.to.node, lane[2]])
-        for lane in lanes_of(graph, edge)
+        for lane in replica_pairs_of(graph, edge)
         if lane[0] == number
     }
     return ", ".join(words for kind, words in TRANSPORTS.items() if kind in found)
@@ -110,7 +110,7 @@ def _known(checked: Checked, placement: Mapping[str, str]) -> Mapping[str, str]:
     for name in placement:
         if name not in checked.graph.nodes:
             raise UsageError(
-                f"placement: unknown node '{name}'; {nearest(name, checked.graph.nodes)}"
+                f"placement: unknown node '{name}'; {spelling_hint(name, checked.graph.nodes)}"
             )
     return placement
 
@@ -155,7 +155,7 @@ def _arrow(
     edge: Edge,
     source: PortRef,
     order: Mapping[str, int],
-    layout: Layout | None,
+    layout: SiteLayout | None,
 ) -> Arrow:
     late = edge.kind != "link" and order[source.node] >= order[edge.to.node]
     facts = ", ".join(_facts(checked, edge))
@@ -172,7 +172,7 @@ def _facts(checked: Checked, edge: Edge) -> list[str]:
         if edge.latest:
             return ["latest"]
         return [f"every {edge.every}" if edge.every is not None else f"lag {edge.lag}"]
-    part = program.part_of(edge.to.node)
+    part = program.schedule_of(edge.to.node)
     tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
     found = [f"{tokens} a round"] if tokens else []
     if is_feedback(checked.graph, edge):
@@ -198,11 +198,13 @@ def _warmup(checked: Checked) -> list[str]:
     return lines
 
 
-def _firings(part: Part) -> str:
+def _firings(part: Schedule) -> str:
     return ", ".join(n if part.firings[n] == 1 else f"{n} ×{part.firings[n]}" for n in part.order)
 
 
 def _value(value: object) -> str:
     """A setting in few words: of a part, its type."""
     plain = written_value(value)
-    return str(plain["type"]) if isinstance(plain, dict) and "type" in plain else short(plain)
+    return (
+        str(plain["type"]) if isinstance(plain, dict) and "type" in plain else shortened_repr(plain)
+    )

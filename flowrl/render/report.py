@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import eager
-from flowrl.checks.serial_program import Part
+from flowrl.checks.lossy_edges import fires_without_rate
+from flowrl.checks.serial_program import Schedule
 from flowrl.core.wording import counted
 from flowrl.graph.model import Edge
 from flowrl.runs.result import RunResult
@@ -44,8 +44,8 @@ def schedule_lines(checked: Checked) -> list[str]:
     return lines
 
 
-def _firings(checked: Checked, part: Part) -> str:
-    shown, often = [], eager(part)
+def _firings(checked: Checked, part: Schedule) -> str:
+    shown, often = [], fires_without_rate(part)
     for name in part.order:
         replicas = checked.graph.nodes[name].replicas
         times = part.firings[name]
@@ -78,7 +78,7 @@ def edge_facts(checked: Checked, edge: Edge) -> str:
     if edge.kind == "state":
         return f"{port_type}, {staleness(edge)}"
     program = checked.program
-    part = program.part_of(edge.to.node)
+    part = program.schedule_of(edge.to.node)
     tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
     facts = [
         port_type,
@@ -123,7 +123,7 @@ def check_json(checked: Checked) -> dict[str, object]:
             n: {
                 "type": s.type,
                 "replicas": s.replicas,
-                "firings": program.part_of(n).firings.get(n, 0),
+                "firings": program.schedule_of(n).firings.get(n, 0),
             }
             for n, s in checked.graph.nodes.items()
         },

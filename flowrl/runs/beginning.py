@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import Checked
-from flowrl.core.context import key_of
+from flowrl.core.context import instance_key
 from flowrl.graph.expand import expand
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_writer import flow_text
@@ -26,7 +26,7 @@ def write_beginning(folder: RunFolder, checked: Checked, seed: int, placement: s
     for spec in graph.nodes.values():
         for replica in range(spec.replicas):
             params = flow_text(written_params(spec.config))
-            folder.log(key_of(spec.name, replica), f"{spec.type} {params}")
+            folder.log(instance_key(spec.name, replica), f"{spec.type} {params}")
     folder.open_board()
 
 

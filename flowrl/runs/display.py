@@ -8,11 +8,11 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flowrl.core.context import Metrics, Record
+from flowrl.core.context import MetricsRecord, Record
 from flowrl.render.report import return_text
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -45,9 +45,9 @@ class Lines(Watcher):
         """A host, say, that has joined."""
         print(text, file=sys.stderr, flush=True)
 
-    def event(self, run: Run, teller: Teller, record: Record) -> None:
+    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
         """An evaluation."""
-        if isinstance(record, Metrics) and teller.role == "evaluator":
+        if isinstance(record, MetricsRecord) and teller.role == "evaluator":
             print(evaluation_line(run, teller, record), flush=True)
 
     def stopping(self, run: Run) -> None:
@@ -83,9 +83,13 @@ class LiveDisplay(Watcher):
         else:
             self._live.console.print(text, highlight=False, soft_wrap=True)
 
-    def event(self, run: Run, teller: Teller, record: Record) -> None:
+    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
         """An evaluation that is the best so far, above the table."""
-        if not isinstance(record, Metrics) or teller.role != "evaluator" or self._live is None:
+        if (
+            not isinstance(record, MetricsRecord)
+            or teller.role != "evaluator"
+            or self._live is None
+        ):
             return
         mean = record.values.get("return_mean", math.inf)
         if mean > self._best:
@@ -144,7 +148,7 @@ def begin_line(run: Run) -> str:
     return f"{run.graph.name}: seed {run.seed}, {run.placement}, in {where}"
 
 
-def evaluation_line(run: Run, teller: Teller, record: Metrics) -> str:
+def evaluation_line(run: Run, teller: RecordSource, record: MetricsRecord) -> str:
     """An evaluation in a line."""
     total = teller.total
     mean = record.values.get("return_mean")
@@ -153,7 +157,7 @@ def evaluation_line(run: Run, teller: Teller, record: Metrics) -> str:
     return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, teller)}"
 
 
-def _whose(run: Run, teller: Teller) -> str:
+def _whose(run: Run, teller: RecordSource) -> str:
     """Which evaluator it was, where there are several."""
     nodes = run.graph.nodes
     evaluators = sum(nodes[name].replicas for name in run.graph.role("evaluator"))

@@ -23,15 +23,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from flowrl.core.context import Keep, Metrics, Record, Verdict
+from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
 from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import Board
 from flowrl.runs.token_file import NAME, TokenWriter
-from flowrl.runtime.records import Teller
-from flowrl.runtime.token_hashing import Hashed, Note
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.token_hashing import Note, TokenHash
 
 TIMINGS_EVERY_S = 1.0
 TOKENS_BYTES = 1 << 16  # written at once
@@ -113,7 +113,7 @@ class RunFolder:
             self._tokens = (self.home / NAME).open("wb", buffering=TOKENS_BYTES)
             writer = TokenWriter(self._tokens, graph)
 
-        def note(hashed: Hashed) -> None:
+        def note(hashed: TokenHash) -> None:
             with told(self.path):
                 writer.write(hashed)
 
@@ -132,17 +132,17 @@ class RunFolder:
             file.write(text + "\n")
             file.flush()
 
-    def record(self, teller: Teller, record: Record) -> None:
+    def record(self, teller: RecordSource, record: Record) -> None:
         """What a node tells in a firing."""
-        if isinstance(record, Metrics):
+        if isinstance(record, MetricsRecord):
             self._metrics(teller, record.values)
-        elif isinstance(record, Keep):
+        elif isinstance(record, CheckpointRecord):
             self.checkpoint(record.name, {teller.key: record.state}, dict(record.info))
         else:
-            text = record.reason if isinstance(record, Verdict) else record
+            text = record.reason if isinstance(record, VerdictRecord) else record
             self.log(teller.key, f"[{teller.fired}] {text}")
 
-    def _metrics(self, teller: Teller, values: Mapping[str, float]) -> None:
+    def _metrics(self, teller: RecordSource, values: Mapping[str, float]) -> None:
         total = teller.total
         row = {
             "node": teller.key,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.core.context import Context, Metrics
+from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.wording import counted
 from flowrl.graph.loading import load
@@ -67,7 +67,7 @@ def judge(
     if video is not None and not hasattr(spec.cls, "film"):
         raise UsageError(f"--video: the evaluator '{spec.name}' does not film (it has no `film`)")
     videos = _evaluate(spec, context, state, video)
-    found = [r.values for r in context.records if isinstance(r, Metrics)]
+    found = [r.values for r in context.records if isinstance(r, MetricsRecord)]
     metrics = dict(found[-1]) if found else {}
     settle_numerics(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flowrl.core.context import Keep, Metrics, Record
-from flowrl.runtime.records import Teller
+from flowrl.core.context import CheckpointRecord, MetricsRecord, Record
+from flowrl.runtime.records import RecordSource
 
 
 class Returns:
@@ -16,7 +16,7 @@ class Returns:
         self.last: float | None = None
         self.best: float | None = None
 
-    def heard(self, teller: Teller, record: Record) -> Record:
+    def heard(self, teller: RecordSource, record: Record) -> Record:
         """The record as it is written down.
 
         What several evaluators think best is not compared: each keeps a checkpoint of its own.
@@ -24,11 +24,11 @@ class Returns:
         if teller.role != "evaluator":
             return record
         if teller.key != self._judge:
-            if not isinstance(record, Keep):
+            if not isinstance(record, CheckpointRecord):
                 return record
             return replace(record, name=f"{record.name}-{teller.key.replace('/', '__')}")
-        if isinstance(record, Metrics):
+        if isinstance(record, MetricsRecord):
             self.last = record.values.get("return_mean", self.last)
-        elif isinstance(record, Keep) and record.name == "best":
+        elif isinstance(record, CheckpointRecord) and record.name == "best":
             self.best = record.info.get("eval_return", self.best)
         return record

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
 from flowrl.cluster.graph_transfer import to_send
-from flowrl.cluster.rendezvous import Meeting, check_meeting
+from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import Record
-from flowrl.core.errors import RunError, UsageError, files_of
+from flowrl.core.errors import RunError, UsageError, attached_files
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
@@ -37,11 +37,11 @@ from flowrl.runs.timings import timings_of
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.account import Account
 from flowrl.runtime.control.coordinator import Coordinator
-from flowrl.runtime.records import Teller
-from flowrl.runtime.serial_executor import Cut, Engine
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.serial_executor import Cut, SerialExecutor
 
 if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import Hosts
+    from flowrl.cluster.joined_hosts import JoinedHosts
 
 ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
@@ -57,7 +57,7 @@ class Run:
         limits: Limits | None = None,
         out: str | Path | None = None,
         placement: str = "serial",
-        meeting: Meeting | None = None,
+        rendezvous: Rendezvous | None = None,
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
     ) -> None:
@@ -71,15 +71,15 @@ class Run:
         self.checked = replace(checked, graph=self.graph)
         self._placed = placement_named(self.graph, placement)
         self.layout = layout_of(self.graph, self._placed)  # as if each host were there
-        self.meeting = meeting
-        self.hosts: Hosts | None = None
+        self.rendezvous = rendezvous
+        self.hosts: JoinedHosts | None = None
         self._places = host_places(self.graph, self._placed)
-        check_meeting(self._places, meeting)
+        check_rendezvous(self._places, rendezvous)
         self.out = out
         self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
-        self.engine: Engine | Coordinator | None = None
+        self.engine: SerialExecutor | Coordinator | None = None
         self.begun_s = time.perf_counter()
         self._returns = Returns(next(iter(self.graph.role("evaluator")), ""))
         self.ended: RunResult | None = None
@@ -167,7 +167,7 @@ class Run:
                 "it runs in a thread of another program, which alone can end it at once"
             )
 
-    def record(self, teller: Teller, record: Record) -> None:
+    def record(self, teller: RecordSource, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
         record = self._returns.heard(teller, record)
@@ -207,10 +207,10 @@ class Run:
 
     def _execute(self) -> Cut:
         settle_numerics(self.graph.torch_threads)
-        if self.meeting is not None:
-            self._meet(self.meeting)
+        if self.rendezvous is not None:
+            self._meet(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
-            self.engine = Engine(self.checked, self, self.seed, self.limits)
+            self.engine = SerialExecutor(self.checked, self, self.seed, self.limits)
             settle_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
             self.engine = Coordinator(
@@ -223,13 +223,13 @@ class Run:
             self.engine.stop("interrupt", "flowrl stop")
         return self.engine.run()
 
-    def _meet(self, meeting: Meeting) -> None:
+    def _meet(self, rendezvous: Rendezvous) -> None:
         """Wait for hosts; then it is known what is where."""
-        from flowrl.cluster.joined_hosts import Hosts  # only now: it loads ZeroMQ
+        from flowrl.cluster.joined_hosts import JoinedHosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
         sent = to_send(self.checked)
-        self.hosts = Hosts(meeting, sent, lambda text: self.watcher.note(self, text))
+        self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = layout_of(self.graph, self._placed, self.hosts.wait(self._places))
         known = environment_of(self.checked, self.seed, self.placement)
@@ -271,7 +271,7 @@ class Run:
             folder.json("summary.json", self.ended.as_dict())
             if not stopped:
                 folder.text("error.txt", "".join(traceback.format_exception(error)))
-                for name, text in files_of(error).items():
+                for name, text in attached_files(error).items():
                     folder.text(Path(name).name, text)
 
     def _close(self, folder: RunFolder) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flowrl.graph.model import Graph
-from flowrl.graph.replica_pairs import lane_ends, lane_name, lanes_of
-from flowrl.graph.site_layout import Layout
+from flowrl.graph.replica_pairs import pair_endpoints, pair_label, replica_pairs_of
+from flowrl.graph.site_layout import SiteLayout
 from flowrl.runs.result import finite
-from flowrl.runtime.status import Flow, Glance, Seen
+from flowrl.runtime.status import AgedStatus, EdgeStats, SiteStatus
 
 if TYPE_CHECKING:
     from flowrl.runs.run import Run
@@ -50,7 +50,7 @@ def _status(run: Run) -> str:
     return "stopping" if run.stops else "running"
 
 
-def _site(layout: Layout, name: str, seen: Seen | None) -> dict[str, Any]:
+def _site(layout: SiteLayout, name: str, seen: AgedStatus | None) -> dict[str, Any]:
     """A site, and what it does."""
     about = {"site": name, "kind": layout.kinds.get(name, "thread")}
     if seen is None:
@@ -69,7 +69,7 @@ def _site(layout: Layout, name: str, seen: Seen | None) -> dict[str, Any]:
     }
 
 
-def _nodes(site: str, glance: Glance) -> Iterator[dict[str, Any]]:
+def _nodes(site: str, glance: SiteStatus) -> Iterator[dict[str, Any]]:
     """Instances, and where their time went."""
     for key, did in glance.nodes.items():
         yield {
@@ -96,25 +96,25 @@ def _nodes(site: str, glance: Glance) -> Iterator[dict[str, Any]]:
         }
 
 
-def _idle_s(glance: Glance) -> float:
+def _idle_s(glance: SiteStatus) -> float:
     """How long a site was allowed no more."""
     return round(sum(w.s for w in glance.waited if w.kind == "idle"), 6)
 
 
-def _waits(glance: Glance, key: str, kind: str) -> dict[str, float]:
+def _waits(glance: SiteStatus, key: str, kind: str) -> dict[str, float]:
     return {w.edge: round(w.s, 6) for w in glance.waited if (w.who, w.kind) == (key, kind)}
 
 
 def _edges(
-    graph: Graph, layout: Layout, seen: Mapping[str, Seen | None]
+    graph: Graph, layout: SiteLayout, seen: Mapping[str, AgedStatus | None]
 ) -> Iterator[dict[str, Any]]:
     """The ways of all edges, and what is known of what flows there."""
     glances = [one.glance for one in seen.values() if one]
     dids = {key: did for glance in glances for key, did in glance.nodes.items()}
     learned = sum(did.fired for key, did in dids.items() if key in graph.role("learner"))
     for edge in graph.edges:
-        for lane in lanes_of(graph, edge):
-            name, (gives, takes) = lane_name(edge, lane), lane_ends(edge, lane)
+        for lane in replica_pairs_of(graph, edge):
+            name, (gives, takes) = pair_label(edge, lane), pair_endpoints(edge, lane)
             holder = dids.get(takes if edge.kind == "state" else gives)
             behind = learned - holder.train_iters if holder and edge.kind != "link" else None
             yield {
@@ -129,7 +129,7 @@ def _edges(
             }
 
 
-def _flow(ends: list[Flow]) -> dict[str, Any]:
+def _flow(ends: list[EdgeStats]) -> dict[str, Any]:
     """What the sites at both ends know of a way, together."""
     sent, taken, nbytes, bound = (
         next((v for end in ends if (v := getattr(end, key)) is not None), None)

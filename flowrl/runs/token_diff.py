@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from flowrl.runs.token_file import NAME, Tokens, Way
-from flowrl.runtime.token_hashing import Hashed
+from flowrl.runtime.token_hashing import TokenHash
 
 
 def diff_tokens(a: Path, b: Path, alike: bool = False) -> str:
@@ -50,7 +50,7 @@ def _same_ways(first: Tokens, second: Tokens, a: Path, b: Path, alike: bool) -> 
     return "\n".join([*lines, f"  {equal}"])
 
 
-def _why(hashed: Hashed, way: Way) -> str:
+def _why(hashed: TokenHash, way: Way) -> str:
     """What can be the cause: all that was given before is the same, and so is what this was made from."""
     if way.kind == "state" and not hashed.version:
         return f"  {way.gives} was made otherwise from the start: by a global generator, or from other files"
@@ -61,7 +61,7 @@ def _why(hashed: Hashed, way: Way) -> str:
     )
 
 
-def _told(hashed: Hashed, way: Way, number: int) -> str:
+def _told(hashed: TokenHash, way: Way, number: int) -> str:
     """A token, who made it and in which firing."""
     firing, rounds = hashed.position[-1], hashed.position[0]
     if way.kind == "state":
@@ -85,7 +85,7 @@ class _Both:
     """A way that both runs have, and what one of them is ahead with."""
 
     way: Way
-    ahead: deque[Hashed]
+    ahead: deque[TokenHash]
     whose: int = 0
     equal: int = 0
 
@@ -107,7 +107,7 @@ def _other_ways(first: Tokens, second: Tokens) -> str:
     return f"{said}\n  all {equal:,} are equal{rest}"
 
 
-def _matches(found: _Both, whose: int, one: Hashed) -> bool:
+def _matches(found: _Both, whose: int, one: TokenHash) -> bool:
     """Whether a token is what the other run had at its place; if that is known yet."""
     if not found.ahead or found.whose == whose:
         found.ahead.append(one)

@@ -14,8 +14,8 @@ import msgpack
 
 from flowrl.core.errors import RunError
 from flowrl.graph.model import Graph
-from flowrl.graph.replica_pairs import lane_ends, lane_name, lanes_of
-from flowrl.runtime.token_hashing import Hashed
+from flowrl.graph.replica_pairs import pair_endpoints, pair_label, replica_pairs_of
+from flowrl.runtime.token_hashing import TokenHash
 
 NAME = "tokens.bin"
 FORMAT = 1
@@ -34,10 +34,10 @@ class Way(NamedTuple):
 def ways_in(graph: Graph) -> list[Way]:
     """The ways of a graph, in the order of their numbers."""
     return [
-        Way(lane_name(edge, lane), *lane_ends(edge, lane), edge.kind)
+        Way(pair_label(edge, lane), *pair_endpoints(edge, lane), edge.kind)
         for edge in graph.edges
         if edge.kind != "link"
-        for lane in lanes_of(graph, edge)
+        for lane in replica_pairs_of(graph, edge)
     ]
 
 
@@ -49,7 +49,7 @@ class TokenWriter:
         self._pack = msgpack.Packer().pack
         self._file.write(self._pack([FORMAT, graph.seed, [list(way) for way in ways_in(graph)]]))
 
-    def write(self, hashed: Hashed) -> None:
+    def write(self, hashed: TokenHash) -> None:
         """One more."""
         self._file.write(self._pack([list(hashed.position), *hashed[1:]]))
 
@@ -90,10 +90,10 @@ class Tokens:
             raise RunError(f"{self.path}: is damaged: {error}") from error
         return found
 
-    def __iter__(self) -> Iterator[Hashed]:
+    def __iter__(self) -> Iterator[TokenHash]:
         while (row := self._next()) is not None:
             position, way, version, digest = row
-            yield Hashed(tuple(position), way, version, digest)
+            yield TokenHash(tuple(position), way, version, digest)
 
     def close(self) -> None:
         """Read no more."""

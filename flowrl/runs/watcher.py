@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import Record
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 
 if TYPE_CHECKING:
     from flowrl.runs.run import Run
@@ -20,7 +20,7 @@ class Watcher:
     def note(self, run: Run, text: str) -> None:
         """Something happened to the run itself: a host joined, say."""
 
-    def event(self, run: Run, teller: Teller, record: Record) -> None:
+    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
         """A node told something."""
 
     def stopping(self, run: Run) -> None:

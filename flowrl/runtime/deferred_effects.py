@@ -6,32 +6,32 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flowrl.core.context import Outside
+from flowrl.core.context import DeferredEffect
 from flowrl.core.errors import NodeError
-from flowrl.runtime.instance import RAISED, Position, Runner
+from flowrl.runtime.instance import RAISED, Instance, Position
 
 
-class Held(NamedTuple):
+class PendingEffect(NamedTuple):
     """One thing to be done."""
 
     position: Position  # of the firing that wants it
-    runner: Runner
+    runner: Instance
     firing: int
     do: Callable[[], None]
 
 
-class Deeds:
+class DeferredEffects:
     """All that is held back on one site, in the order of its firings."""
 
     def __init__(self) -> None:
-        self._held: list[Held] = []
+        self._held: list[PendingEffect] = []
 
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def add(self, position: Position, runner: Runner, record: Outside) -> None:
+    def add(self, position: Position, runner: Instance, record: DeferredEffect) -> None:
         """A firing wants something done."""
-        self._held.append(Held(position, runner, runner.fired, record.do))
+        self._held.append(PendingEffect(position, runner, runner.fired, record.do))
 
     def do(self, counts: Callable[[Position], bool] = lambda position: True) -> None:
         """Do what firings want that are sure to count."""
@@ -43,7 +43,7 @@ class Deeds:
                 self._held.append(one)
 
 
-def _do(held: Held) -> None:
+def _do(held: PendingEffect) -> None:
     """Its time is the node's; what goes wrong ends the run, as others may count on what was done before."""
     runner = held.runner
     began_s = time.perf_counter()

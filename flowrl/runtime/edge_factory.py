@@ -6,30 +6,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowrl.graph.model import Edge
-from flowrl.graph.replica_pairs import Lane
-from flowrl.runtime.instance import Site
-from flowrl.runtime.state_versions import Versions
+from flowrl.graph.replica_pairs import ReplicaPair
+from flowrl.runtime.instance import SiteState
+from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import Push, Queue, Take, Token
 
 if TYPE_CHECKING:
-    from flowrl.runtime.instances import Wired
+    from flowrl.runtime.instances import Instances
 
 
-class Home:
+class EdgeFactory:
     """Where instances live, and what joins those that live apart. The base: all live here."""
 
     def __init__(self) -> None:
-        self.site = Site()
+        self.site = SiteState()
 
     def has(self, node: str, replica: int) -> bool:
         """Whether an instance lives on this site."""
         return True
 
-    def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
+    def taking(self, edge: Edge, lane: ReplicaPair, tokens: list[Token]) -> Queue:
         """A queue that another site fills; the initial tokens come first."""
         raise AssertionError("everything lives here")
 
-    def giving(self, edge: Edge, lane: Lane) -> Queue:
+    def giving(self, edge: Edge, lane: ReplicaPair) -> Queue:
         """A queue that another site empties."""
         raise AssertionError("everything lives here")
 
@@ -41,11 +41,11 @@ class Home:
         """How an instance here sees the state of a node that lives elsewhere."""
         raise AssertionError("everything lives here")
 
-    def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:
+    def paced(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
         """What sends a version of a node that lives here to those elsewhere that it paces."""
         return []
 
-    def readers(self, edge: Edge, versions: Versions) -> list[Push]:
+    def readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
         """Ways to the instances elsewhere that see a state of a node that lives here."""
         return []
 
@@ -57,9 +57,9 @@ class Home:
         """Ways to those elsewhere who want to know that of a node here."""
         return []
 
-    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
         """What an instance here calls in the place of a service that lives elsewhere; anew if `fresh`."""
         raise AssertionError("everything lives here")
 
-    def serve(self, wired: Wired, node: str, replica: int) -> None:
+    def serve(self, wired: Instances, node: str, replica: int) -> None:
         """An instance here that does not fire is ready to be called by those who live elsewhere."""

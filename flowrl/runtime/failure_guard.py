@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from flowrl.core.context import Irregular, Record
+from flowrl.core.context import IrregularityRecord, Record
 from flowrl.core.errors import NodeError
-from flowrl.runtime.instance import Runner
-from flowrl.runtime.records import Teller
-from flowrl.runtime.streams import Awaited, Queue
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.streams import AwaitedQueue, Queue
 
 RETRIES = 3  # times that a firing is tried again with a fresh node
 MOST_FAILURES = 20  # that a summary tells; the nodes' logs tell all
@@ -19,22 +19,22 @@ Then = Literal["tried again", "passed over", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailureRecord:
     """A record of a firing that failed, and what was done then; a line of the node's log, too."""
 
     text: str
     then: Then
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """Who is told what nodes record, in the order of the program."""
 
-    def record(self, teller: Teller, record: Record) -> None:
+    def record(self, teller: RecordSource, record: Record) -> None:
         """One record of one firing."""
 
 
 @dataclass(slots=True)
-class Happened:
+class Irregularities:
     """What made this run differ from a deterministic one, if anything did."""
 
     restarts: int = 0
@@ -43,19 +43,21 @@ class Happened:
     failures: list[str] = field(default_factory=list)
     irregular: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and what
 
-    def pass_on(self, sink: Sink, teller: Teller, record: Record | Failed) -> None:
+    def pass_on(
+        self, sink: RecordSink, teller: RecordSource, record: Record | FailureRecord
+    ) -> None:
         """Count a failure, and tell it as a line of a log; tell other records as they are."""
-        if isinstance(record, Failed):
+        if isinstance(record, FailureRecord):
             self._add(record)
             sink.record(teller, record.text)
-        elif isinstance(record, Irregular):
+        elif isinstance(record, IrregularityRecord):
             told = teller.key, record.what
             self.irregular[told] = self.irregular.get(told, 0) + record.times
             sink.record(teller, f"{record.times} {record.what}")
         else:
             sink.record(teller, record)
 
-    def _add(self, failed: Failed) -> None:
+    def _add(self, failed: FailureRecord) -> None:
         self.restarts += failed.then == "tried again"
         self.ignored += failed.then == "passed over"
         if len(self.failures) < MOST_FAILURES:
@@ -72,10 +74,10 @@ class Happened:
         return [*(f"{n} {what}" for what, n in counts.items() if n), *told, *self.failures]
 
 
-class Guard:
+class FailureGuard:
     """Fires a node; where that fails, a fresh one tries again, or the firing is passed over."""
 
-    def __init__(self, runner: Runner, renew: Callable[[Runner], None]) -> None:
+    def __init__(self, runner: Instance, renew: Callable[[Instance], None]) -> None:
         self.runner, self._renew = runner, renew
         self._fire = runner.fire
 
@@ -90,7 +92,7 @@ class Guard:
                 if error.node != self.runner.key:
                     raise
                 then = self._then(attempt)
-                self._forget(Failed(str(error), then))
+                self._forget(FailureRecord(str(error), then))
                 if then == "given up":
                     raise
                 if then == "passed over":
@@ -107,7 +109,7 @@ class Guard:
         for queues, rate in self.runner.waits_for:
             for queue in queues:
                 waits = not self.runner.spec.fires_on_any or len(queue) >= rate
-                if isinstance(queue, Awaited) and waits:
+                if isinstance(queue, AwaitedQueue) and waits:
                     queue.fill(rate)
         return [queue for queues, _ in self.runner.waits_for for queue in queues]
 
@@ -116,7 +118,7 @@ class Guard:
             return "passed over"
         return "tried again" if attempt < RETRIES else "given up"
 
-    def _forget(self, failed: Failed) -> None:
+    def _forget(self, failed: FailureRecord) -> None:
         """What the failed firing counted and recorded does not count; that it failed is told."""
         runner = self.runner
         runner.forget()

@@ -6,25 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flowrl.core.state import START
-from flowrl.runtime.instance import Runner
+from flowrl.runtime.instance import Instance
 from flowrl.runtime.streams import Push
 
 Fire = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduleStep:
     """One instance's firings in a part."""
 
     slot: int  # its node's place in the part's order
     replica: int
     fire: Fire
     times: int
-    who: Runner | Source
+    who: Instance | RemoteFirings
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class RoundStop:
     """Where a round is left: after so many firings of an instance."""
 
     slot: int
@@ -33,13 +33,13 @@ class Until:
 
 
 @dataclass(slots=True)
-class Source:
+class RemoteFirings:
     """A node that fires elsewhere and paces what fires here: how often it has fired."""
 
     fired: int = 0
 
 
-PacedSteps = tuple[int, int, list[Step]]  # a paced part's number, its pace, its steps here
+PacedSteps = tuple[int, int, list[ScheduleStep]]  # a paced part's number, its pace, its steps here
 
 
 def heard_by(tells: list[Push], fire: Fire) -> Fire:
@@ -63,7 +63,7 @@ def as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:
     return fire_for_each
 
 
-def if_ready(runner: Runner, fire: Fire) -> Fire:
+def if_ready(runner: Instance, fire: Fire) -> Fire:
     """Where tokens may be missing."""
 
     def fire_if_ready() -> None:
@@ -73,7 +73,7 @@ def if_ready(runner: Runner, fire: Fire) -> Fire:
     return fire_if_ready
 
 
-def while_ready(runner: Runner, fire: Fire, after: Fire) -> Fire:
+def while_ready(runner: Instance, fire: Fire, after: Fire) -> Fire:
     """No rate says how often: as long as there are tokens."""
 
     def fire_while_ready() -> None:
@@ -84,7 +84,7 @@ def while_ready(runner: Runner, fire: Fire, after: Fire) -> Fire:
     return fire_while_ready
 
 
-def firings_until(step: Step, until: Until | None) -> int:
+def firings_until(step: ScheduleStep, until: RoundStop | None) -> int:
     """How often a step's instance fires in a round that may be left before its end."""
     if until is None:
         return step.times

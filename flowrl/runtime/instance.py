@@ -12,8 +12,8 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn
 from flowrl.core.state import START, Count
 from flowrl.graph.model import NodeSpec
-from flowrl.runtime.outputs import Outputs
-from flowrl.runtime.records import Teller
+from flowrl.runtime.outputs import OutputPorts
+from flowrl.runtime.records import RecordSource
 from flowrl.runtime.streams import Push, Queue, Take, has, nothing, nowhere
 from flowrl.runtime.waits import Wait
 
@@ -23,7 +23,7 @@ ONE_ITERATION = Count(train_iters=1)
 RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.exit() has failed too
 
 
-class Site:
+class SiteState:
     """One thread of execution: where it is in the program, and when its last firing ended."""
 
     __slots__ = ("at", "last_s", "phase", "round", "rounds", "waiting", "waits")
@@ -38,10 +38,10 @@ class Site:
         self.waiting: tuple[Wait, float] | None = None  # for what it waits now, and since when
 
 
-class Runner:
+class Instance:
     """Fires one node instance: takes tokens, calls the node, gives tokens, keeps accounts."""
 
-    def __init__(self, spec: NodeSpec, node: Node, context: Context, site: Site) -> None:
+    def __init__(self, spec: NodeSpec, node: Node, context: Context, site: SiteState) -> None:
         self.spec, self.node, self.ctx, self.site = spec, node, context, site
         self.key = context.key
         self.role = spec.cls.role
@@ -54,10 +54,12 @@ class Runner:
         ] = []  # queues, and what a firing takes of each
         self.drop_old: list[Callable[[], None]] = []  # of inputs that lose what is too old
         self.services: list[Context] = []  # of nodes that only this one calls: links make them one
-        self.on_record: Callable[[Runner, Teller, Any], None] = lambda runner, teller, record: None
-        self.on_count: Callable[[Runner, Count], None] = lambda runner, count: None
+        self.on_record: Callable[[Instance, RecordSource, Any], None] = (
+            lambda runner, teller, record: None
+        )
+        self.on_count: Callable[[Instance, Count], None] = lambda runner, count: None
         self.fire: Callable[[], None] = self._fire
-        self._outputs = Outputs(spec.cls, context, spec.fires_on_any)
+        self._outputs = OutputPorts(spec.cls, context, spec.fires_on_any)
         self._last_clock = START
         self.wire({}, {}, [])
 
@@ -194,12 +196,12 @@ class Runner:
             for record in context.take_records():
                 self.on_record(self, self.teller(context), record)
 
-    def teller(self, context: Context | None = None) -> Teller:
+    def teller(self, context: Context | None = None) -> RecordSource:
         """This node in the firing that it is in; or a service that was called in it."""
         total = self.ctx.clock.total
         if context is None or context is self.ctx:
-            return Teller(self.key, self.role, self.fired, total)
-        return Teller(context.key, "", self.fired, total)
+            return RecordSource(self.key, self.role, self.fired, total)
+        return RecordSource(context.key, "", self.fired, total)
 
     def forget(self) -> None:
         """A firing failed: what was counted and told in it does not count."""

@@ -8,18 +8,18 @@ from typing import Any
 
 from flowrl.checks.check import Checked
 from flowrl.checks.ordering import own_services, services_first
-from flowrl.checks.serial_program import Part
+from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import Context
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Out
 from flowrl.graph.model import Edge, NodeSpec, PortRef, links
-from flowrl.graph.replica_pairs import Lane
-from flowrl.runtime.edge_factory import Home
-from flowrl.runtime.instance import RAISED, Runner, Site
+from flowrl.graph.replica_pairs import ReplicaPair
+from flowrl.runtime.edge_factory import EdgeFactory
+from flowrl.runtime.instance import RAISED, Instance, SiteState
 from flowrl.runtime.local_edges import queues_into
-from flowrl.runtime.stale_tokens import fading_inputs
-from flowrl.runtime.state_versions import Versions
+from flowrl.runtime.stale_tokens import stale_token_filters
+from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import (
     Push,
     Queue,
@@ -29,7 +29,7 @@ from flowrl.runtime.streams import (
     take_list,
     take_one,
 )
-from flowrl.runtime.token_hashing import Hasher
+from flowrl.runtime.token_hashing import TokenHasher
 
 NOBODY = (
     "a service that several nodes call, or none, can neither count nor tell anything: "
@@ -38,32 +38,32 @@ NOBODY = (
 
 
 @dataclass
-class Wired:
+class Instances:
     """The instances of a graph, connected."""
 
     checked: Checked
-    home: Home = field(default_factory=Home)
-    runners: dict[str, list[Runner]] = field(default_factory=dict)  # by node: its replicas here
+    home: EdgeFactory = field(default_factory=EdgeFactory)
+    runners: dict[str, list[Instance]] = field(default_factory=dict)  # by node: its replicas here
     services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
     told: dict[tuple[str, int], Context] = field(
         default_factory=dict
     )  # what those tell, also elsewhere
-    versions: dict[PortRef, Versions] = field(default_factory=dict)
-    lanes: dict[PortRef, dict[Lane, Queue]] = field(default_factory=dict)
-    hasher: Hasher | None = None  # where tokens are to be hashed
+    versions: dict[PortRef, StateVersions] = field(default_factory=dict)
+    lanes: dict[PortRef, dict[ReplicaPair, Queue]] = field(default_factory=dict)
+    hasher: TokenHasher | None = None  # where tokens are to be hashed
     closed: bool = False
     unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SiteState:
         """Where in the program this site is."""
         return self.home.site
 
-    def all(self) -> Iterator[Runner]:
+    def all(self) -> Iterator[Instance]:
         """Every runner, in the order of the file."""
         return (r for name in self.checked.graph.nodes for r in self.runners.get(name, ()))
 
-    def connect(self, parts: Iterable[Part]) -> None:
+    def connect(self, parts: Iterable[Schedule]) -> None:
         """Make the edges of these parts active: what was connected otherwise is reconnected."""
         for part in parts:
             for name in part.order:
@@ -71,14 +71,14 @@ class Wired:
                     waits_for: list[tuple[list[Queue], int]] = []
                     takes = self._takes(runner, part, waits_for)
                     runner.wire(takes, self._pushes(runner, part), waits_for)
-                    runner.drop_old = fading_inputs(runner, part, self._queues_into)
+                    runner.drop_old = stale_token_filters(runner, part, self._queues_into)
 
     def dropped(self) -> int:
         """Tokens that were lost on full edges."""
         queues = {id(q): q for lanes in self.lanes.values() for q in lanes.values()}
         return sum(getattr(q, "dropped", 0) for q in queues.values())
 
-    def renew(self, runner: Runner) -> None:
+    def renew(self, runner: Instance) -> None:
         """A fresh instance in a failed one's place, with fresh services: links make them one."""
         runner.ctx.restarts += 1
         self._close([runner.node])
@@ -110,7 +110,7 @@ class Wired:
     # inputs
 
     def _takes(
-        self, runner: Runner, part: Part, waits_for: list[tuple[list[Queue], int]]
+        self, runner: Instance, part: Schedule, waits_for: list[tuple[list[Queue], int]]
     ) -> dict[str, Take]:
         takes: dict[str, Take] = {}
         name = runner.spec.name
@@ -140,7 +140,7 @@ class Wired:
 
     # outputs
 
-    def _pushes(self, runner: Runner, part: Part) -> dict[str, list[Push]]:
+    def _pushes(self, runner: Instance, part: Schedule) -> dict[str, list[Push]]:
         pushes: dict[str, list[Push]] = {}
         for edge in part.edges:
             for number, source in enumerate(edge.sources):
@@ -154,9 +154,9 @@ class Wired:
         return pushes
 
 
-def make(checked: Checked, seed: int, home: Home | None = None) -> Wired:
+def make_instances(checked: Checked, seed: int, home: EdgeFactory | None = None) -> Instances:
     """Make the instances of a sound graph that live here, and connect those that fire in rounds."""
-    wired = Wired(checked, home or Home())
+    wired = Instances(checked, home or EdgeFactory())
     try:
         _make_nodes(wired, seed)
         for edge in checked.graph.edges:
@@ -173,7 +173,7 @@ def make(checked: Checked, seed: int, home: Home | None = None) -> Wired:
 
 def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
     """What an instance is told of its surroundings."""
-    graph, part = checked.graph, checked.program.part_of(spec.name)
+    graph, part = checked.graph, checked.program.schedule_of(spec.name)
     inputs = {}
     for edge in graph.into(spec.name):
         if edge.kind == "stream":
@@ -197,14 +197,14 @@ def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Con
 # instances
 
 
-def _make_nodes(wired: Wired, seed: int) -> None:
+def _make_nodes(wired: Instances, seed: int) -> None:
     for name in services_first(wired.checked.graph):
         spec = wired.checked.graph.nodes[name]
         for replica in filter(lambda r: wired.home.has(name, r), range(spec.replicas)):
             context = context_of(wired.checked, spec, replica, seed)
             node = _make_node(wired, spec, context)
             if spec.fires:
-                wired.runners.setdefault(name, []).append(Runner(spec, node, context, wired.site))
+                wired.runners.setdefault(name, []).append(Instance(spec, node, context, wired.site))
             else:
                 wired.services[name, replica] = node
                 wired.told[name, replica] = context
@@ -212,7 +212,7 @@ def _make_nodes(wired: Wired, seed: int) -> None:
     _tell_services(wired)
 
 
-def _tell_services(wired: Wired) -> None:
+def _tell_services(wired: Instances) -> None:
     """What a service tells is told with its client's firings; one of several clients cannot tell."""
     graph = wired.checked.graph
     owned = own_services(graph)
@@ -220,13 +220,13 @@ def _tell_services(wired: Wired) -> None:
         for name in owned[runner.spec.name]:
             context = wired.told[name, runner.ctx.replica]
             runner.services.append(context)
-            context.on_told = runner.ctx.has_told
+            context.on_dirty = runner.ctx.mark_dirty
             if context.dirty:
-                runner.ctx.has_told()
+                runner.ctx.mark_dirty()
     tells = {own for name, spec in graph.nodes.items() if spec.fires for own in owned[name]}
     for (name, _), context in wired.told.items():
         if name not in tells:
-            context.on_told = _nobody_to_tell
+            context.on_dirty = _nobody_to_tell
             if context.dirty:
                 raise NodeError(context.key, "being made", RuntimeError(NOBODY))
 
@@ -235,7 +235,7 @@ def _nobody_to_tell() -> None:
     raise RuntimeError(NOBODY)
 
 
-def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
+def _make_node(wired: Instances, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
     found: dict[str, Any] = {}
     for edge in links(wired.checked.graph):
         if edge.to.node == spec.name:
@@ -252,7 +252,7 @@ def _make_node(wired: Wired, spec: NodeSpec, context: Context, fresh: bool = Fal
         raise NodeError(context.key, "being made", error) from error
 
 
-def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+def _service(wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
     """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
     name = edge.source.node
     if not wired.home.has(name, replica):
@@ -267,7 +267,7 @@ def _service(wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
 # edges
 
 
-def _versions(wired: Wired) -> None:
+def _versions(wired: Instances) -> None:
     """A state output keeps as many ends of rounds as its laggard looks back."""
     depth: dict[PortRef, int] = {}
     for edge in wired.checked.graph.edges:
@@ -277,7 +277,7 @@ def _versions(wired: Wired) -> None:
     for source, ends in depth.items():
         # a group of learners is one node to the graph: its replica 0 gives the weights
         if wired.home.has(source.node, 0):
-            versions = Versions(wired.runners[source.node][0], source.port, ends)
+            versions = StateVersions(wired.runners[source.node][0], source.port, ends)
             wired.versions[source] = versions
     for edge in wired.checked.graph.edges:
         if edge.kind == "state" and edge.source in wired.versions:

@@ -10,17 +10,17 @@ from flowrl.core.errors import NodeError
 from flowrl.core.ports import In
 from flowrl.core.state import START
 from flowrl.graph.model import Edge
-from flowrl.graph.replica_pairs import Lane, lanes_of
-from flowrl.runtime.streams import DropOldest, Queue, Token
+from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
+from flowrl.runtime.streams import DropOldestQueue, Queue, Token
 
 if TYPE_CHECKING:
-    from flowrl.runtime.instances import Wired
+    from flowrl.runtime.instances import Instances
 
 
-def queues_into(wired: Wired, edge: Edge) -> dict[Lane, Queue]:
+def queues_into(wired: Instances, edge: Edge) -> dict[ReplicaPair, Queue]:
     """The queues into one input: one for each pair of replicas that talk; or all share one."""
-    home, pairs = wired.home, lanes_of(wired.checked.graph, edge)
-    lanes: dict[Lane, Queue] = {}
+    home, pairs = wired.home, replica_pairs_of(wired.checked.graph, edge)
+    lanes: dict[ReplicaPair, Queue] = {}
     for lane in pairs:
         gives = home.has(edge.sources[lane[0]].node, lane[1])
         takes = home.has(edge.to.node, lane[2])
@@ -33,7 +33,9 @@ def queues_into(wired: Wired, edge: Edge) -> dict[Lane, Queue]:
     return _shared(wired, edge, lanes, len(pairs)) if edge.merge == "any" else lanes
 
 
-def _shared(wired: Wired, edge: Edge, lanes: dict[Lane, Queue], sources: int) -> dict[Lane, Queue]:
+def _shared(
+    wired: Instances, edge: Edge, lanes: dict[ReplicaPair, Queue], sources: int
+) -> dict[ReplicaPair, Queue]:
     """`merge: any`: each consumer here has one queue of all its sources."""
     home = wired.home
     found = {lane: queue for lane, queue in lanes.items() if not home.has(edge.to.node, lane[2])}
@@ -52,7 +54,7 @@ def _shared(wired: Wired, edge: Edge, lanes: dict[Lane, Queue], sources: int) ->
 def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
     """A queue with the initial tokens of its input."""
     capacity = checked.program.capacity[edge.to] * sources
-    queue = DropOldest(capacity) if edge.when_full == "drop_oldest" else deque()
+    queue = DropOldestQueue(capacity) if edge.when_full == "drop_oldest" else deque()
     queue.extend(_initial(checked, edge))
     return queue
 

@@ -13,7 +13,7 @@ from flowrl.core.ports import Out
 MEND = "give what `describe` declares, or declare what is given"
 
 
-class Outputs:
+class OutputPorts:
     """The stream outputs of one node instance."""
 
     def __init__(self, cls: type[Node], context: Context, may_lack: bool = False) -> None:

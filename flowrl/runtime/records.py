@@ -8,7 +8,7 @@ from flowrl.core.state import Count
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
+class RecordSource:
     """A node in one of its firings."""
 
     key: str

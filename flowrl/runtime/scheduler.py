@@ -10,56 +10,56 @@ from __future__ import annotations
 from itertools import repeat
 
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import eager, starving
-from flowrl.checks.serial_program import Part, WarmUp
-from flowrl.core.context import Outside, Record, Verdict
+from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
+from flowrl.checks.serial_program import Schedule, WarmUpSchedule
+from flowrl.core.context import DeferredEffect, Record, VerdictRecord
 from flowrl.core.errors import NodeError
-from flowrl.runtime.deferred_effects import Deeds
-from flowrl.runtime.edge_factory import Home
-from flowrl.runtime.failure_guard import Failed, Guard
+from flowrl.runtime.deferred_effects import DeferredEffects
+from flowrl.runtime.edge_factory import EdgeFactory
+from flowrl.runtime.failure_guard import FailureGuard, FailureRecord
 from flowrl.runtime.firing_sequence import (
     Fire,
     PacedSteps,
-    Source,
-    Step,
-    Until,
+    RemoteFirings,
+    RoundStop,
+    ScheduleStep,
     as_often_as,
     firings_until,
     heard_by,
     if_ready,
     while_ready,
 )
-from flowrl.runtime.instance import RAISED, Position, Runner
-from flowrl.runtime.instances import make
-from flowrl.runtime.records import Teller
-from flowrl.runtime.token_hashing import Hasher, Note
+from flowrl.runtime.instance import RAISED, Instance, Position
+from flowrl.runtime.instances import make_instances
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.token_hashing import Note, TokenHasher
 
 
-class Walk:
+class Scheduler:
     """Fires the instances here, round by round; who derives from it says when that ends."""
 
-    def __init__(self, checked: Checked, seed: int, home: Home | None = None) -> None:
+    def __init__(self, checked: Checked, seed: int, home: EdgeFactory | None = None) -> None:
         self.checked = checked.demand()
         self.graph, self.program = checked.graph, checked.program
         self.rounds = 0  # whole rounds so far, without those of the warm-up
-        self.wired = make(checked, seed, home)
+        self.wired = make_instances(checked, seed, home)
         self.site = self.wired.site
-        self._sources: dict[str, Source] = {}
-        self._step: Step | None = None  # whose turn it is
-        self._verdict: Verdict | None = None  # that of the earliest cut
+        self._sources: dict[str, RemoteFirings] = {}
+        self._step: ScheduleStep | None = None  # whose turn it is
+        self._verdict: VerdictRecord | None = None  # that of the earliest cut
         self._verdict_depth = -1  # a verdict includes what its firing paces
-        self.deeds = Deeds()
+        self.deeds = DeferredEffects()
         for runner in self.wired.all():
             runner.on_record = self._on_record
 
     def hash_tokens(self, note: Note) -> None:
         """Note every token that is given, and every version that is seen, from the first firing on."""
-        self.wired.hasher = Hasher(self.graph, note)
+        self.wired.hasher = TokenHasher(self.graph, note)
         self.wired.connect([self.program.round, *(paced.part for paced in self.program.paced)])
 
     # what happens between firings: for those who derive
 
-    def before_round(self) -> Until | None:
+    def before_round(self) -> RoundStop | None:
         """A round begins; where to leave it, if not at its end."""
         return None
 
@@ -69,19 +69,23 @@ class Walk:
     def after_firing(self) -> None:
         """One instance has fired."""
 
-    def after_iteration(self, learner: Runner) -> None:
+    def after_iteration(self, learner: Instance) -> None:
         """A learner has fired, and what its version paces (of several replicas: the first)."""
 
-    def _on_record(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
-        if isinstance(record, Outside):
+    def _on_record(
+        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+    ) -> None:
+        if isinstance(record, DeferredEffect):
             self.deeds.add(self.position(runner), runner, record)
         else:
             self.recorded(runner, teller, record)
 
-    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+    def recorded(
+        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+    ) -> None:
         """A node told something in a firing, or a service called in it; or it failed."""
         depth = len(self.site.at)  # what a firing paces may give a verdict before the firing's own
-        if isinstance(record, Verdict) and depth > self._verdict_depth:
+        if isinstance(record, VerdictRecord) and depth > self._verdict_depth:
             self._verdict, self._verdict_depth = record, depth
 
     def at_leisure(self, fire: Fire) -> Fire:
@@ -93,7 +97,7 @@ class Walk:
 
     # where
 
-    def position(self, runner: Runner) -> Position:
+    def position(self, runner: Instance) -> Position:
         """Where in the program a runner's firing is: positions compare as the program orders them."""
         return (*self.site.at, runner.slot, runner.ctx.replica, runner.fired)
 
@@ -103,7 +107,7 @@ class Walk:
         return (*self.site.at, step.slot, step.replica, step.who.fired) if step else self.site.at
 
     @property
-    def turn(self) -> Step | None:
+    def turn(self) -> ScheduleStep | None:
         """Whose turn it is (of a paced part: there)."""
         return self._step
 
@@ -147,7 +151,7 @@ class Walk:
         if self.program.warmup:
             self.wired.connect([self.program.round])
 
-    def _set(self, warm: WarmUp, back: bool = False) -> None:
+    def _set(self, warm: WarmUpSchedule, back: bool = False) -> None:
         """Set what differs in a phase, or set it back to what the graph says."""
         for name, values in warm.phase.settings.items():
             usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
@@ -158,7 +162,7 @@ class Walk:
                     doing = f"taking the settings {', '.join(values)}"
                     raise NodeError(runner.key, doing, error) from error
 
-    def _round(self, steps: list[Step]) -> None:
+    def _round(self, steps: list[ScheduleStep]) -> None:
         """All firings of one round, or those up to where it is left."""
         until = self.before_round()
         self.site.at = (self.site.rounds,)
@@ -169,7 +173,7 @@ class Walk:
             versions.end_round()
         self.site.rounds += 1
 
-    def _fire(self, step: Step, times: int) -> None:
+    def _fire(self, step: ScheduleStep, times: int) -> None:
         fire = step.fire
         self._step = step
         for _ in repeat(None, times):
@@ -178,31 +182,31 @@ class Walk:
 
     # a part as steps
 
-    def _steps(self, part: Part) -> list[Step]:
-        hungry, often = starving(part), eager(part)
+    def _steps(self, part: Schedule) -> list[ScheduleStep]:
+        hungry, often = may_lack_tokens(part), fires_without_rate(part)
         steps = []
         for slot, name in enumerate(part.order):
             times = part.firings[name]
             paced = [] if self.wired.home.has(name, 0) else self._paced(name)
             if paced:
-                source = self._sources.setdefault(name, Source())
+                source = self._sources.setdefault(name, RemoteFirings())
                 shadow = self._shadow(source, slot, paced)
                 if name in hungry:
                     shadow = self.at_leisure(shadow)
                     shadow = as_often_as(self.wired.home.firings(name), shadow)
-                steps.append(Step(slot, 0, shadow, times, source))
+                steps.append(ScheduleStep(slot, 0, shadow, times, source))
             for runner in self.wired.runners.get(name, ()):
                 runner.slot = slot
                 fire = self._fire_of(runner, slot, name in hungry, name in often)
-                steps.append(Step(slot, runner.ctx.replica, fire, times, runner))
+                steps.append(ScheduleStep(slot, runner.ctx.replica, fire, times, runner))
         return steps
 
-    def _fire_of(self, runner: Runner, slot: int, starves: bool, often: bool) -> Fire:
+    def _fire_of(self, runner: Instance, slot: int, starves: bool, often: bool) -> Fire:
         """One firing with all that belongs to it, and no more than that."""
         fire = runner.fire
         name = runner.spec.name
         if runner.spec.on_failure != "stop":
-            fire = Guard(runner, self.wired.renew).fire
+            fire = FailureGuard(runner, self.wired.renew).fire
         if runner.ctx.replica == 0:
             paced = self._paced(name)
             if heard := self.wired.home.told_firings(name):
@@ -234,7 +238,7 @@ class Walk:
         return found
 
     def _with_paced(
-        self, runner: Runner, fire: Fire, slot: int, paced: list[PacedSteps], starves: bool
+        self, runner: Instance, fire: Fire, slot: int, paced: list[PacedSteps], starves: bool
     ) -> Fire:
         """A paced part fires right after the version that it sees."""
 
@@ -249,7 +253,7 @@ class Walk:
 
         return fire_with_paced
 
-    def _shadow(self, source: Source, slot: int, paced: list[PacedSteps]) -> Fire:
+    def _shadow(self, source: RemoteFirings, slot: int, paced: list[PacedSteps]) -> Fire:
         """In the place of a node that fires elsewhere: what it paces here."""
 
         def fire_paced() -> None:
@@ -268,7 +272,7 @@ class Walk:
                     self._fire(step, step.times)
         site.at, self._step = at, pacing
 
-    def _telling(self, runner: Runner, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
+    def _telling(self, runner: Instance, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
         """Sites elsewhere are sent the versions that pace what lives there."""
 
         site = self.site
@@ -284,7 +288,7 @@ class Walk:
 
         return fire_and_tell
 
-    def _with_iteration(self, learner: Runner, fire: Fire) -> Fire:
+    def _with_iteration(self, learner: Instance, fire: Fire) -> Fire:
         """After a train iteration, and what it paces, is where most cuts fall."""
 
         def fire_iteration() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import starving
+from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record
 from flowrl.core.ports import StateOut
 from flowrl.core.state import Count, State
@@ -21,12 +21,12 @@ from flowrl.core.wording import asked_for
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
 from flowrl.runtime.account import Account
-from flowrl.runtime.failure_guard import Failed, Happened, Sink
-from flowrl.runtime.instance import Runner
-from flowrl.runtime.records import Teller
-from flowrl.runtime.scheduler import Walk
-from flowrl.runtime.state_versions import Versions
-from flowrl.runtime.status import Seen, glance_at
+from flowrl.runtime.failure_guard import FailureRecord, Irregularities, RecordSink
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.state_versions import StateVersions
+from flowrl.runtime.status import AgedStatus, read_status
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
 
@@ -41,7 +41,7 @@ class Cut:
     done: Count
 
 
-class _Cut(Exception):
+class CutReached(Exception):
     """Ends the program from within."""
 
     def __init__(self, reason: Reason, why: str) -> None:
@@ -49,13 +49,17 @@ class _Cut(Exception):
         super().__init__(why)
 
 
-class Engine(Walk):
+class SerialExecutor(Scheduler):
     """Runs a sound graph in one thread: every cut is taken right at its position."""
 
     def __init__(
-        self, checked: Checked, sink: Sink, seed: int | None = None, limits: Limits | None = None
+        self,
+        checked: Checked,
+        sink: RecordSink,
+        seed: int | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.sink, self.happened = sink, Happened()
+        self.sink, self.happened = sink, Irregularities()
         self.limits = limits or checked.graph.limits
         self.seed = checked.graph.seed if seed is None else seed
         super().__init__(checked, self.seed)
@@ -66,7 +70,7 @@ class Engine(Walk):
         self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
         self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
         part = self.program.round
-        learns = self.first_learner in part.order and not starving(part)
+        learns = self.first_learner in part.order and not may_lack_tokens(part)
         self._cuts_in_rounds = not learns  # else after a train iteration: --train-iters cuts there
 
     # what has been done
@@ -92,9 +96,9 @@ class Engine(Walk):
         """Each instance, its firings and its time."""
         return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
 
-    def seen(self) -> dict[str, Seen | None]:
+    def seen(self) -> dict[str, AgedStatus | None]:
         """What there is to see of the one site just now (from any thread)."""
-        return {MAIN: Seen(glance_at(self))}
+        return {MAIN: AgedStatus(read_status(self))}
 
     def idle_s(self) -> dict[str, float]:
         """One site alone waits for nobody."""
@@ -115,7 +119,7 @@ class Engine(Walk):
             self._deadline_s = self.site.last_s + self.limits.time_s
         try:
             self.walk()
-        except _Cut as cut:
+        except CutReached as cut:
             self.ended_s = time.perf_counter()
             self.happened.dropped = self.wired.dropped()
             return Cut(cut.reason, cut.why, self.rounds, self.done)
@@ -124,50 +128,52 @@ class Engine(Walk):
     # cuts
 
     def no_rounds(self) -> None:
-        raise _Cut("done", "no node fires in rounds")
+        raise CutReached("done", "no node fires in rounds")
 
     def after_firing(self) -> None:
         if self.deeds:
             self.deeds.do()  # nothing is ever taken back
         if self._verdict is not None and self.has_verdict:
-            raise _Cut("verdict", self._verdict.reason)
+            raise CutReached("verdict", self._verdict.reason)
 
-    def after_iteration(self, learner: Runner) -> None:
+    def after_iteration(self, learner: Instance) -> None:
         self.after_firing()
         if learner is not self._learners[0]:
             return
         if learner.fired == self.limits.train_iters:
-            raise _Cut("train_iters", asked_for(learner.fired, "train iteration"))
+            raise CutReached("train_iters", asked_for(learner.fired, "train iteration"))
         self._cut_if_asked()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
         if not warm_up and limits.steps is not None and self.done.env_steps >= limits.steps:
-            raise _Cut("steps", asked_for(limits.steps, "env step"))
+            raise CutReached("steps", asked_for(limits.steps, "env step"))
         if not warm_up and self.rounds == limits.rounds:
-            raise _Cut("rounds", asked_for(self.rounds, "round"))
+            raise CutReached("rounds", asked_for(self.rounds, "round"))
         if warm_up or self._cuts_in_rounds:
             self._cut_if_asked()
 
     def _cut_if_asked(self) -> None:
         """What the clock or somebody outside wants."""
         if self._asked is not None:
-            raise _Cut(*self._asked)
+            raise CutReached(*self._asked)
         if self.site.last_s >= self._deadline_s:
-            raise _Cut("time", f"{self.limits.time_s:g} s were asked for")
+            raise CutReached("time", f"{self.limits.time_s:g} s were asked for")
 
     # what nodes tell
 
-    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+    def recorded(
+        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+    ) -> None:
         super().recorded(runner, teller, record)
         self.happened.pass_on(self.sink, teller, record)
 
 
-def states_of(runner: Runner) -> dict[str, State]:
+def states_of(runner: Instance) -> dict[str, State]:
     """The newest version of a runner's states, by `node.port`."""
     ports = runner.spec.cls.ports.items()
     names = [name for name, port in ports if isinstance(port, StateOut)]
-    return {f"{runner.key}.{name}": Versions(runner, name).newest() for name in names}
+    return {f"{runner.key}.{name}": StateVersions(runner, name).newest() for name in names}
 
 
 def digest_of(weights: Mapping[str, State]) -> str:

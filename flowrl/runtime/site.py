@@ -9,38 +9,38 @@ from typing import Any
 
 from flowrl.channels import ChannelError, Exchange
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import starving
-from flowrl.core.context import Record, Verdict
+from flowrl.checks.lossy_edges import may_lack_tokens
+from flowrl.core.context import Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
-from flowrl.graph.site_layout import COORDINATOR, Layout
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.numerics import settle_numerics
-from flowrl.runtime.control.cuts import Cuts, firings_before, includes, part_in
+from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, part_in
 from flowrl.runtime.control.free_sites import free_sites
-from flowrl.runtime.control.messages import FAILED, Told, error_words
-from flowrl.runtime.control.orders import CONTROL, Left, Orders, Stopped
-from flowrl.runtime.control.reports import Reports
-from flowrl.runtime.control.weight_history import Recall
-from flowrl.runtime.failure_guard import Failed
-from flowrl.runtime.firing_sequence import Fire, Until
-from flowrl.runtime.instance import Position, Runner
-from flowrl.runtime.records import Teller
-from flowrl.runtime.remote.edge_factory import SiteHome
-from flowrl.runtime.remote.waiting import Elsewhere
-from flowrl.runtime.scheduler import Walk
+from flowrl.runtime.control.messages import FAILED, PositionedRecord, error_words
+from flowrl.runtime.control.orders import CONTROL, AbandonFiring, CoordinatorMessages, SiteStopped
+from flowrl.runtime.control.reports import SiteReporter
+from flowrl.runtime.control.weight_history import WeightHistory
+from flowrl.runtime.failure_guard import FailureRecord
+from flowrl.runtime.firing_sequence import Fire, RoundStop
+from flowrl.runtime.instance import Instance, Position
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.remote.edge_factory import RemoteEdgeFactory
+from flowrl.runtime.remote.waiting import ChannelFailure
+from flowrl.runtime.scheduler import Scheduler
 
 FLUSH_S = 0.0005  # shorter firings are gathered
 
 
-class SiteWalk(Walk):
+class SiteScheduler(Scheduler):
     """Reports what happens, and goes no further than granted, nor beyond where it is told to stop."""
 
     def __init__(
-        self, checked: Checked, layout: Layout, name: str, exchange: Exchange, seed: int
+        self, checked: Checked, layout: SiteLayout, name: str, exchange: Exchange, seed: int
     ) -> None:
         self.name, self.exchange = name, exchange
-        self._reports = Reports(exchange, name, len(layout.kinds))
-        self._orders = Orders(exchange, name)
+        self._reports = SiteReporter(exchange, name, len(layout.kinds))
+        self._orders = CoordinatorMessages(exchange, name)
         self._settled = 0  # rounds that no cut goes back to
         self._free = name in free_sites(checked, layout)
         self._walking = False
@@ -48,14 +48,14 @@ class SiteWalk(Walk):
         self._left = False  # one of them, maybe in the midst of a firing: none fires again
         self._flushed_s = 0.0
         self._long_round = False  # something in it took its time
-        self._home = SiteHome(checked, layout, name, exchange)
+        self._home = RemoteEdgeFactory(checked, layout, name, exchange)
         self._home.waiting.check = self._check
         super().__init__(checked, seed, self._home)
         learners = [r for r in self.wired.all() if r.role == "learner"]
-        self._recalls = [Recall(checked, self.wired, learner) for learner in learners]
+        self._recalls = [WeightHistory(checked, self.wired, learner) for learner in learners]
         # what a free site has done counts whole
         self._keeping = [] if self._free else self._recalls
-        cuts = Cuts(checked, checked.graph.limits)
+        cuts = CutPlanner(checked, checked.graph.limits)
         self._starves, self._warm_rounds = cuts.learner_starves, cuts.warm_rounds
         self._paced_learners = [r for r in self._keeping if not r.fires_in_rounds]
         self._orders.on_settled = self._settle
@@ -77,14 +77,14 @@ class SiteWalk(Walk):
         if not self._walking or self._home.waiting.serves:
             return
         if self._halted:
-            raise Stopped
+            raise SiteStopped
         stop = self._orders.stop
         if stop is None or self._fires_freely:
             return
         if not includes(stop, self.here()):
-            raise Stopped
+            raise SiteStopped
         if self._at_leisure:
-            raise Left
+            raise AbandonFiring
 
     def _check_again(self) -> None:
         """The end may come while a site waits. A firing that has given some of its tokens, and does not wait, gives
@@ -99,7 +99,7 @@ class SiteWalk(Walk):
 
     # hooks
 
-    def before_round(self) -> Until | None:
+    def before_round(self) -> RoundStop | None:
         """Wait for the grant; find out whether this round is the last."""
         self.exchange.drain()
         self._do_what_counts()
@@ -114,7 +114,7 @@ class SiteWalk(Walk):
         if stop is None or rounds < stop[0]:
             return None
         if rounds > stop[0]:
-            raise Stopped
+            raise SiteStopped
         return self._until(stop) if len(stop) > 1 else None
 
     @property
@@ -138,13 +138,13 @@ class SiteWalk(Walk):
         if self.deeds:
             self.deeds.do(lambda position: self._free or position[0] < self._settled)
 
-    def _until(self, stop: Position) -> Until | None:
+    def _until(self, stop: Position) -> RoundStop | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
         rounds, slot, replica, firing = stop[:4]
         part = part_in(self.program, rounds)
         name = part.order[slot]
-        before = 0 if name in starving(part) else firings_before(self.program, rounds, name)
-        return Until(slot, replica, firing + 1 - before)
+        before = 0 if name in may_lack_tokens(part) else firings_before(self.program, rounds, name)
+        return RoundStop(slot, replica, firing + 1 - before)
 
     def _may_begin(self) -> bool:
         rounds, stop = self.site.rounds, self._orders.stop
@@ -161,11 +161,11 @@ class SiteWalk(Walk):
         self._reports.tell_now_and_then(self)
         stop = self._orders.stop
         if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
-            raise Stopped
+            raise SiteStopped
 
     def after_firing(self) -> None:
         if self._halted:
-            raise Stopped
+            raise SiteStopped
         for recall in self._paced_learners:
             recall.after_firing()
         self._end_at_verdict()
@@ -178,9 +178,9 @@ class SiteWalk(Walk):
     def _end_at_verdict(self) -> None:
         """The run is cut here, or earlier; but a free site goes on until it is told: others may wait for it."""
         if self._verdict is not None and self.has_verdict and not self._fires_freely:
-            raise Stopped
+            raise SiteStopped
 
-    def after_iteration(self, learner: Runner) -> None:
+    def after_iteration(self, learner: Instance) -> None:
         for recall in self._keeping:
             if recall.learner is learner:
                 recall.after_iteration()
@@ -190,7 +190,7 @@ class SiteWalk(Walk):
             at = (*self.site.at, learner.slot, 0, learner.fired - 1)
             self._reports.tell(self)
             self._reports.say("reached", list(at), learner.fired)
-            raise Stopped
+            raise SiteStopped
 
     def at_leisure(self, fire: Fire) -> Fire:
         """No round is agreed on for it: others may have stopped before they heard of what this site fires for."""
@@ -202,20 +202,22 @@ class SiteWalk(Walk):
             self._at_leisure += 1
             try:
                 fire()
-            except Left:
+            except AbandonFiring:
                 self.site.at, self._step, self._left = at, step, True
             finally:
                 self._at_leisure -= 1
 
         return fire_or_leave
 
-    def _counted(self, runner: Runner, count: Count) -> None:
+    def _counted(self, runner: Instance, count: Count) -> None:
         self._reports.counted(self.position(runner), count)
 
-    def recorded(self, runner: Runner, teller: Teller, record: Record | Failed) -> None:
+    def recorded(
+        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+    ) -> None:
         super().recorded(runner, teller, record)
-        self._reports.recorded(Told(self.position(runner), teller, record))
-        if isinstance(record, Verdict):
+        self._reports.recorded(PositionedRecord(self.position(runner), teller, record))
+        if isinstance(record, VerdictRecord):
             self._reports.tell(self)
 
     def states_at(self, cut: Position) -> dict[str, State]:
@@ -236,7 +238,7 @@ class SiteWalk(Walk):
             self._home.waiting.idle(self._may_begin)  # granted once all are ready
             self._home.begin()
             self.walk()
-        except Stopped:
+        except SiteStopped:
             if self._orders.leave:
                 return
         self._walking = False
@@ -248,7 +250,7 @@ class SiteWalk(Walk):
 
     def no_rounds(self) -> None:
         """Nothing fires in rounds: an empty program ends where it begins."""
-        raise Stopped
+        raise SiteStopped
 
     def _tell_states(self) -> None:
         """Once the cut is known to all; then there is nothing more to do."""
@@ -264,32 +266,32 @@ class SiteWalk(Walk):
             say("states", self.states_at(cut), self.wired.dropped(), lines)
             say("closed", [str(error) for error in self.close()])
             idle(lambda: orders.leave, "stopped")
-        except Stopped:
+        except SiteStopped:
             return
 
 
 def run_site(
     checked: Checked,
-    layout: Layout,
+    layout: SiteLayout,
     name: str,
     exchange: Exchange,
     seed: int,
-    made: Callable[[SiteWalk], None] = lambda walk: None,
+    made: Callable[[SiteScheduler], None] = lambda walk: None,
 ) -> None:
     """One site from its making to its end; what goes wrong is told to the coordinator.
 
     `made` is called with the site's walk, for whoever looks at it.
     """
-    walk: SiteWalk | None = None
+    walk: SiteScheduler | None = None
     try:
         settle_numerics(checked.graph.torch_threads)
-        walk = SiteWalk(checked, layout, name, exchange, seed)
+        walk = SiteScheduler(checked, layout, name, exchange, seed)
         made(walk)
         settle_numerics(checked.graph.torch_threads)
         walk.live()
-    except Stopped:
+    except SiteStopped:
         pass
-    except (Elsewhere, ChannelError) as error:
+    except (ChannelFailure, ChannelError) as error:
         _fail(exchange, name, ["lost", str(error), traceback.format_exc()])
     except NodeError as error:
         _fail(exchange, name, ["node", *error_words(error)])
@@ -308,5 +310,5 @@ def _fail(exchange: Exchange, name: str, words: list[Any]) -> None:
         sender.send(words)
         exchange.flush()
         exchange.wait_until(lambda: sender.settled, (sender,), 5.0)
-    except (ChannelError, Stopped):
+    except (ChannelError, SiteStopped):
         return  # nobody is left to be told; the coordinator sees that this site has ended

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowrl.checks.serial_program import Part
-from flowrl.core.context import Irregular
+from flowrl.checks.serial_program import Schedule
+from flowrl.core.context import IrregularityRecord
 from flowrl.core.state import NOTHING
 from flowrl.graph.model import Edge
-from flowrl.runtime.instance import Runner
-from flowrl.runtime.streams import Awaited, Queue
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.streams import AwaitedQueue, Queue
 
 
-def fading_inputs(
-    learner: Runner, part: Part, queues_into: Callable[[Edge, int], list[Queue]]
+def stale_token_filters(
+    learner: Instance, part: Schedule, queues_into: Callable[[Edge, int], list[Queue]]
 ) -> list[Callable[[], None]]:
     """What drops tokens that are too old, input by input."""
     name, replica = learner.spec.name, learner.ctx.replica
     edges = [e for e in part.edges if e.to.node == name and e.to in part.fading]
-    return [Fading(e, queues_into(e, replica), learner, part.firings[name]).drop for e in edges]
+    return [
+        StaleTokenFilter(e, queues_into(e, replica), learner, part.firings[name]).drop
+        for e in edges
+    ]
 
 
-class Fading:
+class StaleTokenFilter:
     """One input of a learner: how old a token is says how often the learner fired since the version in its past."""
 
-    def __init__(self, edge: Edge, queues: list[Queue], learner: Runner, each_round: int) -> None:
+    def __init__(self, edge: Edge, queues: list[Queue], learner: Instance, each_round: int) -> None:
         assert edge.max_staleness is not None
         self._queues, self._learner = queues, learner
         self._oldest = (edge.max_staleness + 1) * each_round  # train iterations
@@ -35,7 +38,7 @@ class Fading:
         dropped = sum(map(self._dropped_of, self._queues))
         if dropped:
             learner = self._learner
-            learner.on_record(learner, learner.teller(), Irregular(self._what, dropped))
+            learner.on_record(learner, learner.teller(), IrregularityRecord(self._what, dropped))
 
     def _dropped_of(self, queue: Queue) -> int:
         dropped = 0
@@ -45,7 +48,7 @@ class Fading:
         return dropped
 
     def _is_old(self, queue: Queue) -> bool:
-        if isinstance(queue, Awaited):
+        if isinstance(queue, AwaitedQueue):
             queue.fill(1)  # one is here, somewhere
         clock = queue[0][1]
         made_with = clock.counts.get(self._learner.key, NOTHING).train_iters

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 from flowrl.core.errors import NodeError
 from flowrl.core.state import START, State
-from flowrl.runtime.instance import Runner
+from flowrl.runtime.instance import Instance
 from flowrl.runtime.streams import Push, Take, Token
 
 
-class Versions:
+class StateVersions:
     """The versions of one state output that somebody still has to see. Only those are copied.
 
     `depth` is how many ends of rounds are kept: one more than the largest lag, or 0.
     """
 
-    def __init__(self, runner: Runner, port: str, depth: int = 0) -> None:
+    def __init__(self, runner: Instance, port: str, depth: int = 0) -> None:
         self.runner, self.port = runner, port
         self.readers: list[Push] = []  # on other sites: told of every end of a round
         self.paced: list[tuple[int, Callable[[], None]]] = []  # on other sites: each n-th version

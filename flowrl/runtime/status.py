@@ -11,14 +11,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from flowrl.graph.replica_pairs import lane_name
-from flowrl.runtime.instance import Runner
-from flowrl.runtime.scheduler import Walk
-from flowrl.runtime.streams import DropOldest
+from flowrl.graph.replica_pairs import pair_label
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.streams import DropOldestQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class Activity:
     """What a site does: `firing`, or a kind of wait."""
 
     what: str
@@ -29,7 +29,7 @@ class Doing:
 
 
 @dataclass(frozen=True, slots=True)
-class Did:
+class NodeStats:
     """What an instance has done."""
 
     fired: int
@@ -38,7 +38,7 @@ class Did:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class WaitStats:
     """How long and how often an instance waited for an edge, or served."""
 
     who: str
@@ -49,7 +49,7 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class EdgeStats:
     """What one site knows of an edge: what went in, what came out, what is held, and how much may be."""
 
     edge: str
@@ -61,14 +61,14 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class SiteStatus:
     """What there is to see of a site."""
 
-    doing: Doing
+    doing: Activity
     rounds: int  # whole ones, those of the warm-up too
-    nodes: dict[str, Did]
-    waited: list[Waited]
-    flows: list[Flow]
+    nodes: dict[str, NodeStats]
+    waited: list[WaitStats]
+    flows: list[EdgeStats]
 
     @property
     def fired(self) -> int:
@@ -88,60 +88,62 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AgedStatus:
     """A glance at a site, and how long ago it was."""
 
-    glance: Glance
+    glance: SiteStatus
     ago_s: float = 0.0
 
 
-def as_glance(data: list[Any]) -> Glance:
+def status_from_data(data: list[Any]) -> SiteStatus:
     """Plain data as a glance."""
     doing, rounds, nodes, waited, flows = data
-    return Glance(
-        Doing(*doing),
+    return SiteStatus(
+        Activity(*doing),
         rounds,
-        {key: Did(*did) for key, did in nodes.items()},
-        [Waited(*w) for w in waited],
-        [Flow(*f) for f in flows],
+        {key: NodeStats(*did) for key, did in nodes.items()},
+        [WaitStats(*w) for w in waited],
+        [EdgeStats(*f) for f in flows],
     )
 
 
-def glance_at(walk: Walk) -> Glance:
+def read_status(walk: Scheduler) -> SiteStatus:
     """What a walk does just now."""
     now = time.perf_counter()
     doing = _doing(walk, now)
-    nodes = {r.key: Did(r.fired, r.busy_s, r.ctx.clock.total.train_iters) for r in walk.wired.all()}
+    nodes = {
+        r.key: NodeStats(r.fired, r.busy_s, r.ctx.clock.total.train_iters) for r in walk.wired.all()
+    }
     if doing.what == "firing" and doing.who in nodes:  # this firing too
         did = nodes[doing.who]
         nodes[doing.who] = dataclasses.replace(did, busy_s=did.busy_s + doing.for_s)
     flows = [*_crossing(walk), *_within(walk)]
-    return Glance(doing, walk.site.rounds, nodes, _waited(walk, doing), flows)
+    return SiteStatus(doing, walk.site.rounds, nodes, _waited(walk, doing), flows)
 
 
-def _doing(walk: Walk, now: float) -> Doing:
+def _doing(walk: Scheduler, now: float) -> Activity:
     site = walk.site
     waiting, last_s = site.waiting, site.last_s
     if waiting is not None:
         wait, since_s = waiting
-        return Doing(wait.kind, max(now - since_s, 0.0), wait.who, wait.edge, wait.peer)
+        return Activity(wait.kind, max(now - since_s, 0.0), wait.who, wait.edge, wait.peer)
     step = walk.turn
-    who = step.who.key if step is not None and isinstance(step.who, Runner) else ""
-    return Doing("firing", max(now - last_s, 0.0), who)
+    who = step.who.key if step is not None and isinstance(step.who, Instance) else ""
+    return Activity("firing", max(now - last_s, 0.0), who)
 
 
-def _waited(walk: Walk, doing: Doing) -> list[Waited]:
+def _waited(walk: Scheduler, doing: Activity) -> list[WaitStats]:
     """By instance and edge; the wait that goes on counts too."""
     found = []
     for wait in walk.site.waits:
         goes_on = (wait.kind, wait.who, wait.edge) == (doing.what, doing.who, doing.edge)
         s = wait.s + (doing.for_s if goes_on else 0.0)
         if s:
-            found.append(Waited(wait.who, wait.kind, wait.edge, s, wait.times))
+            found.append(WaitStats(wait.who, wait.kind, wait.edge, s, wait.times))
     return found
 
 
-def _crossing(walk: Walk) -> list[Flow]:
+def _crossing(walk: Scheduler) -> list[EdgeStats]:
     """Edges that lead to other sites."""
     found = []
     for wait in walk.site.waits:
@@ -151,21 +153,21 @@ def _crossing(walk: Walk) -> list[Flow]:
             sent, taken = (counts.tokens, None) if gives else (None, counts.tokens)
             bound = wait.lane.bound.tokens if gives else None
             nbytes = counts.bytes if gives else None
-            found.append(Flow(wait.edge, sent, taken, nbytes, counts.queued, bound))
+            found.append(EdgeStats(wait.edge, sent, taken, nbytes, counts.queued, bound))
     return found
 
 
-def _within(walk: Walk) -> list[Flow]:
+def _within(walk: Scheduler) -> list[EdgeStats]:
     """Edges within the site. How many tokens came out follows from the firings."""
     found, seen = [], set()
     for edge in walk.graph.edges:
         for lane, queue in list(walk.wired.lanes.get(edge.to, {}).items()):
-            if type(queue) not in (deque, DropOldest) or id(queue) in seen:
+            if type(queue) not in (deque, DropOldestQueue) or id(queue) in seen:
                 continue  # what comes from elsewhere must not be touched by another thread
             seen.add(id(queue))
-            name = lane_name(edge, lane)
+            name = pair_label(edge, lane)
             taker = next(r for r in walk.wired.runners[edge.to.node] if r.ctx.replica == lane[2])
             held, taken = len(queue), taker.fired * walk.program.rate(edge.to)
             bound = walk.program.capacity[edge.to]
-            found.append(Flow(name, taken + held, taken, None, held, bound))
+            found.append(EdgeStats(name, taken + held, taken, None, held, bound))
     return found

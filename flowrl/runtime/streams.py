@@ -16,14 +16,14 @@ Take = Callable[[], Token]
 Push = Callable[[Token], None]
 
 
-class Awaited(deque[Token]):
+class AwaitedQueue(deque[Token]):
     """A queue whose tokens may have to be waited for."""
 
     def fill(self, tokens: int) -> None:
         """Have so many here: a firing that fails is tried again with the same ones."""
 
 
-class DropOldest(deque[Token]):
+class DropOldestQueue(deque[Token]):
     """A bounded queue that loses its oldest token when it is full, and counts that."""
 
     def __init__(self, capacity: int) -> None:

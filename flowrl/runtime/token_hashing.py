@@ -17,16 +17,16 @@ import numpy as np
 from flowrl.core.batch import Batch
 from flowrl.core.state import Clock, State
 from flowrl.graph.model import Edge, Graph, PortRef
-from flowrl.graph.replica_pairs import Lane, lanes_of
-from flowrl.runtime.instance import Position, Runner
+from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
+from flowrl.runtime.instance import Instance, Position
 from flowrl.runtime.streams import Push, Take, Token
 
 DIGEST_BYTES = 8
 
-Way = tuple[PortRef, Lane]
+Way = tuple[PortRef, ReplicaPair]
 
 
-class Hashed(NamedTuple):
+class TokenHash(NamedTuple):
     """A token that was given, or a version that was seen."""
 
     position: Position  # of the firing that gave or saw it
@@ -35,34 +35,34 @@ class Hashed(NamedTuple):
     digest: bytes
 
 
-Note = Callable[[Hashed], None]
+Note = Callable[[TokenHash], None]
 
 
 def ways_of(graph: Graph) -> dict[Way, int]:
     """All ways by which tokens and versions go, numbered."""
     edges = [edge for edge in graph.edges if edge.kind != "link"]
-    ways = [(edge.to, lane) for edge in edges for lane in lanes_of(graph, edge)]
+    ways = [(edge.to, lane) for edge in edges for lane in replica_pairs_of(graph, edge)]
     return {way: number for number, way in enumerate(ways)}
 
 
-class Hasher:
+class TokenHasher:
     """Stands at the ports of instances, and notes what passes."""
 
     def __init__(self, graph: Graph, note: Note) -> None:
         self._ways, self._note = ways_of(graph), note
         self._seen: dict[int, int] = {}  # by way: the version that was noted last
 
-    def giving(self, runner: Runner, edge: Edge, lanes: list[Lane], push: Push) -> Push:
+    def giving(self, runner: Instance, edge: Edge, lanes: list[ReplicaPair], push: Push) -> Push:
         """The same push; the lanes take turns, as the queues do."""
         ways = cycle([self._ways[edge.to, lane] for lane in lanes])
 
         def noted(token: Token) -> None:
-            self._note(Hashed(_position(runner), next(ways), -1, digest_of(*token)))
+            self._note(TokenHash(_position(runner), next(ways), -1, digest_of(*token)))
             push(token)
 
         return noted
 
-    def seeing(self, runner: Runner, edge: Edge, take: Take) -> Take:
+    def seeing(self, runner: Instance, edge: Edge, take: Take) -> Take:
         """The same take; a version that is seen again is not news."""
         way = self._ways[edge.to, (0, 0, runner.ctx.replica)]
 
@@ -71,13 +71,13 @@ class Hasher:
             version = token[0].version
             if self._seen.get(way) != version:
                 self._seen[way] = version
-                self._note(Hashed(_position(runner), way, version, digest_of(*token)))
+                self._note(TokenHash(_position(runner), way, version, digest_of(*token)))
             return token
 
         return noted
 
 
-def _position(runner: Runner) -> Position:
+def _position(runner: Instance) -> Position:
     return (*runner.site.at, runner.slot, runner.ctx.replica, runner.fired)
 
 

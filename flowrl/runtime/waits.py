@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 Kind = Literal["waiting", "blocked", "serving", "idle", "stopped"]
 
 
-class Counts(Protocol):
+class ChannelCounts(Protocol):
     """What one end of a lane has counted, in tokens and bytes."""
 
     @property
@@ -24,7 +24,7 @@ class Counts(Protocol):
         """Sent and not known to be taken, or here and not taken."""
 
 
-class Bound(Protocol):
+class ChannelBound(Protocol):
     """What a lane holds at most."""
 
     @property
@@ -32,14 +32,14 @@ class Bound(Protocol):
         """So many."""
 
 
-class Lane(Protocol):
+class ChannelEnd(Protocol):
     """One end of an edge that leads to another site."""
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> ChannelBound:
         """What it holds at most."""
 
-    def statistics(self) -> Counts:
+    def statistics(self) -> ChannelCounts:
         """Counts so far."""
 
 
@@ -49,7 +49,12 @@ class Wait:
     __slots__ = ("edge", "kind", "lane", "peer", "s", "times", "who")
 
     def __init__(
-        self, kind: Kind, who: str = "", edge: str = "", peer: str = "", lane: Lane | None = None
+        self,
+        kind: Kind,
+        who: str = "",
+        edge: str = "",
+        peer: str = "",
+        lane: ChannelEnd | None = None,
     ) -> None:
         self.kind: Kind = kind
         self.who, self.edge, self.peer, self.lane = who, edge, peer, lane

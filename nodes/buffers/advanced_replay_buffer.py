@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.demonstrations import needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
@@ -68,13 +68,13 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         bookkeeping: bool = param(False, f"batches also tell {', '.join(BOOKKEEPING)}")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Memory, the rows it must have first, and the columns: those of the data, and weights."""
         if config.max_use is not None and config.replace:
-            raise Unsound(
+            raise UnsoundError(
                 "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
             )
-        schema, with_demos = table_schema(known), "demos" in known.inputs
+        schema, with_demos = table_schema(surroundings), "demos" in surroundings.inputs
         sound_transforms(config.transforms, schema)
         bytes_of_row = stored_bytes(config, schema) + NOTED_BYTES
         size = sound_size(config, bytes_of_row)
@@ -84,10 +84,10 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         return Facts(
             outs={"batches": {**schema, "weight": Column("float32"), **more}},
             rows={"batches": config.batch_size},
-            needs={port: need for port, need in needs.items() if port in known.inputs},
+            needs={port: need for port, need in needs.items() if port in surroundings.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=memory_bytes(config, schema, size, NOTED_BYTES + DRAWN_BYTES),
-            nondeterministic=nondeterministic(config, sound_pace(config, known)),
+            nondeterministic=nondeterministic(config, sound_pace(config, surroundings)),
         )
 
     def setup(self) -> None:

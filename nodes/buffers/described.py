@@ -7,18 +7,18 @@ from typing import Any
 
 from flowrl.core.batch import Schema, row_bytes
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.capacity import rows_for
 from flowrl.nodes.buffers.once import Once, pairs
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.storage import storage_of
 
 
-def table_schema(known: Known) -> Schema:
+def table_schema(surroundings: Surroundings) -> Schema:
     """The columns of what comes in at `data`."""
-    schema = known.inputs["data"]
+    schema = surroundings.inputs["data"]
     if schema is None:
-        raise Unsound("the data is not a table", "connect what gives samples")
+        raise UnsoundError("the data is not a table", "connect what gives samples")
     return schema
 
 
@@ -27,9 +27,9 @@ def sound_size(config: Any, bytes_of_row: int) -> int:
     try:
         size = rows_for(config.size, config.size_bytes, bytes_of_row)
     except ValueError as wrong:
-        raise Unsound(str(wrong), "make `size_bytes` larger", "size_bytes") from wrong
+        raise UnsoundError(str(wrong), "make `size_bytes` larger", "size_bytes") from wrong
     if config.batch_size > size:
-        raise Unsound(
+        raise UnsoundError(
             f"batches of {config.batch_size} rows are drawn from {size}",
             "make `size` larger or `batch_size` smaller",
             "batch_size" if size == config.size else "size_bytes",
@@ -58,7 +58,7 @@ def ring_for(config: Any, ctx: Context, notes: Mapping[str, str] | None = None) 
     ring = Ring(config.size, config.size_bytes, notes, once, storage)
     if ring.report:
         ctx.log(ring.report)
-        ctx.happened("rows of an earlier process were gone on with", ring.rows)
+        ctx.report_irregularity("rows of an earlier process were gone on with", ring.rows)
     return ring
 
 

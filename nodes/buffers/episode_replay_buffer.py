@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known
+from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.described import (
     memory_bytes,
     nondeterministic,
@@ -42,15 +42,15 @@ class EpisodeReplayBuffer(ReplayBuffer):
         replace: bool = param(True, "a batch may hold an episode twice")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns are those of the data, and which episode of the batch a row is of."""
-        schema = table_schema(known)
+        schema = table_schema(surroundings)
         size = sound_size(config, stored_bytes(config, schema))
         return Facts(
             outs={"batches": {**schema, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
             memory_bytes=memory_bytes(config, schema, size),
-            nondeterministic=nondeterministic(config, sound_uniform_pace(config, known)),
+            nondeterministic=nondeterministic(config, sound_uniform_pace(config, surroundings)),
         )
 
     def setup(self) -> None:

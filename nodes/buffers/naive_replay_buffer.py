@@ -6,7 +6,7 @@ from typing import Any
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known
+from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.demonstrations import needed
 from flowrl.nodes.buffers.described import (
     memory_bytes,
@@ -34,10 +34,10 @@ class NaiveReplayBuffer(RowReplayBuffer):
         replace: bool = param(True, "a batch may hold a row twice (faster)")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Memory, the rows it must have first, and the columns, which are those of the data."""
-        schema, with_demos = table_schema(known), "demos" in known.inputs
-        free = sound_uniform_pace(config, known)
+        schema, with_demos = table_schema(surroundings), "demos" in surroundings.inputs
+        free = sound_uniform_pace(config, surroundings)
         sound_transforms(config.transforms, schema)
         bytes_of_row = stored_bytes(config, schema) + 4
         size = sound_size(config, bytes_of_row)

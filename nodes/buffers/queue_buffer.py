@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Batch, row_bytes
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
 from flowrl.nodes.buffers.described import table_schema
 from flowrl.nodes.buffers.draws import wanted
@@ -31,12 +31,12 @@ class QueueBuffer(Node):
         max_use: int = param(1, "how often each row is given", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns are those of the data."""
         if config.batch_size > config.size:
             what = f"batches of {config.batch_size} rows are taken from {config.size}"
-            raise Unsound(what, "make `size` larger or `batch_size` smaller", "batch_size")
-        schema = table_schema(known)
+            raise UnsoundError(what, "make `size` larger or `batch_size` smaller", "batch_size")
+        schema = table_schema(surroundings)
         return Facts(
             outs={"batches": schema},
             rows={"batches": config.batch_size},

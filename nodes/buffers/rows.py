@@ -7,7 +7,7 @@ from typing import Any
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import ANY, In, Out
 
 
@@ -27,14 +27,14 @@ class Rows(Node):
         parts: int = param(1, "equal tokens that these are cut into", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns are those of the data."""
-        schema = known.inputs["data"]
+        schema = surroundings.inputs["data"]
         if schema is None:
-            raise Unsound("the data is not a table", "connect what gives rows")
+            raise UnsoundError("the data is not a table", "connect what gives rows")
         if config.count is not None and config.count % config.parts:
             what = f"{config.count} rows are not {config.parts} equal parts"
-            raise Unsound(what, "take a multiple", "count")
+            raise UnsoundError(what, "take a multiple", "count")
         return Facts(outs={"out": schema})
 
     def fire(self, data: Batch) -> list[Batch]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.chains import Chains
 from flowrl.nodes.buffers.described import (
     memory_bytes,
@@ -67,15 +67,15 @@ class SequenceReplayBuffer(ReplayBuffer):
         replace: bool = param(True, "a batch may hold a sequence twice (faster, and stratified)")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """A row of a batch is a sequence: (T, …) of each column, and which of its steps are real."""
-        schema = table_schema(known)
+        schema = table_schema(surroundings)
         if config.burn_in_steps >= config.unroll_steps:
             what = f"of {config.unroll_steps} steps {config.burn_in_steps} are burn-in"
-            raise Unsound(what, "make `unroll_steps` larger", "unroll_steps")
+            raise UnsoundError(what, "make `unroll_steps` larger", "unroll_steps")
         unknown = sorted(set(config.memory_columns) - set(schema))
         if unknown:
-            raise Unsound(
+            raise UnsoundError(
                 f"the data has no column '{unknown[0]}'", "name those it has", "memory_columns"
             )
         needs = {"data": {"last": Column("bool")}}
@@ -85,7 +85,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             rows={"batches": config.batch_size},
             needs=needs,
             memory_bytes=memory_bytes(config, schema, size, SEQUENCE_BYTES),
-            nondeterministic=nondeterministic(config, sound_pace(config, known)),
+            nondeterministic=nondeterministic(config, sound_pace(config, surroundings)),
         )
 
     def setup(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.core.config import Config, param, part
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.capacity import PATTERN
 from flowrl.nodes.buffers.pace import DEFAULT_BATCHES
 
@@ -48,16 +48,16 @@ class Pacing(Storing):
     )
 
 
-def sound_pace(config: Any, known: Known) -> str:
+def sound_pace(config: Any, surroundings: Surroundings) -> str:
     """Why the buffer is not deterministic, if it is not; what is told must not be ignored."""
     if config.samples_per_insert is None:
         for name in ("band_rows", "ahead_batches", "first_rows"):
             if getattr(config, name) is not None:
                 hint = "say `samples_per_insert`, or leave it out"
-                raise Unsound(f"`{name}` is for free-running buffers", hint, name)
+                raise UnsoundError(f"`{name}` is for free-running buffers", hint, name)
         return ""
-    if "priorities" not in known.inputs:
-        raise Unsound(
+    if "priorities" not in surroundings.inputs:
+        raise UnsoundError(
             "a free-running buffer must hear when a batch is done",
             "connect `learner.priorities -> buffer.priorities`",
             "samples_per_insert",
@@ -67,11 +67,11 @@ def sound_pace(config: Any, known: Known) -> str:
     return f"free-running, {each}, give or take {band}"
 
 
-def sound_uniform_pace(config: Any, known: Known) -> str:
+def sound_uniform_pace(config: Any, surroundings: Surroundings) -> str:
     """The same of a buffer that draws uniformly: priorities only say that a batch is done."""
-    free = sound_pace(config, known)
-    if "priorities" in known.inputs and not free:
-        raise Unsound(
+    free = sound_pace(config, surroundings)
+    if "priorities" in surroundings.inputs and not free:
+        raise UnsoundError(
             "it draws uniformly, and does nothing with priorities",
             "connect them to an advanced_buffer, or say `samples_per_insert`: they then pace it",
         )

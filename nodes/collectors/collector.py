@@ -9,8 +9,8 @@ from typing import Any
 from flowrl.core.batch import Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part
-from flowrl.core.errors import short
-from flowrl.core.node import Known, Node
+from flowrl.core.errors import shortened_repr
+from flowrl.core.node import Node, Surroundings
 from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.acting import Acting
@@ -37,9 +37,9 @@ class Collector(Node):
         log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
 
     @classmethod
-    def described(cls, config: Any, known: Known) -> tuple[EnvSpec, Policy]:
+    def described(cls, config: Any, surroundings: Surroundings) -> tuple[EnvSpec, Policy]:
         """The envs that are linked, and the policy for them."""
-        spec = joined(known.links["envs"])
+        spec = joined(surroundings.links["envs"])
         return spec, policy_for(config.policy, spec.obs, spec.action)
 
     @classmethod
@@ -105,7 +105,7 @@ class Collector(Node):
         if callable(mode) and not isinstance(mode, type):
             mode = mode(self.ctx.seed_for("collect"))
         if not hasattr(mode, "forward") or isinstance(mode, type):
-            what = f"{short(policy)} does not act"
+            what = f"{shortened_repr(policy)} does not act"
             raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
         self._mode, self._weights = mode, None
         self._own_weights = isinstance(owner, Policy) and owner.acts_without_weights

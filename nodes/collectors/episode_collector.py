@@ -8,7 +8,7 @@ import numpy as np
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import Collector, amount
 from flowrl.nodes.collectors.episodes import (
@@ -47,9 +47,9 @@ class EpisodeCollector(Collector):
         )
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns; how many rows there will be depends on the episodes."""
-        spec, policy = cls.described(config, known)
+        spec, policy = cls.described(config, surroundings)
         _demand(config, policy)
         extra = cls.extra_columns(config, policy)
         rows = row_schema(spec.obs, spec.action, extra)
@@ -110,6 +110,6 @@ class EpisodeCollector(Collector):
 def _demand(config: Any, policy: Policy) -> None:
     if policy.unroll_steps is not None:
         what = f"{type(policy).__name__} learns from unrolls, and these are whole episodes"
-        raise Unsound(what, "take a sample_collector", "policy")
+        raise UnsoundError(what, "take a sample_collector", "policy")
     if config.least > 1 and config.stepping != "ready":
-        raise Unsound("`least` is for `stepping: ready`", "leave it out", "least")
+        raise UnsoundError("`least` is for `stepping: ready`", "leave it out", "least")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.coming import Coming, asked, until_any
 from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.spec import EnvSpec
@@ -24,9 +24,9 @@ def joined(specs: Any) -> EnvSpec:
     for spec in specs[1:]:
         if spec.agents != first.agents:
             what = f"env managers have {first.agents} and {spec.agents} agents in each env"
-            raise Unsound(what, "link managers of like envs")
+            raise UnsoundError(what, "link managers of like envs")
         if (spec.obs, spec.action) != (first.obs, first.action):
-            raise Unsound(
+            raise UnsoundError(
                 f"env managers differ: {first.obs} and {spec.obs}, {first.action} and "
                 f"{spec.action}; one policy acts in all of them",
                 "link managers of like envs",

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import Collector, amount
@@ -42,9 +42,9 @@ class SampleCollector(Collector):
         )
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Rows and env steps of one firing."""
-        spec, policy = cls.described(config, known)
+        spec, policy = cls.described(config, surroundings)
         _demand(config, spec, Cut.of(policy))
         extra = cls.extra_columns(config, policy)
         why = "envs are stepped as they are ready"
@@ -140,14 +140,16 @@ class SampleCollector(Collector):
 def _demand(config: Any, spec: EnvSpec, cut: Cut) -> None:
     """What cannot be is refused, before the run or by hand."""
     if config.n_sample % cut.stride:
-        raise Unsound(_uneven(config.n_sample, cut), "", "n_sample")
+        raise UnsoundError(_uneven(config.n_sample, cut), "", "n_sample")
     if config.stepping == "halves" and spec.count < 2 * spec.agents:
-        raise Unsound("one env has no halves", "step it `together`, or take more", "stepping")
+        raise UnsoundError("one env has no halves", "step it `together`, or take more", "stepping")
     if config.least > 1 and config.stepping not in ("own_pace", "ready"):
         what = "`least` is for `stepping: own_pace` and `ready`"
-        raise Unsound(what, "leave it out", "least")
+        raise UnsoundError(what, "leave it out", "least")
     if config.least > spec.count:
-        raise Unsound(f"there are {spec.count} envs, fewer than `least`", "take fewer", "least")
+        raise UnsoundError(
+            f"there are {spec.count} envs, fewer than `least`", "take fewer", "least"
+        )
 
 
 def _uneven(n: int, cut: Cut) -> str:

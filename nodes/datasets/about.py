@@ -11,7 +11,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 
 NAME = "__flowrl__"  # of the array that holds it: JSON as bytes
 FACTS = ("n", "low", "high", "frames")  # of a column, beside its dtype and shape
@@ -66,7 +66,7 @@ def must_agree(path: str, found: About, policy: PartSpec | Any | None) -> None:
     wanted = rows_of(policy)
     for name in wanted.keys() & found.rows.keys():
         if found.rows[name] != wanted[name]:
-            raise Unsound(
+            raise UnsoundError(
                 f"the rows of '{path}' are of a policy with {name} {found.rows[name]}; "
                 f"here {name} is {wanted[name]}",
                 "record them with this policy; or write `policy: null`, if you know that it is right",

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.batch import Batch, Column, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Out
 from flowrl.nodes.datasets.about import must_agree
 from flowrl.nodes.datasets.files import format_of
@@ -32,7 +32,7 @@ class Demos(Node):
         policy: Any = part("policy", "what learns from the rows", shared="policy", default=None)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns of the file; its rows must mean what the policy thinks."""
         path = Path(config.path).expanduser()
         schema, held = format_of(path).read_schema(path)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch, Column, Schema
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.datasets.about import NAME, NOTHING, About, read_about
 
 ENDINGS = (".h5", ".hdf5")
@@ -25,7 +25,7 @@ def read_schema(path: Path) -> tuple[Schema, int]:
         told = _about(file)
     rows = {shape[:1] for _, shape in sets.values()}
     if len(rows) != 1 or rows == {()}:
-        raise Unsound(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
+        raise UnsoundError(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
     schema = {name: Column(dtype, shape[1:]) for name, (dtype, shape) in sets.items()}
     return told.told(schema), rows.pop()[0]
 
@@ -63,16 +63,16 @@ def _h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ImportError as missing:
-        raise Unsound("HDF5 needs h5py", "pip install 'flowrl[hdf5]'", "path") from missing
+        raise UnsoundError("HDF5 needs h5py", "pip install 'flowrl[hdf5]'", "path") from missing
 
 
 def _open(path: Path) -> Any:
     if not path.exists():
-        raise Unsound(f"there is no file '{path}'", HINT, "path")
+        raise UnsoundError(f"there is no file '{path}'", HINT, "path")
     try:
         return _h5py().File(path, "r")
     except OSError as broken:
-        raise Unsound(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
 def _sets(group: Any, before: str = "") -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
@@ -80,7 +80,7 @@ def _sets(group: Any, before: str = "") -> Iterator[tuple[str, tuple[str, tuple[
     for name, found in group.items():
         if hasattr(found, "dtype"):
             if found.dtype.hasobject:
-                raise Unsound(f"'{before}{name}' holds Python objects or text", HINT, "path")
+                raise UnsoundError(f"'{before}{name}' holds Python objects or text", HINT, "path")
             yield before + name, (str(np.dtype(found.dtype)), tuple(found.shape))
         else:
             yield from _sets(found, f"{before}{name}/")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.datasets.about import NOTHING, About
 
 NAME = re.compile(r".+-v\d+$")  # of a folder: `cartpole/expert-v0`
@@ -58,11 +58,11 @@ def write(path: Path, table: Batch, about: About = NOTHING) -> None:
     """
     if about.rows.get("nstep", 1) != 1:
         what = f"rows that sum {about.rows['nstep']} rewards are no steps of episodes"
-        raise Unsound(what, "record them with `nstep: 1`", "path")
+        raise UnsoundError(what, "record them with `nstep: 1`", "path")
     needed = ("action", "reward", "terminated", "truncated", "last")
     missing = [name for name in needed if name not in table]
     if missing:
-        raise Unsound(f"the rows have no column '{missing[0]}'", "connect a collector", "path")
+        raise UnsoundError(f"the rows have no column '{missing[0]}'", "connect a collector", "path")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
@@ -121,7 +121,7 @@ def _seen(rows: Batch) -> Any:
 def _space_of(table: Batch, about: About, spaces: Any) -> Any:
     names = [name for name in table if name.split("/")[0] == "obs"]
     if not names or any(f"next_{name}" not in table for name in names):
-        raise Unsound("the rows have no `obs` and `next_obs`", "connect a collector", "path")
+        raise UnsoundError("the rows have no `obs` and `next_obs`", "connect a collector", "path")
     leaves = {name[4:]: _space(name, table, about, spaces) for name in names}
     return leaves[""] if "" in leaves else spaces.Dict(leaves)
 
@@ -146,7 +146,7 @@ def _rows(episode: Any, path: Path) -> dict[str, Array]:
         found[_joined("obs", leaf)] = array[:-1]
         found[_joined("next_obs", leaf)] = array[1:]
     if not isinstance(episode.actions, np.ndarray):
-        raise Unsound(f"'{path}' has actions of several parts", "flatten them first", "path")
+        raise UnsoundError(f"'{path}' has actions of several parts", "flatten them first", "path")
     found["action"] = episode.actions
     for given, name in STEPS.items():
         kind = np.float32 if name == "reward" else np.bool_
@@ -189,12 +189,12 @@ def _joined(before: str, name: str) -> str:
 
 def _open(path: Path) -> Any:
     if not (path / "data").is_dir():
-        raise Unsound(f"'{path}' is no Minari data set", HINT, "path")
+        raise UnsoundError(f"'{path}' is no Minari data set", HINT, "path")
     minari = _minari()
     try:
         return minari.MinariDataset(path / "data")
     except (OSError, ValueError, KeyError) as broken:
-        raise Unsound(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
 def _minari() -> Any:
@@ -203,4 +203,4 @@ def _minari() -> Any:
         return importlib.import_module("minari")
     except ImportError as missing:
         hint = "pip install 'flowrl[minari]'"
-        raise Unsound("Minari data sets need the package minari", hint, "path") from missing
+        raise UnsoundError("Minari data sets need the package minari", hint, "path") from missing

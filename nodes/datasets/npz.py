@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch, Column, Schema
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.datasets.about import NAME, NOTHING, About, read_about
 
 HINT = "an npz_writer node writes such files"
@@ -22,13 +22,13 @@ def read_schema(path: Path) -> tuple[Schema, int]:
         with zipfile.ZipFile(path) as file:
             headers = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
     except FileNotFoundError as missing:
-        raise Unsound(f"there is no file '{path}'", HINT, "path") from missing
+        raise UnsoundError(f"there is no file '{path}'", HINT, "path") from missing
     except (OSError, ValueError, zipfile.BadZipFile) as broken:
-        raise Unsound(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
     headers.pop(NAME, None)
     rows = {shape[:1] for _, shape in headers.values()}
     if len(rows) != 1 or rows == {()}:
-        raise Unsound(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
+        raise UnsoundError(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
     schema = {name: Column(str(dtype), shape[1:]) for name, (dtype, shape) in headers.items()}
     return about_of(path).told(schema), rows.pop()[0]
 
@@ -42,7 +42,7 @@ def about_of(path: Path) -> About:
             with file.open(f"{NAME}.npy") as array:
                 return read_about(np.lib.format.read_array(array, allow_pickle=False))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as broken:
-        raise Unsound(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
 def read(path: Path, rows: int | None = None) -> Batch:

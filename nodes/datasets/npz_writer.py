@@ -10,7 +10,7 @@ from typing import Any
 from flowrl.core.batch import Batch, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In
 from flowrl.nodes.datasets.about import about
 from flowrl.nodes.datasets.files import format_of
@@ -31,9 +31,9 @@ class NpzWriter(Node):
         policy: Any = part("policy", "whose rows these are", shared="policy", default=None)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The memory of the rows."""
-        schema = known.inputs["data"]
+        schema = surroundings.inputs["data"]
         return Facts(memory_bytes=config.rows * row_bytes(schema) if schema else 0)
 
     def setup(self) -> None:
@@ -48,7 +48,7 @@ class NpzWriter(Node):
         self._rows += len(data)
         while self._rows - len(self._tokens[0]) >= self.config.rows:
             self._rows -= len(self._tokens.popleft())
-        self.ctx.outside(partial(self._write, list(self._tokens)))
+        self.ctx.on_commit(partial(self._write, list(self._tokens)))
         self.ctx.metrics({"rows": min(self._rows, self.config.rows)})
 
     def _write(self, tokens: list[Batch]) -> None:

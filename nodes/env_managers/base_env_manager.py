@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.action_log import ActionLog
 from flowrl.nodes.env_managers.carried import GOES_ON
 from flowrl.nodes.env_managers.env_error import Unclosed, said
@@ -197,7 +197,7 @@ class BaseEnvManager(EnvManager):
                 self._note(index, seed, steps)
                 obs, _ = here.reset_one[index](seed=seed)
                 return observation(obs, self._obs_column, self._obs_dtype)
-            except Unsound:  # no failure of an env: it was never one
+            except UnsoundError:  # no failure of an env: it was never one
                 raise
             except RAISED as error:
                 self._failed(index, None, error)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.portable import portable
 
 FORMAT = "flowrl env crash 1"
@@ -36,7 +36,7 @@ class Crash:
         actions = np.array(self.actions) if len(self.actions) else np.zeros(0)
         try:
             env: Any = portable(self.part)
-        except Unsound as told:  # the file still says what happened
+        except UnsoundError as told:  # the file still says what happened
             env = {"cannot be made again": str(told)}
         data = {
             "format": FORMAT,

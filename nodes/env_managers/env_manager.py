@@ -11,7 +11,7 @@ from pydantic import model_validator
 from flowrl.core.batch import Array
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Service
 from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.crash import Crash
@@ -57,7 +57,7 @@ class EnvManager(Node):
             return given
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Linked nodes are told an `EnvSpec`."""
         why = cls.nondeterministic(config)
         return Facts(service=spec_of(config.env, config.count), nondeterministic=why)

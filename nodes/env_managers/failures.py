@@ -112,6 +112,6 @@ class Failures:
         now, before = asdict(self.counts), asdict(self._told)
         for name, count in now.items():
             if count > before[name]:
-                self._ctx.happened(name.replace("_", " "), count - before[name])
+                self._ctx.report_irregularity(name.replace("_", " "), count - before[name])
         self._ctx.metrics(now)
         self._told = Counts(**now)

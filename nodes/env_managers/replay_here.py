@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.saved_episodes import ENDED_EARLY, TOO_LONG, Played
 from flowrl.nodes.envs.checks import rewards
 
@@ -37,7 +37,7 @@ def why_not_again(
                 seen, reward, final, cut, _ = step(action)
                 total, over = total + float(rewards([reward])[0]), bool(final or cut)
         return ENDED_EARLY if over else played.why_not(observed(seen), total)
-    except Unsound:  # no failure of an env: it was never one
+    except UnsoundError:  # no failure of an env: it was never one
         raise
     except RAISED as error:
         return f"{type(error).__name__} when its episode was played again: {error}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.board import Board, board_for, shared_memory
 from flowrl.nodes.env_managers.workers.crew import cores
@@ -30,7 +30,9 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
         """What workers are told must be data."""
         super().setup()
         if not hasattr(os, "fork"):
-            raise Unsound("worker processes need Linux or macOS", "use thread_env_manager", "type")
+            raise UnsoundError(
+                "worker processes need Linux or macOS", "use thread_env_manager", "type"
+            )
         self._told = portable(self._part)
         self._memory: int | None = None
 

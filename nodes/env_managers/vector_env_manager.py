@@ -10,8 +10,8 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.config import param
-from flowrl.core.errors import nearest
-from flowrl.core.node import Facts, Known, Unsound
+from flowrl.core.errors import spelling_hint
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.envs.entry import package
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -31,7 +31,7 @@ class VectorEnvManager(EnvManager):
         pass
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Linked nodes are told an `EnvSpec`."""
         obs, action = cls.columns(config)
         why = cls.nondeterministic(config)
@@ -48,7 +48,7 @@ class VectorEnvManager(EnvManager):
         finally:
             pool.close()
         if isinstance(found[0], Nested):
-            raise Unsound("a pool's observations are nested", "use env_manager", "env")
+            raise UnsoundError("a pool's observations are nested", "use env_manager", "env")
         return found
 
     @classmethod
@@ -59,9 +59,9 @@ class VectorEnvManager(EnvManager):
         spec = gymnasium.registry.get(env.id)
         if spec is None or spec.vector_entry_point is None:
             have = {k for k, v in gymnasium.registry.items() if v.vector_entry_point}
-            raise Unsound(
+            raise UnsoundError(
                 f"gymnasium has no vector env '{env.id}'",
-                f"{nearest(env.id, have)}; all envs run in every other kind of env manager",
+                f"{spelling_hint(env.id, have)}; all envs run in every other kind of env manager",
                 "env.id",
             )
         mode = "vector_entry_point"
@@ -224,7 +224,7 @@ class EnvPoolEnvManager(VectorEnvManager):
                 )
         except (AssertionError, KeyError) as unknown:
             known = ", ".join(envpool.list_all_envs()[:8])
-            raise Unsound(
+            raise UnsoundError(
                 f"EnvPool has no env '{env.id}'", f"it has {known}, …", "env.id"
             ) from unknown
 
@@ -250,15 +250,15 @@ class EnvPoolEnvManager(VectorEnvManager):
 def _plain(config: Any) -> Any:
     """The env's parameters; a pool has no place for wrappers."""
     if config.env is None:
-        raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
+        raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
     part = ready(config.env)
     if type(part) is not Gymnasium:  # others, too, may have an id: it names something else
         what = f"a pool is made by an id of its own, and the env is a {type(part).__name__}"
-        raise Unsound(what, "give Gymnasium(id=…), or take another kind of env manager", "env")
+        raise UnsoundError(what, "give Gymnasium(id=…), or take another kind of env manager", "env")
     env = part.config
     for name in ("wrappers", "each"):
         if getattr(env, name, None):
-            raise Unsound(
+            raise UnsoundError(
                 f"a pool's envs have no {name}", "use another kind of env manager", f"env.{name}"
             )
     if getattr(env, "max_episode_steps", None):

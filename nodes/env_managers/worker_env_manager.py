@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Known
+from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.env_managers.env_error import Unclosed
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic
@@ -51,11 +51,11 @@ class WorkerEnvManager(EnvManager):
     look_s = MOST_S  # for results, before sleeping
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Some envs cannot be reset ahead."""
         if config.pre_reset:
             refuse_across_episodes(config.env)
-        return super().describe(config, known)
+        return super().describe(config, surroundings)
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 
 
 def package(name: str, hint: str) -> Any:
@@ -14,7 +14,7 @@ def package(name: str, hint: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
-        raise Unsound(f"the package '{name}' is not installed", hint) from missing
+        raise UnsoundError(f"the package '{name}' is not installed", hint) from missing
 
 
 def entry_point(id: str) -> Any:
@@ -25,11 +25,11 @@ def entry_point(id: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:
-        raise Unsound(
+        raise UnsoundError(
             f"cannot import '{module}': {missing}", install_hint(module), "env.id"
         ) from missing
     except AttributeError as missing:
-        raise Unsound(f"'{module}' has no '{name}'", "mend the path", "env.id") from missing
+        raise UnsoundError(f"'{module}' has no '{name}'", "mend the path", "env.id") from missing
 
 
 INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
@@ -45,7 +45,7 @@ def refuse_other(
     missing = [name for name in interface if not hasattr(env, name)]
     if missing:
         what = f"{maker} gives a {type(env).__name__}, which has no '{missing[0]}'"
-        raise Unsound(what, hint, "env.id")
+        raise UnsoundError(what, hint, "env.id")
 
 
 EXTRAS = {  # package: the extra that installs it

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_other
 from flowrl.nodes.envs.registry import package_of, registering
 from flowrl.nodes.envs.spec import shown_by
@@ -84,7 +84,9 @@ class Gymnasium(Part):
         except gymnasium.error.DependencyNotInstalled as missing:
             needed = package_of(c.id)
             said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
-            raise Unsound(f"the env '{c.id}' {said}", install_hint(needed), "env.id") from missing
+            raise UnsoundError(
+                f"the env '{c.id}' {said}", install_hint(needed), "env.id"
+            ) from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
             raise unknown_id(c.id, gymnasium.registry, unknown) from unknown
 
@@ -102,11 +104,11 @@ def _unordered(env: Any, gymnasium: Any) -> Any:
     return env
 
 
-def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsound:
+def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> UnsoundError:
     """The error for an id that its package does not know."""
     near = difflib.get_close_matches(id, registry, n=3, cutoff=0.6)
     hint = "is its package installed? (a class of your own: `package.module:Name`)"
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
     said = str(cause).partition(" Did you mean")[0].rstrip(".")
-    return Unsound(f"cannot make the env '{id}': {said}", hint, "env.id")
+    return UnsoundError(f"cannot make the env '{id}': {said}", hint, "env.id")

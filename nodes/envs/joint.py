@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.parallel import alike
 from flowrl.nodes.models.features import ACTION_MASK
 
@@ -86,7 +86,9 @@ def _seen_by_all(space: Any, n: int) -> Any:
         return Box(np.minimum(low, 0), np.maximum(high, 0), dtype=space.dtype.type)
     if isinstance(space, Discrete) and space.start == 0:
         return MultiDiscrete([space.n] * n)
-    raise Unsound(f"agents observe {space}", "wrap the env: a Box, or a Discrete from 0", "env")
+    raise UnsoundError(
+        f"agents observe {space}", "wrap the env: a Box, or a Discrete from 0", "env"
+    )
 
 
 def _acted_by_all(space: Any, n: int) -> Any:
@@ -95,6 +97,6 @@ def _acted_by_all(space: Any, n: int) -> Any:
     if isinstance(space, Box):
         low, high = (np.repeat(bound[None], n, 0) for bound in (space.low, space.high))
         return Box(low, high, dtype=space.dtype.type)
-    raise Unsound(
+    raise UnsoundError(
         f"agents' actions are {space}", "wrap the env: a Box, or a Discrete from 0", "env"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.entry import refuse_other
 
 PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
@@ -16,9 +16,9 @@ def refuse_other_than_parallel(env: Any, id: str) -> None:
     refuse_other(env, f"'{id}'", PARALLEL, "give an env with PettingZoo's parallel interface")
     if hasattr(env, "agent_iter"):  # the same names, but a step is of one agent
         what = f"the agents of '{id}' act in turn"
-        raise Unsound(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
+        raise UnsoundError(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
     if not env.possible_agents:
-        raise Unsound("the env has no possible agents", "take another", "env")
+        raise UnsoundError("the env has no possible agents", "take another", "env")
 
 
 def alike(env: Any, what: str) -> Any:
@@ -29,5 +29,5 @@ def alike(env: Any, what: str) -> Any:
     for agent, space in spaces.items():
         if space != spaces[first]:
             said = f"the {what}s of {first} are {spaces[first]}, those of {agent} {space}"
-            raise Unsound(said, "wrap the env so that its agents are alike", "env")
+            raise UnsoundError(said, "wrap the env so that its agents are alike", "env")
     return spaces[first]

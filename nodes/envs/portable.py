@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.config import Config, Part, PartSpec
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 
 PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
 CALL, PARTIAL = "$call", "$partial"
@@ -38,7 +38,7 @@ def portable(value: Any, where: str = "env") -> Any:
         return {PARTIAL: portable(value.func, where), **given}
     if callable(value) and hasattr(value, "__qualname__"):
         return {CALL: _path(value, where)}
-    raise Unsound(
+    raise UnsoundError(
         f"{where} is a {type(value).__name__}, which another process cannot be told",
         "give numbers, texts, lists and mappings, or make it in the env's own constructor",
         where,
@@ -80,14 +80,16 @@ def _configured(cls: Any, data: Mapping[str, Any]) -> Any:
 
 def _key(key: Any, where: str) -> str:
     if not isinstance(key, str) or key.startswith("$"):
-        raise Unsound(f"{where} has the key {key!r}", "keys are texts that do not begin with $")
+        raise UnsoundError(
+            f"{where} has the key {key!r}", "keys are texts that do not begin with $"
+        )
     return key
 
 
 def _path(cls: Any, where: str) -> str:
     if cls.__module__ == "__main__" or {"<locals>", "<lambda>"} & set(cls.__qualname__.split(".")):
         what = f"of the class {cls.__qualname__}" if isinstance(cls, type) else cls.__qualname__
-        raise Unsound(
+        raise UnsoundError(
             f"{where} is {what}, which another process cannot import",
             "define it at the top of a module of its own",
             where,

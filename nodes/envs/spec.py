@@ -11,7 +11,7 @@ import numpy as np
 
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.observations import SEPARATOR, Nested, Observed
 
 FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
@@ -34,7 +34,7 @@ def observed(space: Any) -> Observed:
         return column(space, "observation")
     found = dict(_leaves(space, ""))
     if not found:
-        raise Unsound("observations are an empty space", "wrap the env", "env")
+        raise UnsoundError("observations are an empty space", "wrap the env", "env")
     return Nested(found)
 
 
@@ -43,14 +43,14 @@ def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
     if not kind:
         try:
             yield path, column(space, "observation")
-        except Unsound as bad:
-            raise Unsound(f"'{path}': {bad.what}", bad.hint, bad.key) from bad
+        except UnsoundError as bad:
+            raise UnsoundError(f"'{path}': {bad.what}", bad.hint, bad.key) from bad
         return
     inner = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
     for key, one in inner:
         if not str(key) or SEPARATOR in str(key):
             what = f"observations have the key {key!r}"
-            raise Unsound(what, f"a key is not empty and has no '{SEPARATOR}'", "env")
+            raise UnsoundError(what, f"a key is not empty and has no '{SEPARATOR}'", "env")
         yield from _leaves(one, f"{path}{SEPARATOR}{key}" if path else str(key))
 
 
@@ -63,7 +63,7 @@ def column(space: Any, what: str) -> Column:
     hint = f"wrap the env so that its {what}s are {SPACES}"
     if what == "observation":
         hint += ", or a Dict or Tuple of these"
-    raise Unsound(f"{what}s are a {name} space, which is not supported", hint, "env")
+    raise UnsoundError(f"{what}s are a {name} space, which is not supported", hint, "env")
 
 
 def _kind(space: Any, known: Container[str]) -> str:
@@ -82,7 +82,7 @@ def _box(space: Any, what: str) -> Column:
 
 def _discrete(space: Any, what: str) -> Column:
     if getattr(space, "start", 0) != 0:
-        raise Unsound(
+        raise UnsoundError(
             f"{what}s are discrete and begin at {space.start}",
             "wrap the env so that they begin at 0",
             "env",
@@ -92,7 +92,7 @@ def _discrete(space: Any, what: str) -> Column:
 
 def _multi_discrete(space: Any, what: str) -> Column:
     if np.any(getattr(space, "start", 0)):
-        raise Unsound(
+        raise UnsoundError(
             f"{what}s are discrete and begin at {space.start}", "make them begin at 0", "env"
         )
     high = np.asarray(space.nvec) - 1
@@ -134,7 +134,7 @@ def shown_by(env: Any) -> tuple[Observed, Column]:
 def columns_of(env: Any) -> tuple[Observed, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
-        raise Unsound("no env is given", "write `env: {id: CartPole-v1}`", "env")
+        raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
     with unsound_where_it_fails():
         columns: tuple[Observed, Column] = ready(env).spec()
         return columns
@@ -145,10 +145,10 @@ def unsound_where_it_fails() -> Iterator[None]:
     """An env is made: whatever goes wrong is `Unsound`."""
     try:
         yield
-    except Unsound:
+    except UnsoundError:
         raise
     except (Exception, SystemExit) as broken:  # an env's constructor may raise anything
-        raise Unsound(
+        raise UnsoundError(
             f"the env cannot be made: {type(broken).__name__}: {broken}",
             "mend its id or its arguments",
             "env",
@@ -173,5 +173,5 @@ def ready(env: Any) -> Any:
     if not callable(getattr(env, "spec", None)):
         what = repr(env) if isinstance(env, str) else f"a {type(env).__name__}"
         hint = "by hand, give Gymnasium(id=…), a function that makes an env, or a list of such functions"
-        raise Unsound(f"{what} is no description of an env", hint, "env")
+        raise UnsoundError(f"{what} is no description of an env", hint, "env")
     return env

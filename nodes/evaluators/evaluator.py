@@ -10,7 +10,7 @@ from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.context import Context
-from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.acting import Taken
@@ -59,7 +59,7 @@ class Evaluator(Node):
         )
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
         spec = spec_of(to_evaluate(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
@@ -156,7 +156,7 @@ class Evaluator(Node):
         value = found.average(self.config.average)
         if self._best is None or value > self._best:
             self._best = value
-            self.ctx.keep(
+            self.ctx.save_checkpoint(
                 "best",
                 weights,
                 eval_return=metrics["return_mean"],
@@ -186,4 +186,4 @@ class Evaluator(Node):
 def _demand(config: Any) -> None:
     if config.average == "win_rate" and config.win_above is None:
         what = "a win rate needs the return above which an episode is won"
-        raise Unsound(what, "give `win_above`", "win_above")
+        raise UnsoundError(what, "give `win_above`", "win_above")

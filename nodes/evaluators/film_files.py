@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 
 FFMPEG_S = 120.0  # in which it must have ended, once it has all pictures
 GIF_COLOURS = 64
@@ -32,9 +32,11 @@ def writer(path: Path, fps: Fps) -> Iterator[Film]:
     """Writes what it is given as a film; nothing stays where that fails."""
     kinds = {".gif": _gif, ".mp4": _mp4}
     if path.suffix not in kinds:
-        raise Unsound(f"'{path}' is no film", "end it with .mp4 or .gif, or name a folder", "video")
+        raise UnsoundError(
+            f"'{path}' is no film", "end it with .mp4 or .gif, or name a folder", "video"
+        )
     if path.suffix == ".mp4" and _imageio_ffmpeg() is None:
-        raise Unsound(
+        raise UnsoundError(
             "mp4 needs the package imageio-ffmpeg", "pip install 'flowrl[video]', or take .gif"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,8 +51,8 @@ def writer(path: Path, fps: Fps) -> Iterator[Film]:
         aside.unlink(missing_ok=True)
 
 
-def _unwritten(why: str) -> Unsound:
-    return Unsound(
+def _unwritten(why: str) -> UnsoundError:
+    return UnsoundError(
         f"the film cannot be written: {why}", "free some space, or film elsewhere", "video"
     )
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.spec import EnvSpec, ready
 from flowrl.nodes.envs.steps import Episode, Steps
@@ -50,10 +50,10 @@ def _picture(rendered: Any) -> Array:
     """Colours (H, W, 3), opaque."""
     if not isinstance(rendered, np.ndarray):
         what = f"the env renders no pictures, but {type(rendered).__name__}"
-        raise Unsound(what, "it needs the render mode `rgb_array`", "env")
+        raise UnsoundError(what, "it needs the render mode `rgb_array`", "env")
     if rendered.dtype != np.uint8 or rendered.ndim != 3 or rendered.shape[2] not in (3, 4):
         what = f"the env renders {rendered.dtype}{list(rendered.shape)}"
-        raise Unsound(what, "a picture is uint8 (H, W, 3)", "env")
+        raise UnsoundError(what, "a picture is uint8 (H, W, 3)", "env")
     return rendered[..., :3]
 
 
@@ -121,7 +121,7 @@ class Rendering:
         self._plain = part = ready(env)
         if "kwargs" not in type(part.config).model_fields:
             what = f"a {type(part).__name__} env cannot be told to render"
-            raise Unsound(what, "give the env a parameter `kwargs`", "env")
+            raise UnsoundError(what, "give the env a parameter `kwargs`", "env")
         kwargs = {**part.config.kwargs, "render_mode": "rgb_array"}
         self._part = type(part)(part.config.model_copy(update={"kwargs": kwargs}))
         self._camera = camera
@@ -130,7 +130,7 @@ class Rendering:
             self._part.make(0).close()
         except TypeError as refused:
             what = f"the env cannot be rendered: {refused}"
-            raise Unsound(
+            raise UnsoundError(
                 what, "its class takes `render_mode`, as gymnasium's do", "env"
             ) from refused
 
@@ -176,7 +176,7 @@ def _play(manager: BaseEnvManager, seed: int, scene: Scene, camera: Camera, fram
     for action in scene.actions:
         ended += manager.advance(action[None], ids).episodes
     if ended[-1:] != [scene.episode]:
-        raise Unsound(
+        raise UnsoundError(
             f"the {scene.name} episode was {scene.episode}, and is {ended[-1:]} when it is played "
             "again: the env does not follow from its seed and the actions",
             "an env that is filmed draws from what `reset(seed=…)` seeds, only",

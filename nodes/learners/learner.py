@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.models.model import demand_numbers
@@ -31,9 +31,9 @@ class Learner(Node):
         log_every_iters: int = param(100, "train iterations that a line of metrics averages", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """What the policy reads, and whether it may be stale."""
-        policy = _policy(config.policy, known.inputs["data"])
+        policy = _policy(config.policy, surroundings.inputs["data"])
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
@@ -83,5 +83,5 @@ def _policy(given: Any, schema: Schema | None) -> Policy:
     obs, action = observed_in(schema or {}, "obs"), (schema or {}).get("action")
     if obs is None or action is None:
         missing = "obs" if obs is None else "action"
-        raise Unsound(f"the data has no column '{missing}'", "connect a collector or a buffer")
+        raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
     return policy_of_rows(given, obs, action)

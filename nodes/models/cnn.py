@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flowrl.core.batch import Column
 from flowrl.core.config import param
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import feature_leaves
 from flowrl.nodes.models.mlp import Activation, Mlp
 from flowrl.nodes.models.model import Heads, Model, TorchInfer
@@ -43,17 +43,17 @@ class Cnn(Model):
         c = self.config
         found = images(obs, c.layout)
         if not found:
-            raise Unsound(f"cnn: no image is observed, but {obs}", "take the mlp", "model")
+            raise UnsoundError(f"cnn: no image is observed, but {obs}", "take the mlp", "model")
         if not len(c.channels) == len(c.kernels) == len(c.strides):
             what = "cnn: channels, kernels and strides are of different lengths"
-            raise Unsound(what, "give a number for each layer", "model")
+            raise UnsoundError(what, "give a number for each layer", "model")
         for leaf, (_, height, width) in found.items():
             size = min(height, width)
             for kernel, stride in zip(c.kernels, c.strides, strict=True):
                 size = (size - kernel) // stride + 1 if size >= kernel else 0
             if size < 1:
                 what = f"cnn: {leaf or 'the image'} of {height}x{width} pixels is too small"
-                raise Unsound(what, "give smaller `kernels` and `strides`", "model")
+                raise UnsoundError(what, "give smaller `kernels` and `strides`", "model")
 
     def network(self, obs: Observed, heads: Heads) -> Module:
         from flowrl.nodes.models.torch_cnn import TorchImages

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowrl.core.batch import Array, Schema
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.model import Heads, Infer, Model
 from flowrl.nodes.observations import Nested, Observed
@@ -26,7 +26,7 @@ def has_mask(obs: Observed, scores: int) -> bool:
     found = obs.columns[ACTION_MASK]
     if found.shape != (scores,):
         what = f"'{ACTION_MASK}' is {found}, and the actions have {scores} scores"
-        raise Unsound(what, "observe a number for each, 0 where it is not allowed", "env")
+        raise UnsoundError(what, "observe a number for each, 0 where it is not allowed", "env")
     return True
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.model import Free, Heads, Linear
 from flowrl.nodes.models.sampling import LOG_2PI, argmax, gaussian, multinomial
@@ -47,7 +47,7 @@ def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
     counts = choices(action)
     if counts is None:
         hint = "wrap the env: choices that begin at 0, or real numbers"
-        raise Unsound(f"no distribution for actions {action}", hint, "policy")
+        raise UnsoundError(f"no distribution for actions {action}", hint, "policy")
     return Choices(action, counts)
 
 

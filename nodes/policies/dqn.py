@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import functional, tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
@@ -49,13 +49,13 @@ class Dqn(Policy):
         super().__init__(config, **params)
         if self.action.n is None or self.action.shape:
             what = f"dqn chooses one of n actions; the env takes {self.action}"
-            raise Unsound(what, "try ppo", "policy")
+            raise UnsoundError(what, "try ppo", "policy")
         actions = self.action.n
         self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
         self.model = obeying(made(self.config.model, Mlp()), self.obs, "q", self.heads)
         if self.model.memory_columns():
             what = "dqn learns from single steps, and the model remembers earlier ones"
-            raise Unsound(
+            raise UnsoundError(
                 what, "take an mlp, or the policy r2d2, or ppo with `unroll_steps`", "model"
             )
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.policies.policy import AnyActMode, LearnMode, Policy, policy_for
 
@@ -32,7 +32,7 @@ class Expert(Policy):
         self.trained = policy_for(self.config.trained, self.obs, self.action)
         if not Path(self.config.checkpoint).is_file():
             what = f"there is no checkpoint '{self.config.checkpoint}'"
-            raise Unsound(what, "runs keep them in their folder `checkpoints`", "checkpoint")
+            raise UnsoundError(what, "runs keep them in their folder `checkpoints`", "checkpoint")
 
     @property
     def gamma(self) -> float:
@@ -90,11 +90,11 @@ class Expert(Policy):
         except ValueError as error:
             what = f"'{path}' is not of the policy that is described: {error}"
             hint = "describe what was trained under `trained`, its model included"
-            raise Unsound(what, hint, "checkpoint") from error
+            raise UnsoundError(what, hint, "checkpoint") from error
         return Fixed(mode)
 
     def _no_learning(self) -> NoReturn:
-        raise Unsound("the expert policy does not learn", "give the learner another", "policy")
+        raise UnsoundError("the expert policy does not learn", "give the learner another", "policy")
 
 
 class Fixed:
@@ -135,5 +135,5 @@ def read_weights(path: Path) -> State:
             arrays = {name.rpartition("/")[2]: file.get_tensor(name) for name in own}
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
         what = f"'{path}' is not a checkpoint: {type(error).__name__}: {error}"
-        raise Unsound(what, "name one that a run of flowrl kept", "checkpoint") from error
+        raise UnsoundError(what, "name one that a run of flowrl kept", "checkpoint") from error
     return State(arrays, told["command"].get(node, {}))

@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.masked import obeying
@@ -67,7 +67,7 @@ class Ppo(Policy):
         if bool(self.model.memory_columns()) != (self.config.unroll_steps is not None):
             what = "a model that remembers learns from unrolls, and only such a model does"
             hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
-            raise Unsound(what, hint, "unroll_steps")
+            raise UnsoundError(what, hint, "unroll_steps")
 
     def memory_columns(self) -> Schema:
         return self.model.memory_columns()

@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
@@ -45,20 +45,22 @@ class R2d2(Policy):
         super().__init__(config, **given)
         c = self.config
         if self.action.n is None or self.action.shape:
-            raise Unsound(
+            raise UnsoundError(
                 f"r2d2 chooses one of n actions; the env takes {self.action}", "", "policy"
             )
         if ACTION_MASK in leaves(self.obs):
-            raise Unsound("r2d2 obeys no masks of allowed actions", "take dqn", "policy")
+            raise UnsoundError("r2d2 obeys no masks of allowed actions", "take dqn", "policy")
         if c.nstep != 1:
-            raise Unsound("its rows have one reward each", "say `target_steps` instead", "nstep")
+            raise UnsoundError(
+                "its rows have one reward each", "say `target_steps` instead", "nstep"
+            )
         if c.burn_in_steps >= c.unroll_steps:
             what = f"of {c.unroll_steps} steps {c.burn_in_steps} are burn-in"
-            raise Unsound(what, "make `unroll_steps` larger", "unroll_steps")
+            raise UnsoundError(what, "make `unroll_steps` larger", "unroll_steps")
         self.heads: Heads = {"q": (Dueling if c.dueling else Linear)(self.action.n)}
         self.model = made(c.model, Gru())
         if not self.model.memory_columns():
-            raise Unsound("the model remembers nothing", "take a gru, or dqn", "model")
+            raise UnsoundError("the model remembers nothing", "take a gru, or dqn", "model")
 
     @property
     def unroll_steps(self) -> None:

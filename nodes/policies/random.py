@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.masked import has_mask
@@ -42,7 +42,7 @@ class Random(Policy):
         return RandomAct(self.action, seed)
 
     def _no_learning(self) -> NoReturn:
-        raise Unsound("the random policy does not learn", "give the learner another", "policy")
+        raise UnsoundError("the random policy does not learn", "give the learner another", "policy")
 
 
 class RandomAct:

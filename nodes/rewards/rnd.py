@@ -8,7 +8,7 @@ from typing import Any
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import made
@@ -41,15 +41,17 @@ class Rnd(Node):
         log_every_tokens: int = param(100, "tokens from one line of metrics to the next", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Rows as they come in."""
-        schema = known.inputs["data"] or {}
+        schema = surroundings.inputs["data"] or {}
         if isinstance(observed_in(schema, "next_obs"), Nested):
             what = "observations are nested, and rnd looks at one column"
-            raise Unsound(what, "wrap the env, for instance with gymnasium's FlattenObservation")
+            raise UnsoundError(
+                what, "wrap the env, for instance with gymnasium's FlattenObservation"
+            )
         for name in ("reward", "next_obs"):
             if name not in schema:
-                raise Unsound(f"the data has no column '{name}'", "connect a collector")
+                raise UnsoundError(f"the data has no column '{name}'", "connect a collector")
         return Facts(outs={"out": schema}, loads=("torch",))
 
     def setup(self) -> None:

@@ -137,7 +137,7 @@ def test_a_bug_of_the_engine_is_told_with_its_traceback(
     def broken(self: object) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr("flowrl.runtime.serial_executor.Engine.run", broken)
+    monkeypatch.setattr("flowrl.runtime.serial_executor.SerialExecutor.run", broken)
     status, out, err = flowrl("run", "g.yaml", "--json")
     assert (status, one_line(out)["status"]) == (1, "failed")
     assert "Traceback" in err

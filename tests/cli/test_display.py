@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowrl.core.context import Metrics
+from flowrl.core.context import MetricsRecord
 from flowrl.core.state import Count
 from flowrl.graph.model import Graph, Limits
 from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 from tests.cli.conftest import process, write
 from tests.engine.test_run import checked
 
@@ -145,8 +145,8 @@ def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
         console=SimpleNamespace(print=lambda line, **how: kept.append(line.split()[-1]))
     )
 
-    judge = Teller("evaluator", "evaluator", 0, Count())
+    judge = RecordSource("evaluator", "evaluator", 0, Count())
     run: Any = SimpleNamespace(wall_s=1.0, graph=Graph("g"))
     for mean in (3.0, 1.0, 3.0, 4.0):
-        display.event(run, judge, Metrics({"return_mean": mean}))
+        display.event(run, judge, MetricsRecord({"return_mean": mean}))
     assert kept == ["3.00", "4.00"]

@@ -7,7 +7,7 @@ from typing import Any
 from flowrl.checks.check import Checked, check
 from flowrl.core.batch import Column
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
 from flowrl.graph.loading import load_tree
 
@@ -20,7 +20,7 @@ class World(Node):
     serve = Service("world", methods=("step",))
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """It serves."""
         return Facts(service=cls)
 
@@ -39,7 +39,7 @@ class Source(Node):
         rows: int = param(8, "rows in each token", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """A fixed number of rows and env steps."""
         return Facts(outs={"data": ROWS}, rows={"data": config.rows}, env_steps=config.rows)
 

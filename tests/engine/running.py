@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.core.context import Keep, Metrics, Record, Verdict
+from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
 from flowrl.graph.loading import load_tree
 from flowrl.graph.model import Limits
-from flowrl.runtime.records import Teller
-from flowrl.runtime.serial_executor import Cut, Engine
+from flowrl.runtime.records import RecordSource
+from flowrl.runtime.serial_executor import Cut, SerialExecutor
 
 
 class Trace:
@@ -20,8 +20,8 @@ class Trace:
         self.lines: list[str] = []
         self.others: list[tuple[str, Record]] = []
 
-    def record(self, teller: Teller, record: Record) -> None:
-        if isinstance(record, Metrics | Keep | Verdict):
+    def record(self, teller: RecordSource, record: Record) -> None:
+        if isinstance(record, MetricsRecord | CheckpointRecord | VerdictRecord):
             self.others.append((teller.key, record))
         else:
             self.lines.append(f"{teller.key}: {record}")
@@ -46,14 +46,18 @@ def _type(name: str) -> str:
     return name if ":" in name else f"tests.engine.toy_nodes:{name}"
 
 
-def engine_of(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> tuple[Engine, Trace]:
+def engine_of(
+    graph: Mapping[str, Any], seed: int = 0, **limits: Any
+) -> tuple[SerialExecutor, Trace]:
     """An engine for a sound graph, and its trace."""
     trace = Trace()
     checked = check(load_tree(graph)).demand()
-    return Engine(checked, trace, seed, Limits(**limits)), trace
+    return SerialExecutor(checked, trace, seed, Limits(**limits)), trace
 
 
-def run(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> tuple[Engine, Trace, Cut]:
+def run(
+    graph: Mapping[str, Any], seed: int = 0, **limits: Any
+) -> tuple[SerialExecutor, Trace, Cut]:
     """The same, run to its cut and closed."""
     engine, trace = engine_of(graph, seed, **limits)
     try:

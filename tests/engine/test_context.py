@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.core.context import POSITION, Context, Keep, Metrics, Verdict, key_of
+from flowrl.core.context import (
+    POSITION,
+    CheckpointRecord,
+    Context,
+    MetricsRecord,
+    VerdictRecord,
+    instance_key,
+)
 from flowrl.core.state import START, Clock, Count, State
 
 counts = st.builds(Count, *[st.integers(0, 9)] * 3)
@@ -127,14 +134,14 @@ def test_what_is_told_is_kept_in_order() -> None:
     ctx, state = Context("c"), State({})
     ctx.log("a line")
     ctx.metrics({"x": np.float32(0.5), "flag": True})
-    ctx.keep("best", state, eval_return=1.0)
+    ctx.save_checkpoint("best", state, eval_return=1.0)
     ctx.verdict("enough")
     line, metrics, keep, verdict = ctx.records
     assert line == "a line"
-    assert metrics == Metrics({"x": 0.5, "flag": 1.0})
+    assert metrics == MetricsRecord({"x": 0.5, "flag": 1.0})
     assert {type(value) for value in metrics.values.values()} == {float}
-    assert keep == Keep("best", state, {"eval_return": 1.0})
-    assert verdict == Verdict("enough")
+    assert keep == CheckpointRecord("best", state, {"eval_return": 1.0})
+    assert verdict == VerdictRecord("enough")
     assert ctx.dirty
 
 
@@ -153,5 +160,5 @@ def test_where_nothing_is_said_every_output_is_wanted() -> None:
 
 
 def test_the_first_replica_has_the_nodes_own_name() -> None:
-    assert (key_of("c", 0), key_of("c", 2)) == ("c", "c#2")
+    assert (instance_key("c", 0), instance_key("c", 2)) == ("c", "c#2")
     assert Context("c", 2).key == "c#2"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flowrl.core.context import Record
-from flowrl.runtime.instance import Runner
-from flowrl.runtime.serial_executor import Engine
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.serial_executor import SerialExecutor
 from tests.engine.running import Trace, engine_of, run, tree
 
 NODES = {"c": "Source", "b": {"type": "Buffer", "updates": 3}, "l": "Learner", "d": "Drain"}
@@ -121,19 +121,19 @@ def test_a_verdict_on_the_last_train_iteration_is_a_verdict() -> None:
 class Stopper(Trace):
     """Asks for a cut when it has heard a line."""
 
-    engine: Engine
+    engine: SerialExecutor
 
     def __init__(self, line: str) -> None:
         super().__init__()
         self.line = line
 
-    def record(self, runner: Runner, record: Record) -> None:
+    def record(self, runner: Instance, record: Record) -> None:
         super().record(runner, record)
         if self.lines and self.lines[-1] == self.line and isinstance(record, str):
             self.engine.stop("interrupt", "somebody asked")
 
 
-def stopped_at(line: str, whole: dict[str, Any]) -> tuple[Engine, Stopper, Any]:
+def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, Stopper, Any]:
     trace = Stopper(line)
     engine, _ = engine_of(whole)
     engine.sink = trace

@@ -7,7 +7,7 @@ import pytest
 
 import flowrl
 from flowrl import Batch, Column
-from flowrl.core.node import Known
+from flowrl.core.node import Surroundings
 from flowrl.core.ports import In, Out
 
 
@@ -47,14 +47,16 @@ def test_a_parameter_keeps_its_range():
 def test_its_output_has_the_columns_of_the_input_of_its_type():
     schema = {"reward": Column("float32")}
     config = scale.node.Config()
-    facts = scale.node.describe(config, Known({"data": schema}, {}, frozenset({"out"})))
+    facts = scale.node.describe(config, Surroundings({"data": schema}, {}, frozenset({"out"})))
     assert facts.outs == {"out": schema}
 
     @flowrl.as_node
     def count(data: Batch) -> int:
         return len(data)
 
-    facts = count.node.describe(count.node.Config(), Known({"data": schema}, {}, frozenset()))
+    facts = count.node.describe(
+        count.node.Config(), Surroundings({"data": schema}, {}, frozenset())
+    )
     assert facts.outs == {"out": None}  # not a table
 
 

@@ -8,7 +8,13 @@ import pytest
 
 from flowrl.core.errors import UsageError
 from flowrl.graph.model import Graph
-from flowrl.graph.placement import Offer, fitting, host_places, placement_named, sites
+from flowrl.graph.placement import (
+    HostOffer,
+    host_places,
+    matching_hosts,
+    nodes_by_site,
+    placement_named,
+)
 from tests.engine.graphs_to_show import checked
 
 
@@ -20,7 +26,7 @@ def graph() -> Graph:
 
 def placed(graph: Graph, text: str) -> dict[str, list[str]]:
     """The sites of a placement by its name."""
-    return sites(graph, placement_named(graph, text))
+    return nodes_by_site(graph, placement_named(graph, text))
 
 
 def test_serial_is_one_site(graph: Graph) -> None:
@@ -158,8 +164,13 @@ def test_a_missing_file_is_told(graph: Graph) -> None:
     ],
 )
 def test_a_place_means_hosts_by_name_label_or_pattern(place: str, found: list[str]) -> None:
-    offers = [Offer("cpu-10", ("big",)), Offer("gpu", ("big",)), Offer("cpu-2"), Offer("cpu-1")]
-    assert fitting(place, offers) == found
+    offers = [
+        HostOffer("cpu-10", ("big",)),
+        HostOffer("gpu", ("big",)),
+        HostOffer("cpu-2"),
+        HostOffer("cpu-1"),
+    ]
+    assert matching_hosts(place, offers) == found
 
 
 @pytest.mark.parametrize(
@@ -167,9 +178,9 @@ def test_a_place_means_hosts_by_name_label_or_pattern(place: str, found: list[st
 )
 def test_a_host_cannot_be_called_what_means_something_else(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' cannot be a host's name or label"):
-        Offer(name)
+        HostOffer(name)
     with pytest.raises(UsageError, match="cannot be a host's name or label"):
-        Offer("fine", (name,))
+        HostOffer("fine", (name,))
 
 
 def test_the_hosts_of_a_placement_are_its_places_elsewhere(graph: Graph) -> None:

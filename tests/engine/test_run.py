@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowrl.checks.check import Checked, check
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.graph.loading import load, load_tree
@@ -20,7 +20,7 @@ from flowrl.runs.folder import read_lines
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 from tests.engine.running import tree
 
 NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Judge"}
@@ -275,7 +275,7 @@ def test_a_mistyped_place_is_not_taken_for_a_host_in_silence() -> None:
 
 def test_hosts_that_nobody_needs_are_not_waited_for() -> None:
     with pytest.raises(UsageError, match="--listen: the placement puts nothing on a host"):
-        Run(checked(), placement="threads", meeting=Meeting("tcp://127.0.0.1:*"))
+        Run(checked(), placement="threads", rendezvous=Rendezvous("tcp://127.0.0.1:*"))
 
 
 def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
 
 def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
     class Blind(Watcher):
-        def event(self, run: Run, teller: Teller, record: Record) -> None:
+        def event(self, run: Run, teller: RecordSource, record: Record) -> None:
             raise BrokenPipeError("nobody reads")
 
         def end(self, run: Run) -> None:

@@ -75,7 +75,7 @@ def test_what_a_paced_node_gives_is_paced_with_it(checked):
         """)
     assert [str(p) for p in found.problems if "column" not in p.what] == []
     assert found.program.paced[0].part.order == ["evaluator", "sink"]
-    assert found.program.part_of("sink") is found.program.paced[0].part
+    assert found.program.schedule_of("sink") is found.program.paced[0].part
 
 
 @pytest.mark.parametrize("option", ["lag: 1", "latest: true"])

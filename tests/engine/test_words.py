@@ -16,8 +16,8 @@ from flowrl.core.errors import (
     Problems,
     RunError,
     UsageError,
-    closest,
-    nearest,
+    closest_word,
+    spelling_hint,
 )
 from flowrl.graph.sections import seconds
 from flowrl.runs.display import clock_text
@@ -72,30 +72,30 @@ WORDS = ["batch_size", "gamma", "lr", "max_grad_norm", "n_sample"]
     [("batchsize", "batch_size"), ("gama", "gamma"), ("n_samples", "n_sample"), ("lr", "lr")],
 )
 def test_a_word_that_is_nearly_right_is_recognised(word: str, meant: str) -> None:
-    assert closest(word, WORDS) == meant
-    assert nearest(word, reversed(WORDS)) == f"did you mean '{meant}'?"
+    assert closest_word(word, WORDS) == meant
+    assert spelling_hint(word, reversed(WORDS)) == f"did you mean '{meant}'?"
 
 
 def test_a_word_like_no_other_gets_the_list() -> None:
-    assert closest("zzz", WORDS) is None
-    assert nearest("zzz", ["b", "a", "b"]) == "known: a, b"
-    assert nearest("zzz", []) == "there are none"
+    assert closest_word("zzz", WORDS) is None
+    assert spelling_hint("zzz", ["b", "a", "b"]) == "known: a, b"
+    assert spelling_hint("zzz", []) == "there are none"
 
 
 def test_a_long_list_is_cut() -> None:
     names = [f"name_{k:02}" for k in range(13)]
-    assert nearest("zzz", names[:12]).endswith("name_11")
-    assert nearest("zzz", names).endswith("name_11, …")
+    assert spelling_hint("zzz", names[:12]).endswith("name_11")
+    assert spelling_hint("zzz", names).endswith("name_11, …")
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=4), min_size=1), st.text("abc", max_size=4))
 def test_the_hint_does_not_depend_on_the_order_of_the_words(words: list[str], word: str) -> None:
-    assert nearest(word, words) == nearest(word, sorted(words, reverse=True))
-    assert (closest(word, words) or words[0]) in words
+    assert spelling_hint(word, words) == spelling_hint(word, sorted(words, reverse=True))
+    assert (closest_word(word, words) or words[0]) in words
 
 
 def test_a_word_of_a_million_letters_is_answered_at_once() -> None:
-    assert nearest("x" * 10**6, WORDS).startswith("known: ")
+    assert spelling_hint("x" * 10**6, WORDS).startswith("known: ")
 
 
 # errors

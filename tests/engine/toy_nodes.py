@@ -12,7 +12,7 @@ import numpy as np
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import ANY, In, Link, Out, Service, StateIn, StateOut
 from flowrl.core.state import State
 
@@ -44,7 +44,7 @@ class Source(Node):
         mode: str = param("usual", "what it says of itself", phase=True)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=config.steps)
 
     def setup(self) -> None:
@@ -182,13 +182,13 @@ class Judge(Node):
         goal: int | None = param(None, "the version at which the run has reached its goal")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE})
 
     def fire(self, weights: State) -> Batch:
         self.ctx.log(f"saw {weights.version}")
         self.ctx.metrics({"return_mean": float(weights.version)})
-        self.ctx.keep("best", weights, eval_return=float(weights.version))
+        self.ctx.save_checkpoint("best", weights, eval_return=float(weights.version))
         if self.config.goal is not None and weights.version >= self.config.goal:
             self.ctx.verdict(f"version {weights.version} is good")
         return table(weights.version)
@@ -251,7 +251,7 @@ class Bucket(Node):
         spills: list[int] = param([], "lives (restarts before them) whose third draw fails")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=1)
 
     def fire(self) -> Batch:
@@ -314,7 +314,7 @@ class Liar(Node):
     }
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"out": {**TABLE, "x": Column("float32", (3,))}})
 
     def fire(self, data: Batch) -> Any:
@@ -375,7 +375,7 @@ class Stubborn(Node):
         mode: str = param("usual", "what a phase would set", phase=True)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE})
 
     def fire(self) -> Batch:
@@ -491,7 +491,7 @@ class Hoarder(Node):
 
     def fire(self, weights: State) -> None:
         self.ctx.metrics({"return_mean": 1.0})
-        self.ctx.keep("best", State({"large": np.zeros(1 << 18)}), eval_return=1.0)
+        self.ctx.save_checkpoint("best", State({"large": np.zeros(1 << 18)}), eval_return=1.0)
 
 
 class Plain(Judge):

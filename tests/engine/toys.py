@@ -10,7 +10,7 @@ from flowrl.core.batch import Batch, Column, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, part
 from flowrl.core.functions import as_node
-from flowrl.core.node import Facts, Known, Node, Unsound
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import ANY, AUTO, In, Link, Out, Service, StateIn, StateOut
 
 OBS = {"obs": Column("float32", (4,)), "action": Column("int64")}
@@ -51,7 +51,7 @@ class Envs(Node):
         shape: int = param(4, "width of obs")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(service={**OBS, "obs": Column("float32", (config.shape,))})
 
 
@@ -81,9 +81,9 @@ class Collector(Node):
         policy: Any = part("policy", "what acts", shared="policy", phase=True)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         more = getattr(config.policy.config, "gives", [])
-        columns = {**known.links["envs"], **{n: Column("float32") for n in more}}
+        columns = {**surroundings.links["envs"], **{n: Column("float32") for n in more}}
         return Facts(
             outs={"data": columns}, rows={"data": config.n_sample}, env_steps=config.n_sample
         )
@@ -106,14 +106,14 @@ class Buffer(Node):
         updates: int = param(1, "batches a round", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         if config.batch_size > config.size:
-            raise Unsound(
+            raise UnsoundError(
                 f"batches of {config.batch_size} rows are drawn from {config.size}",
                 "make size larger",
                 "batch_size",
             )
-        schema = known.inputs["data"]
+        schema = surroundings.inputs["data"]
         return Facts(
             outs={"batches": schema},
             rows={"batches": config.batch_size},
@@ -139,7 +139,7 @@ class Learner(Node):
         every: int = param(1, "a parameter that is named like an option of edges", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         policy = config.policy.config
         needs = {n: Column("float32") for n in policy.needs}
         obs = Column(policy.dtype, (policy.shape,))
@@ -175,7 +175,7 @@ class Source(Node):
         columns: list[str] = param(["obs"], "columns of a token")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"out": {n: Column("float32") for n in config.columns}})
 
     def fire(self) -> Any:
@@ -264,7 +264,7 @@ class Broken(Node):
     out = Out("samples")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         raise ZeroDivisionError("no reason")
 
     def fire(self) -> Any:
@@ -281,7 +281,7 @@ class Restless(Source):
     """Says of itself that runs may differ."""
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"out": {}}, nondeterministic="asks the clock")
 
 
@@ -335,7 +335,7 @@ class Vague(Source):
     """Describes itself in the wrong words."""
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Any:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Any:
         return {"out": {}}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.graph.loading import load, load_tree
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
@@ -73,7 +73,7 @@ def run_of(
     placement: str,
     out: Path,
     watcher: Watcher,
-    meeting: Meeting | None = None,
+    rendezvous: Rendezvous | None = None,
     **limits: Any,
 ) -> Run:
     """A run that uses hosts, not begun."""
@@ -82,6 +82,6 @@ def run_of(
         placement=placement,
         out=out,
         limits=Limits(**limits),
-        meeting=meeting or Meeting(ANYWHERE, within_s=SOON_S),
+        rendezvous=rendezvous or Rendezvous(ANYWHERE, within_s=SOON_S),
         watcher=watcher,
     )

@@ -9,19 +9,19 @@ import pytest
 
 from flowrl.channels.errors import Refused, Unsendable
 from flowrl.cluster import control
-from flowrl.cluster.control import Line, read
+from flowrl.cluster.control import ControlConnection, read
 
 SESSION = b"sixteen bytes ok"
 
 
-def refused(line: Line, data: bytes) -> str:
+def refused(line: ControlConnection, data: bytes) -> str:
     with pytest.raises(Refused) as error:
         line.read(data)
     return error.value.reason
 
 
 def test_words_arrive_in_order() -> None:
-    here, there = Line(SESSION), Line(SESSION)
+    here, there = ControlConnection(SESSION), ControlConnection(SESSION)
     said: list[tuple[str, list[Any]]] = [
         ("beat", []),
         ("said", ["a line"]),
@@ -31,7 +31,7 @@ def test_words_arrive_in_order() -> None:
 
 
 def test_a_word_that_comes_twice_is_refused_and_the_next_is_not() -> None:
-    here, there = Line(SESSION), Line(SESSION)
+    here, there = ControlConnection(SESSION), ControlConnection(SESSION)
     first, second = here.pack("beat"), here.pack("beat")
     there.read(first)
     assert refused(there, first) == "replayed"
@@ -39,13 +39,16 @@ def test_a_word_that_comes_twice_is_refused_and_the_next_is_not() -> None:
 
 
 def test_a_word_that_is_early_is_refused() -> None:
-    here, there = Line(SESSION), Line(SESSION)
+    here, there = ControlConnection(SESSION), ControlConnection(SESSION)
     here.pack("beat")
     assert refused(there, here.pack("beat")) == "out of order"
 
 
 def test_another_session_is_refused() -> None:
-    assert refused(Line(SESSION), Line(b"another session!").pack("beat")) == "another session"
+    assert (
+        refused(ControlConnection(SESSION), ControlConnection(b"another session!").pack("beat"))
+        == "another session"
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_another_session_is_refused() -> None:
     ],
 )
 def test_what_has_another_form_is_refused(items: Any, reason: str) -> None:
-    assert refused(Line(SESSION), msgpack.packb(items)) == reason
+    assert refused(ControlConnection(SESSION), msgpack.packb(items)) == reason
 
 
 @pytest.mark.parametrize(
@@ -78,10 +81,10 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 
 def test_what_is_too_large_is_neither_said_nor_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = Line(SESSION).pack("said", "x" * 2000)
+    long = ControlConnection(SESSION).pack("said", "x" * 2000)
     monkeypatch.setattr(control, "LIMIT_BYTES", 1000)
-    line = Line(SESSION)
+    line = ControlConnection(SESSION)
     assert refused(line, long) == "oversized"
     with pytest.raises(Unsendable, match="control: 'said' has 2028 bytes; 1000 are allowed"):
         line.pack("said", "x" * 2000)
-    assert line.read(Line(SESSION).pack("beat")) == ("beat", [])
+    assert line.read(ControlConnection(SESSION).pack("beat")) == ("beat", [])

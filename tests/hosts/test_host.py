@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from flowrl.cluster.host import RunLost, Waiting, wait_and_serve
-from flowrl.cluster.hosted_sites import Hosted
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.hosted_sites import HostedSites
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
-from flowrl.graph.placement import Offer
+from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import listening
 from tests.engine.running import tree
 from tests.hosts.hosting import SOON_S, Inviting, host, named, run_of
@@ -30,21 +30,21 @@ def nobody() -> str:
 
 
 def test_a_run_that_does_not_come_is_told_in_time() -> None:
-    waiting = Waiting(nobody(), Offer("a"), within_s=0.3)
+    waiting = Waiting(nobody(), HostOffer("a"), within_s=0.3)
     with pytest.raises(RunLost, match=r"tcp://127\.0\.0\.1:\d+: no run was there within 0\.3 s"):
         wait_and_serve(waiting, lambda text: None)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
 def test_an_address_that_nobody_can_connect_to_is_refused(address: str) -> None:
-    waiting = Waiting(nobody(), Offer("a"), address=address, within_s=0.1)
+    waiting = Waiting(nobody(), HostOffer("a"), address=address, within_s=0.1)
     with pytest.raises(UsageError, match="others cannot connect to this address"):
         wait_and_serve(waiting, lambda text: None)
 
 
 def test_joining_another_machine_needs_a_key() -> None:
     with pytest.raises(UsageError, match=r"--join tcp://192\.0\.2\.1:1: others can reach"):
-        wait_and_serve(Waiting("tcp://192.0.2.1:1", Offer("a")), lambda text: None)
+        wait_and_serve(Waiting("tcp://192.0.2.1:1", HostOffer("a")), lambda text: None)
 
 
 def test_a_host_that_stays_serves_one_run_after_the_other(tmp_path: Path) -> None:
@@ -52,9 +52,11 @@ def test_a_host_that_stays_serves_one_run_after_the_other(tmp_path: Path) -> Non
     serial = ran(BASIC, "serial", tmp_path / "s", train_iters=2)
     there = host(address, "--name", "a", "--stay")
     try:
-        meeting = Meeting(address, within_s=SOON_S)
+        rendezvous = Rendezvous(address, within_s=SOON_S)
         for number in range(2):
-            run = run_of(BASIC, "c=a", tmp_path / f"{number}", Inviting(), meeting, train_iters=2)
+            run = run_of(
+                BASIC, "c=a", tmp_path / f"{number}", Inviting(), rendezvous, train_iters=2
+            )
             assert run.run().digest == serial["digest"]
         there.send_signal(signal.SIGTERM)
         out = there.communicate(timeout=SOON_S)[0]
@@ -101,15 +103,15 @@ def test_what_a_node_raises_on_a_host_is_told_as_its_own(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def hosted() -> Iterator[Hosted]:
-    made = Hosted("127.0.0.1")
+def hosted() -> Iterator[HostedSites]:
+    made = HostedSites("127.0.0.1")
     yield made
     folder = made._folder.path
     made.close()
     assert not folder.exists()
 
 
-def test_files_lie_in_a_folder_of_the_runs_own(hosted: Hosted) -> None:
+def test_files_lie_in_a_folder_of_the_runs_own(hosted: HostedSites) -> None:
     for piece in (b"one ", b"two"):
         hosted.file("files/0/x", piece)
     hosted.file("modules/0/p/empty.py", b"")
@@ -119,12 +121,12 @@ def test_files_lie_in_a_folder_of_the_runs_own(hosted: Hosted) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "files/../../x"])
-def test_files_do_not_leave_that_folder(hosted: Hosted, name: str) -> None:
+def test_files_do_not_leave_that_folder(hosted: HostedSites, name: str) -> None:
     with pytest.raises(FlowError, match="which is not in this run's folder"):
         hosted.file(name, b"")
 
 
-def test_files_are_bounded(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_bounded(hosted: HostedSites, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowrl.cluster.hosted_sites.FILE_BYTES", 5)
     monkeypatch.setattr("flowrl.cluster.hosted_sites.MODULE_BYTES", 5)
     hosted.file("x", b"12345")
@@ -132,7 +134,7 @@ def test_files_are_bounded(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> N
         hosted.file("y", b"123456")
 
 
-def test_only_what_was_announced_is_started(hosted: Hosted) -> None:
+def test_only_what_was_announced_is_started(hosted: HostedSites) -> None:
     assert set(hosted.listen(["x"])) == {"x"}
     with pytest.raises(FlowError, match="starts other sites than it had asked for"):
         hosted.start({}, {"y": {}})

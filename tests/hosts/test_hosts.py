@@ -14,11 +14,11 @@ import pytest
 import flowrl
 from flowrl.channels.keyfile import write_key
 from flowrl.cluster.joined_hosts import HostError
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
 from flowrl.runs.run import Run
 from flowrl.runtime.processes.launch import SiteLost
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 from tests.engine.running import tree
 from tests.hosts.hosting import ANYWHERE, SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import facts_of, ran
@@ -71,7 +71,7 @@ def test_a_run_waits_for_as_many_hosts_as_it_was_told(tmp_path: Path) -> None:
             "c=a-*",
             tmp_path / "r",
             watcher,
-            Meeting(ANYWHERE, hosts=3, within_s=SOON_S),
+            Rendezvous(ANYWHERE, hosts=3, within_s=SOON_S),
             train_iters=2,
         )
         run.run()
@@ -97,8 +97,8 @@ def test_a_key_lets_in_who_has_it(tmp_path: Path) -> None:
     serial = ran(BASIC, "serial", tmp_path / "serial", train_iters=3)
     offers = [("--name", "b", *other), ("--name", "d"), ("--name", "a", *key)]
     with InvitingStrangers(*offers) as watcher:
-        meeting = Meeting(ANYWHERE, tmp_path / "key", within_s=SOON_S)
-        result = run_of(BASIC, "c=a", tmp_path / "r", watcher, meeting, train_iters=3).run()
+        rendezvous = Rendezvous(ANYWHERE, tmp_path / "key", within_s=SOON_S)
+        result = run_of(BASIC, "c=a", tmp_path / "r", watcher, rendezvous, train_iters=3).run()
         said = watcher.said()
     assert [code for code, _ in said] == [1, 1, 0]
     assert "whoever listens there has another key, or none" in said[0][1]
@@ -141,7 +141,7 @@ def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
 class Killing(Inviting):
     """Kills something as soon as a node has told something."""
 
-    def event(self, run: Run, teller: Teller, record: Record) -> None:
+    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
         if not self.killed:
             self.killed = True
             self.kill(self.processes[0].pid)

@@ -14,11 +14,11 @@ import zmq
 from flowrl.channels.keyfile import read_key, write_key
 from flowrl.checks.check import check
 from flowrl.cluster.compatibility import differences, machine_facts, unlike
-from flowrl.cluster.control import PROTOCOL, Line
+from flowrl.cluster.control import PROTOCOL, ControlConnection
 from flowrl.cluster.control_socket import HEARD_BYTES
 from flowrl.cluster.graph_transfer import to_send
-from flowrl.cluster.joined_hosts import HostError, Hosts
-from flowrl.cluster.rendezvous import Meeting
+from flowrl.cluster.joined_hosts import HostError, JoinedHosts
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_tree
 from tests.engine.running import tree
@@ -30,9 +30,9 @@ SOON_S = 10.0
 class Guest:
     """A host's end, word by word."""
 
-    def __init__(self, hosts: Hosts, key: Path | None = None) -> None:
+    def __init__(self, hosts: JoinedHosts, key: Path | None = None) -> None:
         self.hosts = hosts
-        self.line = Line(b"0123456789abcdef")
+        self.line = ControlConnection(b"0123456789abcdef")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -63,7 +63,7 @@ class Guest:
         self._context.term()
 
 
-def until(hosts: Hosts, condition: Callable[[], Any]) -> None:
+def until(hosts: JoinedHosts, condition: Callable[[], Any]) -> None:
     """Let the run hear until the condition holds."""
     deadline = time.monotonic() + SOON_S
     while not condition():
@@ -71,7 +71,7 @@ def until(hosts: Hosts, condition: Callable[[], Any]) -> None:
         hosts.pump(0.01)
 
 
-def refusals(hosts: Hosts) -> str:
+def refusals(hosts: JoinedHosts) -> str:
     return "; ".join(hosts.warnings())
 
 
@@ -82,23 +82,23 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def hosts(told: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+def hosts(told: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinedHosts]:
     """A run that listens on the loopback."""
     monkeypatch.setattr("flowrl.cluster.joined_hosts.GOODBYE_S", 0.1)  # guests have nothing to end
-    made = Hosts(Meeting("tcp://127.0.0.1:*", within_s=0.5), SENT, told.append)
+    made = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", within_s=0.5), SENT, told.append)
     yield made
     made.close("the test is over")
 
 
 @pytest.fixture
-def guest(hosts: Hosts) -> Iterator[Guest]:
+def guest(hosts: JoinedHosts) -> Iterator[Guest]:
     """A host that has not said anything."""
     made = Guest(hosts)
     yield made
     made.close()
 
 
-def test_who_joins_is_welcome(hosts: Hosts, guest: Guest, told: list[str]) -> None:
+def test_who_joins_is_welcome(hosts: JoinedHosts, guest: Guest, told: list[str]) -> None:
     guest.join("a", labels=["gpu"])
     assert guest.hears() == ("welcome", ["graph"])
     [offer] = hosts.wait(["gpu"])
@@ -106,7 +106,7 @@ def test_who_joins_is_welcome(hosts: Hosts, guest: Guest, told: list[str]) -> No
     assert told[0].startswith("host 'a' has joined (")
 
 
-def test_waiting_ends_and_says_who_is_missing(hosts: Hosts, guest: Guest) -> None:
+def test_waiting_ends_and_says_who_is_missing(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.hears()
     with pytest.raises(HostError) as error:
@@ -117,7 +117,7 @@ def test_waiting_ends_and_says_who_is_missing(hosts: Hosts, guest: Guest) -> Non
     )
 
 
-def test_another_protocol_is_refused_with_the_reason(hosts: Hosts, guest: Guest) -> None:
+def test_another_protocol_is_refused_with_the_reason(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a", protocol=99)
     word, [why] = guest.hears()
     assert (word, why) == ("refused", "it speaks version 99 of the protocol, and the run 1")
@@ -125,7 +125,7 @@ def test_another_protocol_is_refused_with_the_reason(hosts: Hosts, guest: Guest)
         hosts.wait(["a"])
 
 
-def test_an_unfit_host_that_nobody_needs_stops_nothing(hosts: Hosts, guest: Guest) -> None:
+def test_an_unfit_host_that_nobody_needs_stops_nothing(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("b", numpy="0.1")
     assert guest.hears()[0] == "refused"
     other = Guest(hosts)
@@ -134,7 +134,7 @@ def test_an_unfit_host_that_nobody_needs_stops_nothing(hosts: Hosts, guest: Gues
     other.close()
 
 
-def test_a_name_is_free_again_when_its_host_has_left(hosts: Hosts, guest: Guest) -> None:
+def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.hears()
     other = Guest(hosts)
@@ -157,14 +157,16 @@ def test_a_name_is_free_again_when_its_host_has_left(hosts: Hosts, guest: Guest)
     third.close()
 
 
-def test_a_host_that_hangs_up_is_gone(hosts: Hosts, guest: Guest) -> None:
+def test_a_host_that_hangs_up_is_gone(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.hears()
     guest.close()
     until(hosts, lambda: not hosts.offers())
 
 
-def test_a_silent_host_is_gone(hosts: Hosts, guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_host_is_gone(
+    hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guest.join("a")
     guest.hears()
     monkeypatch.setattr("flowrl.cluster.joined_hosts.SILENCE_S", 0.05)
@@ -174,7 +176,7 @@ def test_a_silent_host_is_gone(hosts: Hosts, guest: Guest, monkeypatch: pytest.M
 # what is refused: counted, named, and without any effect
 
 
-def test_a_word_that_is_sent_again_is_refused(hosts: Hosts, guest: Guest) -> None:
+def test_a_word_that_is_sent_again_is_refused(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.hears()
     beat = guest.line.pack("beat")
@@ -195,7 +197,7 @@ def test_a_word_that_is_sent_again_is_refused(hosts: Hosts, guest: Guest) -> Non
     ],
 )
 def test_what_is_no_word_of_a_host_is_refused(
-    hosts: Hosts, guest: Guest, data: bytes, reason: str
+    hosts: JoinedHosts, guest: Guest, data: bytes, reason: str
 ) -> None:
     guest.join("a")
     guest.hears()
@@ -203,12 +205,12 @@ def test_what_is_no_word_of_a_host_is_refused(
     until(hosts, lambda: f"{reason}, from host 'a' (1 times)" in refusals(hosts))
 
 
-def test_who_has_not_joined_is_not_heard(hosts: Hosts, guest: Guest) -> None:
+def test_who_has_not_joined_is_not_heard(hosts: JoinedHosts, guest: Guest) -> None:
     guest.say("beat")
     until(hosts, lambda: "not joined, from somebody who has not joined" in refusals(hosts))
 
 
-def test_what_is_too_large_ends_the_connection(hosts: Hosts, guest: Guest) -> None:
+def test_what_is_too_large_ends_the_connection(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.hears()
     guest.say("said", "x" * (HEARD_BYTES + 1))
@@ -229,7 +231,7 @@ def test_what_is_too_large_ends_the_connection(hosts: Hosts, guest: Guest) -> No
     ],
 )
 def test_a_host_that_says_nonsense_of_itself_is_refused(
-    hosts: Hosts, guest: Guest, about: dict[str, Any]
+    hosts: JoinedHosts, guest: Guest, about: dict[str, Any]
 ) -> None:
     guest.join(**{"name": "a", **about})
     until(hosts, lambda: "malformed, from somebody who has not joined" in refusals(hosts))
@@ -240,7 +242,7 @@ def test_without_the_key_nobody_is_heard(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("flowrl.cluster.joined_hosts.GOODBYE_S", 0.1)
     for name in ("key", "other"):
         write_key(tmp_path / name)
-    hosts = Hosts(Meeting("tcp://127.0.0.1:*", tmp_path / "key", within_s=0.1), SENT)
+    hosts = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", tmp_path / "key", within_s=0.1), SENT)
     guests = [Guest(hosts, tmp_path / "other"), Guest(hosts)]
     for guest in guests:
         guest.join("a")
@@ -257,15 +259,15 @@ def test_without_the_key_nobody_is_heard(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("listen", ["tcp://*:5555", "tcp://0.0.0.0:5555", "tcp://192.0.2.1:5555"])
 def test_an_address_that_others_can_reach_needs_a_key(listen: str) -> None:
     with pytest.raises(UsageError) as error:
-        Hosts(Meeting(listen), SENT)
+        JoinedHosts(Rendezvous(listen), SENT)
     assert "others can reach this address, so it needs --key FILE; make one with" in str(
         error.value
     )
 
 
-def test_an_address_that_is_taken_is_told(hosts: Hosts) -> None:
+def test_an_address_that_is_taken_is_told(hosts: JoinedHosts) -> None:
     with pytest.raises(UsageError, match="cannot listen: Address already in use"):
-        Hosts(Meeting(hosts.address), SENT)
+        JoinedHosts(Rendezvous(hosts.address), SENT)
 
 
 # likeness

@@ -40,9 +40,9 @@ def started(
         net.flowrl(name, "host", "--join", ADDRESS, *key, "--name", name, cwd=folder)
         for name in ("a", "b")
     )
-    meeting = ("--listen", ADDRESS, *key, "--hosts", "2")
+    rendezvous = ("--listen", ADDRESS, *key, "--hosts", "2")
     words = ("run", graph, "--json", "--out", "r", "--placement", placement, *words)
-    return net.flowrl("run", *words, *meeting, cwd=folder), a, b
+    return net.flowrl("run", *words, *rendezvous, cwd=folder), a, b
 
 
 def ended(process: Run) -> tuple[int, str, str]:

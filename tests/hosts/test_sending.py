@@ -13,7 +13,7 @@ import pytest
 from flowrl.checks.check import Checked, check
 from flowrl.cluster import graph_transfer as sending
 from flowrl.cluster.fingerprint import differing, reading
-from flowrl.cluster.graph_transfer import Sent, received, to_send
+from flowrl.cluster.graph_transfer import SentGraph, received, to_send
 from flowrl.core.errors import UsageError
 from flowrl.graph.file_params import file_params
 from flowrl.graph.files_beside import files_beside, modules_beside
@@ -69,7 +69,7 @@ def checked(project: Path) -> Checked:
     return check(load(project / "g.yaml")).demand()
 
 
-def arrived(sent: Sent, folder: Path) -> dict[str, Any]:
+def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
     """What is told after its way over the network and through a pipe; the files lie in the folder."""
     for name, piece in sent.pieces():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def test_a_graph_without_files_sends_none() -> None:
 def test_large_files_go_in_pieces_and_empty_ones_too(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(range(256)) * 9000)
     (tmp_path / "empty").touch()
-    sent = Sent({}, (("large", tmp_path / "large"), ("empty", tmp_path / "empty")))
+    sent = SentGraph({}, (("large", tmp_path / "large"), ("empty", tmp_path / "empty")))
     pieces = list(sent.pieces())
     assert [(name, len(piece)) for name, piece in pieces] == [
         *[("large", 1 << 20), ("large", 1 << 20), ("large", 206848), ("empty", 0)],

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowrl.api import load
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.legacy_gym import LegacyGym
@@ -105,7 +105,7 @@ def settings() -> None:
     assert envs._here.envs[0]._env.unwrapped.g == 9.81
     cut = [envs.advance(np.zeros((1, 1), np.float32)).truncated[0] for _ in range(10)]
     assert cut == [t in (4, 9) for t in range(10)], cut
-    with pytest.raises(Unsound, match=r"did you mean.*'CartPole-v1'"):
+    with pytest.raises(UnsoundError, match=r"did you mean.*'CartPole-v1'"):
         LegacyGym(id="CartPol-v1").make(0)
 
 

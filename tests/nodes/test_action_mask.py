@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
@@ -134,5 +134,7 @@ def test_likelihood_and_entropy_are_of_what_is_allowed() -> None:
 @pytest.mark.parametrize("cls", [Dqn, Ppo, Random])
 def test_a_mask_of_another_length_is_refused(cls: Any) -> None:
     nested = Nested({"action_mask": Column("int8", (2,), n=2), "state": Column("float32")})
-    with pytest.raises(Unsound, match=r"'action_mask' is int8\[2\], and the actions have 3 scor"):
+    with pytest.raises(
+        UnsoundError, match=r"'action_mask' is int8\[2\], and the actions have 3 scor"
+    ):
         cls(obs=nested, action=Column("int64", n=3)).eval_mode(0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
@@ -57,7 +57,7 @@ def test_the_action_of_a_row_is_what_the_env_was_given(space: str) -> None:
 @every_space
 def test_rows_have_the_columns_that_were_told_before_the_run(space: str) -> None:
     envs = envs_of(space)
-    known = Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+    known = Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
     node = SampleCollector(envs=envs, policy=policy_of(Random, envs), n_sample=9, seed=1)
     facts = SampleCollector.describe(node.config, known)
     assert facts.outs["data"] == dict(node.fire(None).schema)
@@ -96,7 +96,7 @@ def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str
 def test_a_policy_refuses_a_space_that_it_cannot_act_in_before_the_run(
     cls: Any, space: str
 ) -> None:
-    with pytest.raises(Unsound) as told:
+    with pytest.raises(UnsoundError) as told:
         policy_of(cls, envs_of(space))
     assert told.value.key == "policy"
     assert told.value.hint

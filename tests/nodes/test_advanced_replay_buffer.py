@@ -11,8 +11,8 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Context, Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import BOOKKEEPING, AdvancedReplayBuffer
 
@@ -281,7 +281,7 @@ def test_metrics_tell_what_went_in_and_out() -> None:
     for k in range(3):
         at(node, k)
         node.fire(rows(2 * k, 2 * k + 1), None, None)
-    (metrics,) = [r for r in node.ctx.records if isinstance(r, Metrics)]
+    (metrics,) = [r for r in node.ctx.records if isinstance(r, MetricsRecord)]
     values = metrics.values
     assert values["pushed_rows"] == values["sampled_rows"] == 6
     assert values["held_rows"] == node.count
@@ -349,7 +349,7 @@ def test_the_compiler_cannot_be_seen_in_the_batches(monkeypatch: pytest.MonkeyPa
 
 def describe(known: dict[str, Any], **params: Any) -> Any:
     config = AdvancedReplayBuffer.Config(**params)
-    return AdvancedReplayBuffer.describe(config, Known(known, {}, frozenset()))
+    return AdvancedReplayBuffer.describe(config, Surroundings(known, {}, frozenset()))
 
 
 def test_it_says_what_it_takes_and_gives() -> None:
@@ -363,7 +363,7 @@ def test_it_says_what_it_takes_and_gives() -> None:
 
 
 def test_a_limited_use_needs_batches_without_repeats() -> None:
-    with pytest.raises(Unsound, match="no batch may hold a row twice; write `replace: false`"):
+    with pytest.raises(UnsoundError, match="no batch may hold a row twice; write `replace: false`"):
         describe({"data": SCHEMA}, max_use=2)
 
 

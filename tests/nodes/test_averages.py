@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Keep, Verdict
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import CheckpointRecord, VerdictRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
@@ -74,7 +74,7 @@ def test_the_goal_may_be_any_of_the_three(average: str, value: float) -> None:
     reached = evaluator(average=average, win_above=5.0, stop_value=value)
     assert not below.eval(weights(0)).stop
     assert reached.eval(weights(0)).stop
-    told = [r.reason for r in reached.ctx.records if isinstance(r, Verdict)]
+    told = [r.reason for r in reached.ctx.records if isinstance(r, VerdictRecord)]
     assert [reason.partition(f" {value:g} over 4 ")[0] for reason in told] == [
         {"return_mean": "mean return"}.get(average, average.replace("_", " "))
     ]
@@ -91,7 +91,9 @@ def test_by_hand_another_number_of_episodes_is_played() -> None:
     assert len(evaluator().eval(weights(0), n_episode=9).returns) == 9
     node = evaluator()
     node.eval(weights(0), n_episode=2)
-    assert [r.info["eval_episodes"] for r in node.ctx.records if isinstance(r, Keep)] == [2]
+    assert [
+        r.info["eval_episodes"] for r in node.ctx.records if isinstance(r, CheckpointRecord)
+    ] == [2]
 
 
 def test_a_win_rate_needs_to_know_what_a_win_is() -> None:
@@ -99,9 +101,9 @@ def test_a_win_rate_needs_to_know_what_a_win_is() -> None:
         env=COUNTING, policy=PartSpec("toy", Toy, Toy.Config()), average="win_rate"
     )
     assert issubclass(Toy, Policy)
-    with pytest.raises(Unsound, match="give `win_above`"):
-        Evaluator.describe(config, Known({}, {}, frozenset()))
-    with pytest.raises(Unsound, match="give `win_above`"):
+    with pytest.raises(UnsoundError, match="give `win_above`"):
+        Evaluator.describe(config, Surroundings({}, {}, frozenset()))
+    with pytest.raises(UnsoundError, match="give `win_above`"):
         Evaluator(config=config)
 
 

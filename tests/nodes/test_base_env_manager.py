@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.core.node import Known
+from flowrl.core.node import Surroundings
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -31,7 +31,7 @@ def seeds(envs: BaseEnvManager) -> list[list[int]]:
 
 def test_the_service_is_described_by_the_columns_and_the_count() -> None:
     config = BaseEnvManager.Config(env=Gymnasium(id="CartPole-v1"), count=3)
-    spec = BaseEnvManager.describe(config, Known({}, {}, frozenset())).service
+    spec = BaseEnvManager.describe(config, Surroundings({}, {}, frozenset())).service
     assert spec == BaseEnvManager(config=config).spec()
     assert isinstance(spec, EnvSpec)
     assert (str(spec.obs), spec.action.n, spec.count) == ("float32[4]", 2, 3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers import capacity
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
@@ -82,15 +82,15 @@ def test_a_machine_that_does_not_say_what_is_free_is_trusted(
 
 def described(**params: object) -> NaiveReplayBuffer:
     config = NaiveReplayBuffer.Config(**params)
-    return NaiveReplayBuffer.describe(config, Known({"data": IMAGES}, {}, frozenset()))
+    return NaiveReplayBuffer.describe(config, Surroundings({"data": IMAGES}, {}, frozenset()))
 
 
 def test_what_it_takes_is_told_before_a_run() -> None:
     assert described(size=1000, size_bytes="10KB", batch_size=8).memory_bytes == 96 * 104
-    with pytest.raises(Unsound, match="a row takes 104 bytes, size_bytes is 50B") as told:
+    with pytest.raises(UnsoundError, match="a row takes 104 bytes, size_bytes is 50B") as told:
         described(size_bytes="50B", batch_size=1)
     assert told.value.key == "size_bytes"
-    with pytest.raises(Unsound, match="batches of 64 rows are drawn from 9") as told:
+    with pytest.raises(UnsoundError, match="batches of 64 rows are drawn from 9") as told:
         described(size_bytes="1KB")
     assert told.value.key == "size_bytes"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Known
+from flowrl.core.node import Surroundings
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.frames import Frames
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
@@ -220,7 +220,7 @@ def test_a_buffer_gives_the_same_batches_however_it_stores_them(kind: Any, by_ha
 def test_stacked_frames_are_stored_once_unless_it_is_refused() -> None:
     def taken(**params: Any) -> int:
         config = NaiveReplayBuffer.Config(size=1000, **params)
-        known = Known({"data": STACKED}, {}, frozenset())
+        known = Surroundings({"data": STACKED}, {}, frozenset())
         return NaiveReplayBuffer.describe(config, known).memory_bytes // 1000
 
     assert taken() == taken(store_once=True) == 16 + 1 + 2 * 4 * 8 + 8 + 4

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -114,7 +114,7 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
     ],
 )
 def test_what_does_not_fit_is_told_before_the_run(obs: Any, params: Any, what: str) -> None:
-    with pytest.raises(Unsound, match=what) as told:
+    with pytest.raises(UnsoundError, match=what) as told:
         Dqn(obs=obs, action=Column("int64", n=2), model=Cnn(**params))
     assert told.value.key == "model"
 

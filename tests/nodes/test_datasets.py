@@ -12,8 +12,8 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Context, Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
@@ -24,7 +24,7 @@ from flowrl.nodes.datasets.npz import about_of, read, read_schema, write
 from flowrl.nodes.datasets.npz_writer import NpzWriter
 from flowrl.nodes.policies.dqn import Dqn
 
-NOTHING_KNOWN = Known({}, {}, frozenset())
+NOTHING_KNOWN = Surroundings({}, {}, frozenset())
 
 
 def table(*values: int) -> Batch:
@@ -95,7 +95,7 @@ def test_the_first_token_holds_all_rows_and_later_ones_none(tmp_path: Path) -> N
 
 
 def test_a_missing_file_is_unsound_with_what_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(Unsound, match=r"there is no file '.*none.npz'; an npz_writer") as told:
+    with pytest.raises(UnsoundError, match=r"there is no file '.*none.npz'; an npz_writer") as told:
         describe(tmp_path / "none.npz")
     assert told.value.key == "path"
 
@@ -140,9 +140,9 @@ def cut_off(path: Path) -> None:
 def test_a_broken_file_is_unsound(tmp_path: Path, spoil: Any, told: str) -> None:
     path = tmp_path / "demos.npz"
     spoil(path)
-    with pytest.raises(Unsound, match=told):
+    with pytest.raises(UnsoundError, match=told):
         describe(path)
-    with pytest.raises(Unsound, match=told):
+    with pytest.raises(UnsoundError, match=told):
         Demos(path=str(path)).fire()
 
 
@@ -160,7 +160,7 @@ def test_the_writer_holds_the_newest_rows(tmp_path: Path) -> None:
         [4, 5, 6, 7],
         [16, 17, 18, 19],
     ]
-    assert node.ctx.records[-1] == Metrics({"rows": 4.0})
+    assert node.ctx.records[-1] == MetricsRecord({"rows": 4.0})
 
 
 def test_the_writer_lets_go_of_tokens_that_it_does_not_need(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_writer_lets_go_of_tokens_that_it_does_not_need(tmp_path: Path) -> N
 
 def test_the_writer_says_what_memory_it_takes() -> None:
     config = NpzWriter.Config(path="x", rows=10)
-    known = Known({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
+    known = Surroundings({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
     assert NpzWriter.describe(config, known).memory_bytes == 120
 
 
@@ -211,7 +211,7 @@ def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: fl
     path = tmp_path / "demos.npz"
     recorded(path, dqn())
     told = f"are of a policy with {name} {OF_DQN[name]}; here {name} is {value}; record them"
-    with pytest.raises(Unsound, match=told):
+    with pytest.raises(UnsoundError, match=told):
         describe(path, policy=dqn(**{name: value}))
     assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
     describe(path, policy=None)
@@ -265,17 +265,17 @@ def test_every_format_says_whose_rows_it_holds(path: Path) -> None:
     recorded(path, dqn())
     assert format_of(path).about_of(path).rows == OF_DQN
     assert describe(path, policy=dqn()).outs["data"]["obs"].high == (1.0, 2.0, float("inf"))
-    with pytest.raises(Unsound, match="here nstep is 3"):
+    with pytest.raises(UnsoundError, match="here nstep is 3"):
         describe(path, policy=dqn(nstep=3))
     assert Demos(path=str(path)).fire()["action"].tolist() == [0, 1]
 
 
 def test_a_missing_or_broken_file_is_unsound_in_every_format(path: Path) -> None:
-    with pytest.raises(Unsound, match="there is no file"):
+    with pytest.raises(UnsoundError, match="there is no file"):
         describe(path)
     path.parent.mkdir()
     path.write_text("not a dataset")
-    with pytest.raises(Unsound, match="cannot be read"):
+    with pytest.raises(UnsoundError, match="cannot be read"):
         describe(path)
 
 
@@ -284,11 +284,11 @@ def test_hdf5_that_is_no_table_is_unsound(tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["obs"], file["action"] = np.zeros(3), np.zeros(2)
-    with pytest.raises(Unsound, match="is not a table"):
+    with pytest.raises(UnsoundError, match="is not a table"):
         describe(path)
     with h5py.File(path, "w") as file:
         file["obs"] = ["text"]
-    with pytest.raises(Unsound, match="'obs' holds Python objects or text"):
+    with pytest.raises(UnsoundError, match="'obs' holds Python objects or text"):
         describe(path)
 
 
@@ -298,7 +298,7 @@ def test_without_h5py_it_says_what_to_install(
     path = tmp_path / "x.h5"
     path.write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(Unsound, match=r"HDF5 needs h5py; pip install 'flowrl\[hdf5\]'"):
+    with pytest.raises(UnsoundError, match=r"HDF5 needs h5py; pip install 'flowrl\[hdf5\]'"):
         describe(path)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.policies.distribution import Categorical, DiagonalGaussian, distribution_of
 
 seeds = st.integers(0, 2**32)
@@ -139,6 +139,6 @@ def test_the_first_deviation_is_as_told() -> None:
     ],
 )
 def test_what_no_distribution_fits_is_refused_with_a_way_out(column: Column) -> None:
-    with pytest.raises(Unsound, match=r"no distribution for actions .*; wrap the env") as told:
+    with pytest.raises(UnsoundError, match=r"no distribution for actions .*; wrap the env") as told:
         distribution_of(column)
     assert told.value.key == "policy"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
@@ -205,7 +205,7 @@ def test_a_batch_is_not_written_to() -> None:
 
 
 def test_real_valued_actions_are_refused_with_a_way_out() -> None:
-    with pytest.raises(Unsound, match=r"dqn chooses one of n actions.*try ppo"):
+    with pytest.raises(UnsoundError, match=r"dqn chooses one of n actions.*try ppo"):
         Dqn(obs=OBS, action=CONTINUOUS)
 
 

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
@@ -87,18 +87,18 @@ def test_an_evaluator_takes_a_function_too() -> None:
 
 @pytest.mark.parametrize("made", [lambda: Counting(), partial(Counting, length=object())])
 def test_what_a_process_cannot_be_told_is_said_at_once(made: Any) -> None:
-    with pytest.raises(Unsound, match="which another process cannot"):
+    with pytest.raises(UnsoundError, match="which another process cannot"):
         SyncSubprocessEnvManager(env=made, count=2)
 
 
 def test_a_pool_needs_an_id() -> None:
-    with pytest.raises(Unsound, match="a pool is made by an id"):
+    with pytest.raises(UnsoundError, match="a pool is made by an id"):
         VectorEnvManager(env=CARTPOLE, count=2)
 
 
 def test_a_function_that_makes_no_env_is_told() -> None:
     with pytest.raises(
-        Unsound, match="the function gives a NoneType, which has no 'observation_sp"
+        UnsoundError, match="the function gives a NoneType, which has no 'observation_sp"
     ):
         BaseEnvManager(env=lambda: None, count=2)
 
@@ -112,7 +112,7 @@ def test_a_function_that_makes_no_env_is_told() -> None:
     ],
 )
 def test_what_describes_no_env_is_told(env: Any, told: str) -> None:
-    with pytest.raises(Unsound, match=told):
+    with pytest.raises(UnsoundError, match=told):
         BaseEnvManager(env=env, count=2)
 
 
@@ -120,7 +120,7 @@ def test_an_env_that_ends_the_program_when_it_is_made_is_told() -> None:
     def leaves() -> Any:
         sys.exit("no licence")
 
-    with pytest.raises(Unsound, match="the env cannot be made: SystemExit: no licence"):
+    with pytest.raises(UnsoundError, match="the env cannot be made: SystemExit: no licence"):
         BaseEnvManager(env=leaves, count=2)
 
 
@@ -138,7 +138,7 @@ def test_a_function_that_fails_is_named() -> None:
     def broken() -> Any:
         raise OSError("no simulator answers")
 
-    with pytest.raises(Unsound, match="the env cannot be made: OSError: no simulator answers"):
+    with pytest.raises(UnsoundError, match="the env cannot be made: OSError: no simulator answers"):
         BaseEnvManager(env=broken, count=2)
 
 

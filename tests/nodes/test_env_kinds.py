@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
@@ -65,14 +65,16 @@ def test_arguments_reach_the_constructor() -> None:
     ],
 )
 def test_an_unknown_id_is_unsound_with_a_hint(id: str, told: str) -> None:
-    with pytest.raises(Unsound, match=told) as error:
+    with pytest.raises(UnsoundError, match=told) as error:
         Gymnasium(id=id).spec()
     assert error.value.key == "env.id"
 
 
 def test_a_missing_package_is_unsound_with_the_command_that_mends_it(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "gym", None)  # as if it were not installed
-    with pytest.raises(Unsound, match=r"'gym' is not installed; pip install 'gym>=0.21,<0.27'"):
+    with pytest.raises(
+        UnsoundError, match=r"'gym' is not installed; pip install 'gym>=0.21,<0.27'"
+    ):
         LegacyGym(id="CartPole-v1").make(0)
 
 
@@ -153,7 +155,9 @@ def test_a_class_with_the_old_interface_takes_an_episode_limit() -> None:
 
 
 def test_an_unknown_id_of_gym_names_the_nearest(gym: Any) -> None:
-    with pytest.raises(Unsound, match=r"cannot make the env 'Odl-v0': .*; did you mean 'Old-v0'"):
+    with pytest.raises(
+        UnsoundError, match=r"cannot make the env 'Odl-v0': .*; did you mean 'Old-v0'"
+    ):
         LegacyGym(id="Odl-v0").make(0)
 
 

@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.spec import column, columns_of, observed
 from flowrl.nodes.observations import Nested
 
@@ -54,13 +54,13 @@ def test_switches_are_bytes_of_two_values() -> None:
     ids=["discrete", "multi"],
 )
 def test_discrete_values_that_do_not_begin_at_zero_are_refused(space: spaces.Space) -> None:
-    with pytest.raises(Unsound, match=r"^actions are discrete and begin at .*; .*begin at 0$"):
+    with pytest.raises(UnsoundError, match=r"^actions are discrete and begin at .*; .*begin at 0$"):
         column(space, "action")
 
 
 def test_nested_actions_are_refused_with_what_to_do() -> None:
     with pytest.raises(
-        Unsound, match=r"actions are a Dict space, .*; wrap the env so that its act"
+        UnsoundError, match=r"actions are a Dict space, .*; wrap the env so that its act"
     ):
         column(spaces.Dict({"a": spaces.Discrete(2)}), "action")
 
@@ -95,7 +95,7 @@ def test_the_leaves_of_nested_observations_are_named_by_their_way_down() -> None
 def test_nested_observations_that_cannot_be_columns_are_told(
     space: spaces.Space, what: str
 ) -> None:
-    with pytest.raises(Unsound, match=what):
+    with pytest.raises(UnsoundError, match=what):
         observed(space)
 
 
@@ -107,7 +107,7 @@ def test_a_subclass_of_a_space_counts_as_that_space() -> None:
 
 
 def test_a_missing_env_is_told_with_an_example() -> None:
-    with pytest.raises(Unsound, match=r"no env is given; write `env: \{id: CartPole-v1\}`"):
+    with pytest.raises(UnsoundError, match=r"no env is given; write `env: \{id: CartPole-v1\}`"):
         columns_of(None)
 
 
@@ -116,6 +116,8 @@ def test_whatever_a_constructor_raises_is_told_as_unsound() -> None:
         def spec(self) -> None:
             raise RuntimeError("no display")
 
-    with pytest.raises(Unsound, match="the env cannot be made: RuntimeError: no display") as told:
+    with pytest.raises(
+        UnsoundError, match="the env cannot be made: RuntimeError: no display"
+    ) as told:
         columns_of(Falls())
     assert told.value.key == "env"

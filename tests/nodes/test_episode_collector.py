@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.episodes import quotas
 from tests.nodes.recalling import Recalling
@@ -39,7 +39,7 @@ def episodes_of(batch: Batch) -> list[Batch]:
 def test_a_token_is_as_described() -> None:
     envs = ScriptedEnvs([[3], [5]])
     node = collector(envs, 4)
-    known = Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+    known = Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
     facts = EpisodeCollector.describe(node.config, known)
     batch = node.fire(weights(0))
     assert facts.outs["data"] == dict(batch.schema)
@@ -135,7 +135,7 @@ def test_a_policy_that_learns_from_unrolls_is_refused() -> None:
     envs = ScriptedEnvs([[3]])
     spec = envs.spec()
     policy = Recalling(obs=spec.obs, action=spec.action)
-    with pytest.raises(Unsound, match=r"Recalling learns from unrolls.*sample_collector"):
+    with pytest.raises(UnsoundError, match=r"Recalling learns from unrolls.*sample_collector"):
         EpisodeCollector(envs=envs, policy=policy)
-    with pytest.raises(Unsound, match="`least` is for"):
+    with pytest.raises(UnsoundError, match="`least` is for"):
         collector(envs, 2, least=2)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Metrics
-from flowrl.core.node import Known
+from flowrl.core.context import MetricsRecord
+from flowrl.core.node import Surroundings
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 
 
@@ -91,7 +91,7 @@ def test_drawing_before_the_first_push_is_refused() -> None:
 
 def test_it_says_what_it_takes_and_gives() -> None:
     schema = {k: Column("bool") for k in ("last", "terminated", "truncated")}
-    known = Known({"data": schema}, {}, frozenset())
+    known = Surroundings({"data": schema}, {}, frozenset())
     facts = EpisodeReplayBuffer.describe(EpisodeReplayBuffer.Config(size=100), known)
     assert facts.outs == {"batches": {**schema, "episode": Column("int64")}}
     assert facts.needs == {"data": schema}
@@ -102,7 +102,7 @@ def test_a_round_gives_its_batches_and_metrics() -> None:
     node = EpisodeReplayBuffer(batch_size=2, updates_per_push=3, log_every_pushes=1)
     assert len(node.fire(episodes((0, 3), (5, 1)))) == 3
     (metrics,) = node.ctx.records
-    assert isinstance(metrics, Metrics)
+    assert isinstance(metrics, MetricsRecord)
     assert metrics.values["sampled_episodes"] == 6
     assert metrics.values["length_mean"] == 2
 

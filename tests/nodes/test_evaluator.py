@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Context, Keep, Metrics, Verdict
-from flowrl.core.node import Known
+from flowrl.core.context import CheckpointRecord, Context, MetricsRecord, VerdictRecord
+from flowrl.core.node import Surroundings
 from flowrl.core.state import State
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -161,7 +161,7 @@ def test_every_new_best_is_kept_and_no_other() -> None:
         scores["episodes"] = score
         states.append(weights(0))
         node.fire(states[-1])
-    kept = records(node, Keep)
+    kept = records(node, CheckpointRecord)
     assert [(k.name, k.info["eval_return"]) for k in kept] == [("best", 5.0), ("best", 6.0)]
     assert [k.state for k in kept] == [states[0], states[3]]
     assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
@@ -171,7 +171,7 @@ def test_weights_that_are_no_numbers_are_not_judged() -> None:
     node = evaluator(env(length=1))
     with pytest.raises(ValueError, match="learning has diverged"):
         node.fire(State({"w": np.array([np.nan], np.float32)}))
-    assert records(node, Keep) == []
+    assert records(node, CheckpointRecord) == []
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_goal_must_be_reached_in_seen_and_in_unseen_episodes(
 ) -> None:
     node = scored({"episodes": seen, "confirm": unseen}, episodes=2, stop_value=10.0)
     assert node.eval(weights(0)).stop is verdict
-    assert len(records(node, Verdict)) == verdict
-    told = records(node, Metrics)[0].values
+    assert len(records(node, VerdictRecord)) == verdict
+    told = records(node, MetricsRecord)[0].values
     assert told["return_mean"] == seen
     assert told.get("confirm_return_mean") == (unseen if seen >= 10 else None)
 
@@ -193,8 +193,8 @@ def test_a_goal_must_be_reached_in_seen_and_in_unseen_episodes(
 def test_the_verdict_says_why() -> None:
     node = scored({"episodes": 11.0, "confirm": 10.5}, episodes=2, stop_value=10.0)
     node.fire(weights(0))
-    assert records(node, Verdict) == [
-        Verdict("mean return 11 over 2 episodes, and 10.5 over 2 unseen ones; the goal is 10")
+    assert records(node, VerdictRecord) == [
+        VerdictRecord("mean return 11 over 2 episodes, and 10.5 over 2 unseen ones; the goal is 10")
     ]
 
 
@@ -216,7 +216,7 @@ def test_a_goal_is_confirmed_in_episodes_that_were_never_played_before() -> None
 def test_greedy_steps_are_given_as_rows_where_they_are_wanted() -> None:
     node = evaluator(env(length=3, ends="final"), frozenset({"data"}), episodes=3, envs=2, nstep=2)
     batch = node.fire(weights(1))
-    known = Known({}, {}, frozenset({"data"}))
+    known = Surroundings({}, {}, frozenset({"data"}))
     assert Evaluator.describe(node.config, known).outs["data"] == dict(batch.schema)
     assert batch["obs"][:, 1].tolist() == [0, 1, 2] * 3
     assert batch["reward"].tolist() == [2.0, 3.5, 3.0] * 3  # gamma 1/2, two rewards

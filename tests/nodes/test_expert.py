@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.models.mlp import Mlp
@@ -63,15 +63,15 @@ def test_its_columns_are_those_that_its_mode_gives(checkpoint: Path) -> None:
 
 
 def test_there_is_nothing_to_learn(checkpoint: Path) -> None:
-    with pytest.raises(Unsound, match="does not learn"):
+    with pytest.raises(UnsoundError, match="does not learn"):
         expert(checkpoint).learn_mode(0)
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unsound, match="there is no checkpoint"):
+    with pytest.raises(UnsoundError, match="there is no checkpoint"):
         expert(tmp_path / "none.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"nothing of the kind")
-    with pytest.raises(Unsound, match="is not a checkpoint"):
+    with pytest.raises(UnsoundError, match="is not a checkpoint"):
         expert(tmp_path / "bad.safetensors").eval_mode(0)
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_network_does_not_act(
     model: dict[str, Any], wrong: str, checkpoint: Path
 ) -> None:
-    with pytest.raises(Unsound, match=f"not of the policy that is described: .*{wrong}"):
+    with pytest.raises(UnsoundError, match=f"not of the policy that is described: .*{wrong}"):
         expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model))).eval_mode(0)
 
 

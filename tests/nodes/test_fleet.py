@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import flowrl
 from flowrl.core.batch import Column
 from flowrl.core.errors import FlowError, GraphError
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.fleet import Fleet, fleet, joined
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -116,11 +116,11 @@ def test_one_policy_does_not_act_in_unlike_envs() -> None:
     spec = EnvSpec(Column("float32", (3,)), Column("int64", n=3), 2)
     other = EnvSpec(Column("float32", (4,)), Column("int64", n=3), 2)
     assert joined([spec, spec]).count == 4
-    with pytest.raises(Unsound, match="env managers differ"):
+    with pytest.raises(UnsoundError, match="env managers differ"):
         joined([spec, other])
     config = SampleCollector.Config(policy=Toy(obs=spec.obs, action=spec.action))
-    with pytest.raises(Unsound, match="link managers of like envs"):
-        SampleCollector.describe(config, Known({}, {"envs": [spec, other]}, frozenset()))
+    with pytest.raises(UnsoundError, match="link managers of like envs"):
+        SampleCollector.describe(config, Surroundings({}, {"envs": [spec, other]}, frozenset()))
 
 
 GRAPH = """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
@@ -139,17 +139,21 @@ def test_it_tells_how_long_it_waited_for_the_learner() -> None:
 
 
 def test_settings_of_a_free_buffer_are_refused_in_lockstep() -> None:
-    known = Known({"data": {"reward": Column("float32")}}, {}, frozenset())
-    with pytest.raises(Unsound, match="`band_rows` is for free-running buffers; say `samples_per"):
+    known = Surroundings({"data": {"reward": Column("float32")}}, {}, frozenset())
+    with pytest.raises(
+        UnsoundError, match="`band_rows` is for free-running buffers; say `samples_per"
+    ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(band_rows=8), known)
-    with pytest.raises(Unsound, match="must hear when a batch is done; connect `learner"):
+    with pytest.raises(UnsoundError, match="must hear when a batch is done; connect `learner"):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(samples_per_insert=8), known)
 
 
 def test_priorities_that_a_naive_buffer_would_ignore_are_refused() -> None:
     inputs = {"data": {"reward": Column("float32")}, "priorities": {}}
-    known = Known(inputs, {}, frozenset())
-    with pytest.raises(Unsound, match="draws uniformly, and does nothing with priorities; connect"):
+    known = Surroundings(inputs, {}, frozenset())
+    with pytest.raises(
+        UnsoundError, match="draws uniformly, and does nothing with priorities; connect"
+    ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(), known)
     free = NaiveReplayBuffer.Config(samples_per_insert=0.5)
     why = NaiveReplayBuffer.describe(free, known).nondeterministic

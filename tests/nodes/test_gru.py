@@ -11,7 +11,7 @@ import torch
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
@@ -171,11 +171,11 @@ def test_weights_hold_what_acting_needs_and_not_the_value() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(Unsound, match="a model that remembers learns from unrolls"):
+    with pytest.raises(UnsoundError, match="a model that remembers learns from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, model=gru())
-    with pytest.raises(Unsound, match="a model that remembers learns from unrolls"):
+    with pytest.raises(UnsoundError, match="a model that remembers learns from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, unroll_steps=4)
-    with pytest.raises(Unsound, match="dqn learns from single steps"):
+    with pytest.raises(UnsoundError, match="dqn learns from single steps"):
         Dqn(obs=OBS, action=Column("int64", n=2), model=gru())
 
 

@@ -11,7 +11,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -133,7 +133,7 @@ def test_rows_that_reach_their_new_goal_may_terminate() -> None:
 
 def check(transform: Her, schema: dict[str, Column]) -> None:
     config = NaiveReplayBuffer.Config(transforms=(transform,))
-    NaiveReplayBuffer.describe(config, Known({"data": schema}, {}, frozenset()))
+    NaiveReplayBuffer.describe(config, Surroundings({"data": schema}, {}, frozenset()))
 
 
 def test_missing_columns_and_functions_are_told() -> None:
@@ -141,16 +141,18 @@ def test_missing_columns_and_functions_are_told() -> None:
     schema = dict(token.schema)
     check(her(), schema)
     with pytest.raises(
-        Unsound, match=r"her needs the column 'obs/target'; there are obs.*desired_goal`\)"
+        UnsoundError, match=r"her needs the column 'obs/target'; there are obs.*desired_goal`\)"
     ):
         check(her(desired="target"), schema)
-    with pytest.raises(Unsound, match=r"no function 'tests.nodes.bit_flip:rewards' .*has no attr"):
+    with pytest.raises(
+        UnsoundError, match=r"no function 'tests.nodes.bit_flip:rewards' .*has no attr"
+    ):
         check(her(reward=f"{HERE}:rewards"), schema)
     with pytest.raises(
-        Unsound, match=r"no function 'nowhere:reward' \(No module named 'nowhere'\)"
+        UnsoundError, match=r"no function 'nowhere:reward' \(No module named 'nowhere'\)"
     ):
         check(her(reward="nowhere:reward"), schema)
-    with pytest.raises(Unsound, match="her with `terminated` needs a policy with `gamma`"):
+    with pytest.raises(UnsoundError, match="her with `terminated` needs a policy with `gamma`"):
         check(her(terminated=f"{HERE}:reached"), schema)
     node = buffer(her(reward=f"{HERE}:scalar"), 30, 6)
     node.push(token)

@@ -9,8 +9,8 @@ import pytest
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Context, Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.learners.learner import Learner
 from tests.nodes.toy_policies import Toy
@@ -39,7 +39,7 @@ def learner(context: Context | None = None, **params: Any) -> Learner:
 
 def describe(schema: Any) -> Any:
     return Learner.describe(
-        Learner.Config(policy=spec()), Known({"data": schema}, {}, frozenset({"weights"}))
+        Learner.Config(policy=spec()), Surroundings({"data": schema}, {}, frozenset({"weights"}))
     )
 
 
@@ -56,7 +56,9 @@ def test_it_needs_the_columns_that_its_policy_reads() -> None:
     ids=["no table", "no columns", "no action"],
 )
 def test_data_without_observations_or_actions_is_unsound(schema: Any, missing: str) -> None:
-    with pytest.raises(Unsound, match=f"no column '{missing}'; connect a collector or a buffer"):
+    with pytest.raises(
+        UnsoundError, match=f"no column '{missing}'; connect a collector or a buffer"
+    ):
         describe(schema)
 
 
@@ -91,7 +93,7 @@ def test_metrics_are_means_over_the_iterations_since_the_last_line() -> None:
     node = learner(log_every_iters=3)
     for _ in range(7):
         node.fire(batch())
-    assert node.ctx.records == [Metrics({"loss": 2.0}), Metrics({"loss": 5.0})]
+    assert node.ctx.records == [MetricsRecord({"loss": 2.0}), MetricsRecord({"loss": 5.0})]
 
 
 def test_weights_that_are_no_numbers_end_the_run_where_metrics_are_due(

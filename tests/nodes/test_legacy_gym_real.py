@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.api import load
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
@@ -84,7 +84,7 @@ def test_arguments_reach_the_constructor_of_a_registered_env() -> None:
 
 
 def test_an_unknown_id_names_the_nearest_of_the_real_registry() -> None:
-    with pytest.raises(Unsound, match=r"cannot make the env 'CartPol-v1'.*'CartPole-v1'"):
+    with pytest.raises(UnsoundError, match=r"cannot make the env 'CartPol-v1'.*'CartPole-v1'"):
         LegacyGym(id="CartPol-v1").make(0)
 
 

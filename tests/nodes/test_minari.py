@@ -14,7 +14,7 @@ import flowrl
 from flowrl.core.batch import Batch
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.datasets import minari as ours
@@ -116,7 +116,7 @@ def test_rows_that_break_off_are_written_as_truncated(tmp_path: Path) -> None:
 def demos(path: Path, **policy: Any) -> tuple[Any, Demos]:
     spec = PartSpec("dqn", Dqn, Dqn.Config(model=None, **policy))
     config = Demos.Config(path=str(path), policy=spec)
-    facts = Demos.describe(config, Known({}, {}, frozenset()))
+    facts = Demos.describe(config, Surroundings({}, {}, frozenset()))
     return facts, Demos(config=config, context=Context("demos"))
 
 
@@ -127,7 +127,7 @@ def test_as_demonstrations_they_get_the_policys_discount(tmp_path: Path) -> None
     assert facts.outs["data"] == dict(table.schema)
     assert table["discount"].tolist() == [0.75, 0.75, 0.75, 0, 0.75, 0.75]
     assert len(node.fire()) == 0
-    with pytest.raises(Unsound, match=r"are of a policy with nstep 1; here nstep is 3"):
+    with pytest.raises(UnsoundError, match=r"are of a policy with nstep 1; here nstep is 3"):
         demos(path, nstep=3)
 
 
@@ -139,19 +139,21 @@ def test_an_episode_buffer_takes_them(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
-    with pytest.raises(Unsound, match=r"none-v0' is no Minari data set; a folder such as"):
+    with pytest.raises(UnsoundError, match=r"none-v0' is no Minari data set; a folder such as"):
         ours.read_schema(tmp_path / "none-v0")
     (tmp_path / "broken-v0" / "data").mkdir(parents=True)
-    with pytest.raises(Unsound, match="cannot be read: No data found"):
+    with pytest.raises(UnsoundError, match="cannot be read: No data found"):
         ours.read_schema(tmp_path / "broken-v0")
     table = Batch({"obs": np.zeros((2, 3)), "action": np.zeros(2, int)})
-    with pytest.raises(Unsound, match="the rows have no column 'reward'"):
+    with pytest.raises(UnsoundError, match="the rows have no column 'reward'"):
         ours.write(tmp_path / "new-v0", table)
-    with pytest.raises(Unsound, match="rows that sum 3 rewards are no steps of episodes"):
+    with pytest.raises(UnsoundError, match="rows that sum 3 rewards are no steps of episodes"):
         ours.write(tmp_path / "new-v0", table, About({}, {"nstep": 3}))
     path = theirs(tmp_path, [2])
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(Unsound, match=r"need the package minari; pip install 'flowrl\[minari\]'"):
+    with pytest.raises(
+        UnsoundError, match=r"need the package minari; pip install 'flowrl\[minari\]'"
+    ):
         ours.read(path)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
@@ -130,29 +130,33 @@ def test_a_saved_buffer_gives_the_same_windows() -> None:
 
 def check(transforms: tuple[Any, ...], schema: dict[str, Column]) -> None:
     config = NaiveReplayBuffer.Config(transforms=transforms)
-    NaiveReplayBuffer.describe(config, Known({"data": schema}, {}, frozenset()))
+    NaiveReplayBuffer.describe(config, Surroundings({"data": schema}, {}, frozenset()))
 
 
 def test_what_it_needs_is_said() -> None:
     flag, number = Column("bool"), Column("float32")
     schema = {"obs": number, "reward": number, "terminated": flag, "truncated": flag}
-    with pytest.raises(Unsound, match="n_step needs the column 'last'; connect a collector"):
+    with pytest.raises(UnsoundError, match="n_step needs the column 'last'; connect a collector"):
         check((n_step(3),), schema)
-    with pytest.raises(Unsound, match="n_step needs the column 'next_obs'"):
+    with pytest.raises(UnsoundError, match="n_step needs the column 'next_obs'"):
         check((n_step(3),), {**schema, "last": flag, "discount": number})
     whole = {**schema, "last": flag, "discount": number, "next_obs": number}
-    with pytest.raises(Unsound, match="do not say where they come from; write `origin: true` at"):
+    with pytest.raises(
+        UnsoundError, match="do not say where they come from; write `origin: true` at"
+    ):
         check((n_step(3),), whole)
     apart = NStep(steps=3, tokens_apart=True, policy=n_step(3).config.policy)
     check((apart,), whole)
     whole |= {ENV: Column("int32")}
     check((n_step(3),), whole)
-    with pytest.raises(Unsound, match="`tokens_apart` is for rows that do not say"):
+    with pytest.raises(UnsoundError, match="`tokens_apart` is for rows that do not say"):
         check((apart,), whole)
-    with pytest.raises(Unsound, match="needs a policy with `gamma`"):
+    with pytest.raises(UnsoundError, match="needs a policy with `gamma`"):
         check((NStep(steps=3),), whole)
     summed = Toy(obs=number, action=number, nstep=5)
-    with pytest.raises(Unsound, match="rows of one reward, and the policy's sum 5; write `nstep"):
+    with pytest.raises(
+        UnsoundError, match="rows of one reward, and the policy's sum 5; write `nstep"
+    ):
         check((NStep(steps=3, policy=summed),), whole)
     goals = {
         f"{when}/{what}_goal": number
@@ -160,7 +164,7 @@ def test_what_it_needs_is_said() -> None:
         for what in ("achieved", "desired")
     }
     her = Her(reward="tests.nodes.bit_flip:reward")
-    with pytest.raises(Unsound, match="two transforms work out rewards"):
+    with pytest.raises(UnsoundError, match="two transforms work out rewards"):
         check((n_step(3), her), {**whole, **goals})
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Context, Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.ring import Ring
@@ -232,7 +232,7 @@ def test_metrics_tell_how_old_the_drawn_rows_are() -> None:
     context.clock = Clock({"learner": Count(train_iters=10)})
     node.fire(rows(), None)
     (told,) = context.records
-    assert isinstance(told, Metrics)
+    assert isinstance(told, MetricsRecord)
     assert told.values == {
         "held_rows": 4,
         "pushed_rows": 4,
@@ -246,7 +246,7 @@ def test_metrics_tell_how_old_the_drawn_rows_are() -> None:
 
 def describe(known: dict[str, Any], **params: Any) -> Any:
     config = NaiveReplayBuffer.Config(**params)
-    return NaiveReplayBuffer.describe(config, Known(known, {}, frozenset({"batches"})))
+    return NaiveReplayBuffer.describe(config, Surroundings(known, {}, frozenset({"batches"})))
 
 
 def test_it_says_what_it_takes_and_gives() -> None:
@@ -264,11 +264,13 @@ def test_with_demonstrations_it_needs_their_columns_and_marks_them() -> None:
 
 
 def test_a_batch_larger_than_the_buffer_is_unsound() -> None:
-    with pytest.raises(Unsound, match="batches of 65 rows are drawn from 64; make `size`") as told:
+    with pytest.raises(
+        UnsoundError, match="batches of 65 rows are drawn from 64; make `size`"
+    ) as told:
         describe({"data": SCHEMA}, size=64, batch_size=65)
     assert told.value.key == "batch_size"
 
 
 def test_data_that_is_not_a_table_is_unsound() -> None:
-    with pytest.raises(Unsound, match="not a table"):
+    with pytest.raises(UnsoundError, match="not a table"):
         describe({"data": None})

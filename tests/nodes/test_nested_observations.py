@@ -9,7 +9,7 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Known
+from flowrl.core.node import Surroundings
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
@@ -70,7 +70,7 @@ def test_each_leaf_is_a_column_of_the_rows_as_described(nstep: int) -> None:
     envs = envs_of()
     policy = policy_of(Dqn, envs, nstep=nstep)
     node = SampleCollector(envs=envs, policy=policy, n_sample=31, seed=1)
-    known = Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+    known = Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
     described = node.describe(node.config, known).outs["data"]
     batch = node.fire(Learner(policy=policy).state())
     assert batch.schema == described

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit
@@ -110,7 +110,7 @@ class InTurn:
     ],
 )
 def test_what_cannot_be_played_as_one_says_so(env: PettingZoo, what: str) -> None:
-    with pytest.raises(Unsound, match=what):
+    with pytest.raises(UnsoundError, match=what):
         env.spec()
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.ppo import Ppo, clipped_loss, squared_loss
@@ -234,7 +234,7 @@ def test_metrics_are_told_and_finite() -> None:
 
 
 def test_whole_numbers_without_bounds_are_refused_with_a_way_out() -> None:
-    with pytest.raises(Unsound, match="no distribution for actions"):
+    with pytest.raises(UnsoundError, match="no distribution for actions"):
         Ppo(obs=Column("float32", (2,)), action=Column("int64", (2,)))
 
 

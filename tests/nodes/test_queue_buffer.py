@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 
 
@@ -44,7 +44,7 @@ def test_a_round_takes_a_token_and_gives_its_batches() -> None:
     node = QueueBuffer(batch_size=2, updates_per_push=4, max_use=2, log_every_pushes=1)
     assert [values(b) for b in node.fire(rows(1, 2, 3, 4))] == [[1, 2], [1, 2], [3, 4], [3, 4]]
     counts = {"held_rows": 0.0, "pushed_rows": 4.0, "sampled_rows": 8.0, "removed_rows": 4.0}
-    assert node.ctx.records == [Metrics(counts)]
+    assert node.ctx.records == [MetricsRecord(counts)]
     node.ctx.wanted = frozenset()
     assert node.fire(rows(5)) == []
     assert node.count == 1
@@ -76,7 +76,7 @@ def test_a_saved_queue_goes_on_in_the_middle_of_a_batchs_uses() -> None:
 
 
 def describe(known: dict[str, Any], **params: Any) -> Any:
-    return QueueBuffer.describe(QueueBuffer.Config(**params), Known(known, {}, frozenset()))
+    return QueueBuffer.describe(QueueBuffer.Config(**params), Surroundings(known, {}, frozenset()))
 
 
 def test_it_says_what_it_takes_and_gives() -> None:
@@ -84,5 +84,5 @@ def test_it_says_what_it_takes_and_gives() -> None:
     facts = describe({"data": schema}, size=100, batch_size=16)
     assert facts.outs == {"batches": schema}
     assert (facts.rows, facts.memory_bytes) == ({"batches": 16}, 800)
-    with pytest.raises(Unsound, match="batches of 64 rows are taken from 9"):
+    with pytest.raises(UnsoundError, match="batches of 64 rows are taken from 9"):
         describe({"data": schema}, size=9)

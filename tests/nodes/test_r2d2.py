@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import flowrl
 from flowrl.core.batch import Array, Batch, Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.policies.r2d2 import R2d2, rescaled, restored, targets
@@ -137,11 +137,11 @@ def test_a_saved_learner_goes_on_as_it_would_have() -> None:
 
 
 def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(Unsound, match="say `target_steps` instead"):
+    with pytest.raises(UnsoundError, match="say `target_steps` instead"):
         policy(nstep=3)
-    with pytest.raises(Unsound, match="of 6 steps 6 are burn-in"):
+    with pytest.raises(UnsoundError, match="of 6 steps 6 are burn-in"):
         policy(burn_in_steps=6)
-    with pytest.raises(Unsound, match="chooses one of n actions"):
+    with pytest.raises(UnsoundError, match="chooses one of n actions"):
         R2d2(obs=OBS, action=Column("float32", (2,)))
     assert policy(epsilon_start=0.5).command(Count()) == {"epsilon": 0.5}
 

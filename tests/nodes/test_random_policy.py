@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import weights
 
@@ -63,7 +63,9 @@ def test_the_seed_decides() -> None:
 def test_it_cannot_be_learned() -> None:
     policy = Random(obs=OBS, action=Column("int64", n=2))
     for refuse in (policy.learn_columns, lambda: policy.learn_mode(0)):
-        with pytest.raises(Unsound, match="the random policy does not learn; give the learner"):
+        with pytest.raises(
+            UnsoundError, match="the random policy does not learn; give the learner"
+        ):
             refuse()
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Context, Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.rewards.rnd import Rnd
 from tests.nodes.learning import poison, rows, same_bits
 
@@ -105,19 +105,21 @@ def test_novelty_is_reported_now_and_then() -> None:
     node = Rnd(log_every_tokens=3)
     for seed in range(7):
         node.fire(rows(seed=seed))
-    reports = [r.values for r in node.ctx.records if isinstance(r, Metrics)]
+    reports = [r.values for r in node.ctx.records if isinstance(r, MetricsRecord)]
     assert len(reports) == 2
     assert set(reports[0]) == {"novelty_mean", "novelty_max"}
 
 
 def test_rows_pass_with_the_columns_they_came_with() -> None:
     schema = rows().schema
-    facts = Rnd.describe(Rnd.Config(), Known({"data": schema}, {}, frozenset({"out"})))
+    facts = Rnd.describe(Rnd.Config(), Surroundings({"data": schema}, {}, frozenset({"out"})))
     assert facts.outs == {"out": schema}
 
 
 @pytest.mark.parametrize("missing", ["reward", "next_obs"])
 def test_rows_without_what_is_needed_are_refused(missing: str) -> None:
     schema = {k: v for k, v in rows().schema.items() if k != missing}
-    with pytest.raises(Unsound, match=f"the data has no column '{missing}'; connect a collector"):
-        Rnd.describe(Rnd.Config(), Known({"data": schema}, {}, frozenset()))
+    with pytest.raises(
+        UnsoundError, match=f"the data has no column '{missing}'; connect a collector"
+    ):
+        Rnd.describe(Rnd.Config(), Surroundings({"data": schema}, {}, frozenset()))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Context, Metrics
-from flowrl.core.node import Known, Unsound
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -42,7 +42,7 @@ def collector(
 
 
 def described(node: SampleCollector) -> Any:
-    known = Known({}, {"envs": node.envs.spec()}, frozenset({"data"}))
+    known = Surroundings({}, {"envs": node.envs.spec()}, frozenset({"data"}))
     spec = PartSpec("toy", Toy, Toy.Config())
     config = SampleCollector.Config(policy=spec, n_sample=node.config.n_sample)
     return SampleCollector.describe(config, known)
@@ -182,7 +182,7 @@ def test_finished_episodes_are_counted_and_told() -> None:
     node = collector(n_sample=8, count=2, length=3)
     node.fire(weights(0))
     assert node.ctx.take_count() == (8, 2, 0)
-    told = [r.values for r in node.ctx.records if isinstance(r, Metrics)]
+    told = [r.values for r in node.ctx.records if isinstance(r, MetricsRecord)]
     assert told == [
         {
             "return_mean": 6.0,
@@ -199,7 +199,7 @@ def test_episodes_are_gathered_until_enough_steps_were_made_to_tell_of_them() ->
     told = []
     for _ in range(6):
         node.fire(weights(0))
-        told.append(len([r for r in node.ctx.records if isinstance(r, Metrics)]))
+        told.append(len([r for r in node.ctx.records if isinstance(r, MetricsRecord)]))
     assert told == [0, 0, 1, 1, 1, 2]
 
 
@@ -307,7 +307,7 @@ def test_what_is_no_policy_does_not_act(policy: Any) -> None:
 def test_by_hand_envs_of_another_kind_are_refused() -> None:
     node = collector()
     before = node.envs
-    with pytest.raises(Unsound, match="env managers differ"):
+    with pytest.raises(UnsoundError, match="env managers differ"):
         node.reset_env(BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=1))
     assert node.envs is before
 

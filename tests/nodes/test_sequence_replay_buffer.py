@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.windows import of_sequences, segments, windows
 
@@ -140,7 +140,9 @@ def test_drawing_too_many_or_giving_wrong_priorities_is_refused() -> None:
 def test_it_says_what_it_takes_and_gives() -> None:
     def describe(**params: Any) -> Any:
         config = SequenceReplayBuffer.Config(size=100, **params)
-        return SequenceReplayBuffer.describe(config, Known({"data": SCHEMA}, {}, frozenset()))
+        return SequenceReplayBuffer.describe(
+            config, Surroundings({"data": SCHEMA}, {}, frozenset())
+        )
 
     facts = describe(unroll_steps=7, memory_columns=["memory"])
     batch = facts.outs["batches"]
@@ -148,9 +150,9 @@ def test_it_says_what_it_takes_and_gives() -> None:
     assert batch["memory"] == Column("float32", (2,))
     assert batch["valid"] == Column("bool", (7,))
     assert facts.needs == {"data": {"last": Column("bool")}}
-    with pytest.raises(Unsound, match="of 5 steps 5 are burn-in"):
+    with pytest.raises(UnsoundError, match="of 5 steps 5 are burn-in"):
         describe(unroll_steps=5, burn_in_steps=5)
-    with pytest.raises(Unsound, match="the data has no column 'lstm'"):
+    with pytest.raises(UnsoundError, match="the data has no column 'lstm'"):
         describe(memory_columns=["lstm"])
 
 

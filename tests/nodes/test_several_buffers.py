@@ -11,7 +11,7 @@ import pytest
 import flowrl.graphs
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.rows import Rows
@@ -75,8 +75,8 @@ def test_rows_cuts_tokens_and_says_what_it_cannot() -> None:
         Rows(parts=3).fire(token)
     with pytest.raises(ValueError, match="a token of 10 rows came; rows 8 to 11"):
         Rows(first=8, count=3).fire(token)
-    known = Known({"data": {"obs": Column("float32")}}, {}, frozenset())
-    with pytest.raises(Unsound, match="5 rows are not 2 equal parts"):
+    known = Surroundings({"data": {"obs": Column("float32")}}, {}, frozenset())
+    with pytest.raises(UnsoundError, match="5 rows are not 2 equal parts"):
         Rows.describe(Rows.Config(count=5, parts=2), known)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowrl.core.batch import Column
 from flowrl.core.context import Context
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.replay import replay
@@ -224,7 +224,7 @@ def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
     ],
 )
 def test_wrappers_that_take_steps_or_end_episodes_are_refused(wrapper: Any) -> None:
-    with pytest.raises(Unsound, match="cannot be put on one of many agents; leave it out"):
+    with pytest.raises(UnsoundError, match="cannot be put on one of many agents; leave it out"):
         comings(wrapper, space="mask").spec()
 
 

@@ -11,7 +11,7 @@ import pytest
 import flowrl
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.fleet import joined
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -185,13 +185,13 @@ def test_several_managers_are_as_one() -> None:
     for lane, rows in enumerate(by_agent(tokens, 12)):
         assert rows == expected(lane % 3, 20)[: len(rows)]
     joint = managed(PettingZoo(id="tests.nodes.comings:Comings"))
-    with pytest.raises(Unsound, match="env managers have 3 and 1 agents in each env"):
+    with pytest.raises(UnsoundError, match="env managers have 3 and 1 agents in each env"):
         joined([managed(env).spec(), joint.spec()])
     node.envs._managers[1].envs.close()
 
 
 def test_halves_are_of_whole_envs() -> None:
-    with pytest.raises(Unsound, match="one env has no halves"):
+    with pytest.raises(UnsoundError, match="one env has no halves"):
         collector(n_sample=6, stepping="halves", envs=managed(comings(space="choice"), count=1))
 
 
@@ -242,7 +242,7 @@ def test_an_evaluators_steps_are_rows_of_those_episodes() -> None:
     rows = node.fire(weights(0))
     assert rows is not None
     assert rows["obs"][:, 1].tolist() == [0, 10, 1, 11, 21, 31, 32, 42, 52, 0, 10]
-    facts = Evaluator.describe(node.config, Known({}, {}, frozenset({"data"})))
+    facts = Evaluator.describe(node.config, Surroundings({}, {}, frozenset({"data"})))
     assert facts.outs["data"] == dict(rows.schema)
 
 

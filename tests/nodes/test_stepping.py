@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -158,17 +158,17 @@ def test_new_episodes_begin_only_when_no_step_is_under_way() -> None:
 )
 def test_what_cannot_be_stepped_so_is_refused(params: dict[str, Any], what: str) -> None:
     envs = ScriptedEnvs([[5]])
-    with pytest.raises(Unsound, match=what):
+    with pytest.raises(UnsoundError, match=what):
         collector(envs, **params)
     spec = envs.spec()
     config = SampleCollector.Config(policy=Toy(obs=spec.obs, action=spec.action), **params)
-    with pytest.raises(Unsound, match=what):
-        SampleCollector.describe(config, Known({}, {"envs": spec}, frozenset({"data"})))
+    with pytest.raises(UnsoundError, match=what):
+        SampleCollector.describe(config, Surroundings({}, {"envs": spec}, frozenset({"data"})))
 
 
 def test_envs_as_they_are_ready_are_not_deterministic_and_the_others_are() -> None:
     spec = ScriptedEnvs([[5]] * 2).spec()
-    known = Known({}, {"envs": spec}, frozenset({"data"}))
+    known = Surroundings({}, {"envs": spec}, frozenset({"data"}))
     policy = Toy(obs=spec.obs, action=spec.action)
     for way, why in {
         "together": "",

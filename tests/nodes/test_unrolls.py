@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.described import once_for
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -31,8 +31,8 @@ def collector(
     return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, stepping=stepping)
 
 
-def known(envs: Any) -> Known:
-    return Known({}, {"envs": envs.spec()}, frozenset({"data"}))
+def known(envs: Any) -> Surroundings:
+    return Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
 
 
 def test_a_row_is_an_unroll_as_described() -> None:
@@ -176,7 +176,7 @@ def test_a_learners_policy_knows_what_a_step_is() -> None:
 
 def test_a_token_holds_whole_unrolls() -> None:
     envs = ScriptedEnvs([[6]])
-    with pytest.raises(Unsound, match=r"10 env steps are not whole unrolls of 4 .*take 8"):
+    with pytest.raises(UnsoundError, match=r"10 env steps are not whole unrolls of 4 .*take 8"):
         collector(envs, n_sample=10)
     node = collector(envs, n_sample=8)
     with pytest.raises(ValueError, match="6 env steps are not whole unrolls"):

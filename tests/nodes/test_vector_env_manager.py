@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.env_managers.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
@@ -114,14 +114,16 @@ def test_all_envs_are_sent_and_received_together(kind: Any) -> None:
 )
 def test_what_a_pool_cannot_do_is_said_before_the_run(params: Any, told: str) -> None:
     config = VectorEnvManager.Config(env=Gymnasium(**params))
-    with pytest.raises(Unsound, match=told):
-        VectorEnvManager.describe(config, Known({}, {}, frozenset()))
+    with pytest.raises(UnsoundError, match=told):
+        VectorEnvManager.describe(config, Surroundings({}, {}, frozenset()))
 
 
 def test_a_pool_is_not_made_by_an_id_that_names_something_else() -> None:
     config = VectorEnvManager.Config(env=LegacyGym(id="CartPole-v1"))
-    with pytest.raises(Unsound, match="an id of its own, and the env is a LegacyGym; give Gymnas"):
-        VectorEnvManager.describe(config, Known({}, {}, frozenset()))
+    with pytest.raises(
+        UnsoundError, match="an id of its own, and the env is a LegacyGym; give Gymnas"
+    ):
+        VectorEnvManager.describe(config, Surroundings({}, {}, frozenset()))
 
 
 @kinds
@@ -146,8 +148,10 @@ def test_by_hand_the_loop_of_every_other_kind_plays_each_envs_episodes(kind: Any
 @kinds
 def test_what_a_pool_cannot_be_made_of_is_told_as_for_every_env(kind: Any) -> None:
     config = kind.Config(env=Gymnasium(id="CartPole-v1", kwargs={"nope": 1}))
-    with pytest.raises(Unsound, match=r"the env cannot be made: TypeError: .*nope.*; mend its id"):
-        kind.describe(config, Known({}, {}, frozenset()))
+    with pytest.raises(
+        UnsoundError, match=r"the env cannot be made: TypeError: .*nope.*; mend its id"
+    ):
+        kind.describe(config, Surroundings({}, {}, frozenset()))
 
 
 def test_envpool_says_why_two_runs_may_differ() -> None:

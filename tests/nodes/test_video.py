@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
@@ -100,7 +100,7 @@ def test_mp4_films_are_as_long_as_the_episodes(tmp_path: Path) -> None:
 
 def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
     out = tmp_path / "all.gif"
-    with pytest.raises(Unsound, match="does not follow from its seed and the actions"):
+    with pytest.raises(UnsoundError, match="does not follow from its seed and the actions"):
         evaluator("Whimsical").film(weights(1), out)
     assert list(tmp_path.iterdir()) == []
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_filmed_is_said(
     cls: str, file: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_ffmpeg(monkeypatch)
-    with pytest.raises(Unsound, match=what):
+    with pytest.raises(UnsoundError, match=what):
         evaluator(cls).film(weights(1), tmp_path / file)
 
 
@@ -158,7 +158,7 @@ def test_a_film_that_cannot_be_written_whole_is_an_error_and_leaves_nothing(
     noise = np.random.default_rng(0).integers(256, size=(8, 64, 64, 3), dtype=np.uint8)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
     try:
-        with pytest.raises(Unsound, match=r"the film cannot be written: .*; free some space"):
+        with pytest.raises(UnsoundError, match=r"the film cannot be written: .*; free some space"):
             write(tmp_path / f"a.{ending}", noise)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -190,7 +190,10 @@ def test_pictures_of_odd_sizes_get_a_margin_in_mp4(tmp_path: Path) -> None:
 )
 def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path) -> None:
     node = evaluator()
-    with pytest.raises(Unsound, match=what), patch.object(Painted, "render", lambda _: rendered):
+    with (
+        pytest.raises(UnsoundError, match=what),
+        patch.object(Painted, "render", lambda _: rendered),
+    ):
         node.film(weights(1), tmp_path / "a.gif")
 
 

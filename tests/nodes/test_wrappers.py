@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 from flowrl.core.batch import Column
 from flowrl.core.context import Context
-from flowrl.core.node import Known, Unsound
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.envs.entry import entry_point
@@ -335,13 +335,13 @@ def test_a_mask_that_is_missing_is_told() -> None:
 def test_a_wrapper_that_does_not_fit_says_so(
     env: str, wrappers: list[tuple[str, dict[str, Any]]], what: str
 ) -> None:
-    with pytest.raises(Unsound, match=what):
+    with pytest.raises(UnsoundError, match=what):
         Gymnasium(id=env, wrappers=[part(n, **p) for n, p in wrappers]).spec()
 
 
 def test_an_env_without_lives_says_so() -> None:
     env = Gymnasium(id="CartPole-v1", wrappers=[part("episodic_life")]).make(0)
-    with pytest.raises(Unsound, match=r"does not count lives .*; leave the wrapper out"):
+    with pytest.raises(UnsoundError, match=r"does not count lives .*; leave the wrapper out"):
         env.reset(seed=0)
 
 
@@ -401,11 +401,13 @@ def test_what_goes_on_across_episodes_is_not_reset_ahead(name: str) -> None:
     for chosen, refused in ((wrappers[:1], False), (wrappers, True)):
         config = made.Config(env=Gymnasium(id=GAME, wrappers=chosen), count=1, **own)
         if not refused:
-            made.describe(config, Known({}, {}, frozenset()))
+            made.describe(config, Surroundings({}, {}, frozenset()))
             continue
         for use in (
-            lambda c=config: made.describe(c, Known({}, {}, frozenset())),
+            lambda c=config: made.describe(c, Surroundings({}, {}, frozenset())),
             lambda c=config: made(config=c),
         ):
-            with pytest.raises(Unsound, match="an env goes on where its last episode ended; leave"):
+            with pytest.raises(
+                UnsoundError, match="an env goes on where its last episode ended; leave"
+            ):
                 use()

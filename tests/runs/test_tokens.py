@@ -23,7 +23,7 @@ from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import NAME, Tokens, Way
-from flowrl.runtime.token_hashing import Hashed, digest_of
+from flowrl.runtime.token_hashing import TokenHash, digest_of
 from tests.engine.running import tree
 from tests.engine.toy_nodes import table
 from tests.sites.test_same_bits import GRAPHS
@@ -58,7 +58,7 @@ def hashed(
     return out
 
 
-def read(folder: Path) -> tuple[list[Way], list[Hashed]]:
+def read(folder: Path) -> tuple[list[Way], list[TokenHash]]:
     """What a run has written."""
     with closing(Tokens(folder)) as tokens:
         return tokens.ways, list(tokens)

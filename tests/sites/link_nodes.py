@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In, Link, Out, Service
 from flowrl.core.state import State
 from tests.engine.toy_nodes import TABLE, Judge, table
@@ -119,7 +119,7 @@ class Farmer(Node):
         stops_at: int = param(0, "the draw that ends the run (0: none)", ge=0)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=config.times)
 
     def fire(self) -> Batch:

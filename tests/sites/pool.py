@@ -23,7 +23,7 @@ import pytest
 
 from flowrl.machine.numerics import THREADS
 from flowrl.runtime.processes import site_processes as processes
-from flowrl.runtime.processes.fork_server import BY_ALL, Report, leave, serve
+from flowrl.runtime.processes.fork_server import BY_ALL, SupervisorPipe, leave, serve
 
 FORK, STATUS = b"fork", b"status "
 NODES = ("tests.engine.toy_nodes", "tests.sites.site_nodes", "tests.sites.link_nodes")
@@ -132,7 +132,7 @@ def _be_a_server(told: int, report: int, printed: int) -> None:
     with os.fdopen(told) as file:
         words = json.load(file)
     try:
-        serve(words, Report(report))
+        serve(words, SupervisorPipe(report))
     finally:
         leave()
 

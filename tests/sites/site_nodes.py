@@ -11,7 +11,7 @@ import numpy as np
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import ANY, In, Out, StateIn
 from flowrl.core.state import State
 from tests.engine.toy_nodes import TABLE, Judge, Learner, table
@@ -25,7 +25,7 @@ class Varying(Node):
     data = Out("samples")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE})
 
     def setup(self) -> None:
@@ -107,7 +107,7 @@ class Dripping(Node):
     data = Out("samples")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=1)
 
     def fire(self) -> Batch:
@@ -215,7 +215,7 @@ class Scribe(Node):
         self.fired = 0
 
     def fire(self, data: Any) -> None:
-        self.ctx.outside(partial(self._write, self.fired))
+        self.ctx.on_commit(partial(self._write, self.fired))
         self.fired += 1
 
     def _write(self, firing: int) -> None:

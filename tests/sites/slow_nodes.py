@@ -8,7 +8,7 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In, Link, Out, Service, StateIn
 from flowrl.core.state import State
 from tests.engine.toy_nodes import TABLE, table
@@ -26,7 +26,7 @@ class Giver(Node):
         hangs_in: int = param(-1, "the firing that hangs; -1: none")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=1)
 
     def setup(self) -> None:
@@ -93,7 +93,7 @@ class Caller(Node):
         calls: int = param(1, "calls in each firing", ge=1)
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=1)
 
     def fire(self) -> Batch:

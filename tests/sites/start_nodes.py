@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Known, Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In
 
 
@@ -21,7 +21,7 @@ class Loads(Node):
         looks_for: list[str] = param([], "modules that it looks for")
 
     @classmethod
-    def describe(cls, config: Any, known: Known) -> Facts:
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(loads=tuple(config.loads))
 
     def setup(self) -> None:

@@ -8,12 +8,12 @@ from flowrl.checks.check import check
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_tree
 from flowrl.graph.model import Graph
-from flowrl.graph.placement import Offer, placement_named
-from flowrl.graph.site_layout import COORDINATOR, Layout, layout_of
+from flowrl.graph.placement import HostOffer, placement_named
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout, layout_of
 from flowrl.runtime.processes.addresses import Addresses, neighbours
 from tests.engine.running import tree
 
-OFFERS = [Offer("a-2"), Offer("a-1"), Offer("b", ("gpu",))]
+OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def graph() -> Graph:
     return check(load_tree(tree(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
 
 
-def laid_out(graph: Graph, text: str, offers: list[Offer] | None = OFFERS) -> Layout:
+def laid_out(graph: Graph, text: str, offers: list[HostOffer] | None = OFFERS) -> SiteLayout:
     return layout_of(graph, placement_named(graph, text), offers)
 
 

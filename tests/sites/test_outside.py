@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.core.context import Context, Outside
+from flowrl.core.context import Context, DeferredEffect
 from flowrl.core.errors import NodeError
 from tests.engine.running import tree
 from tests.sites.comparing import ran
@@ -80,6 +80,6 @@ def test_by_hand_it_is_done_at_once_and_a_service_may_not() -> None:
     later.outside(lambda: done.append(2))
     assert done == [1]
     [record] = later.take_records()
-    assert isinstance(record, Outside)
+    assert isinstance(record, DeferredEffect)
     with pytest.raises(RuntimeError, match="let the client do it"):
         Context("n", acts="never").outside(lambda: done.append(3))

@@ -23,7 +23,7 @@ from flowrl.graph.site_layout import layout_of
 from flowrl.runs.run import Run
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.processes.launch import SiteLost
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 from tests.engine.running import tree
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
@@ -54,7 +54,7 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
     """A coordinator whose sites are ready, and have not begun."""
 
     class Nobody:
-        def record(self, teller: Teller, record: Any) -> None:
+        def record(self, teller: RecordSource, record: Any) -> None:
             """Hears nothing."""
 
     checked = check(load(graph) if isinstance(graph, str) else load_tree(graph)).demand()

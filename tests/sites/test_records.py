@@ -12,7 +12,7 @@ import pytest
 from flowrl.channels.errors import Refused, Unsendable
 from flowrl.core.batch import Batch, Column
 from flowrl.core.ports import Service
-from flowrl.runtime.remote.call_values import Records
+from flowrl.runtime.remote.call_values import CallValueCodec
 from tests.channels.test_codec import there_and_back
 
 
@@ -27,7 +27,7 @@ class Box:
     label: str = ""
 
 
-RECORDS = Records((Pair, Box))
+RECORDS = CallValueCodec((Pair, Box))
 
 VALUES = [
     *(None, True, 3, 1.5, "word", b"bytes"),
@@ -72,7 +72,7 @@ def test_what_is_not_data_is_refused(value: Any) -> None:
 
 def test_a_record_that_was_not_named_is_refused() -> None:
     with pytest.raises(Unsendable, match=r"test_records\.Box .*name it in the service's `values`"):
-        Records((Pair,)).plain(Box(1))
+        CallValueCodec((Pair,)).plain(Box(1))
 
 
 @pytest.mark.parametrize("data", [(9, 1), (-2,), ("Pair", 1, 2), (True, 1), (), (1.0, 2)])

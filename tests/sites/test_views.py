@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowrl.core.state import START, State
-from flowrl.runtime.instance import Site
-from flowrl.runtime.remote.state_views import Ends
+from flowrl.runtime.instance import SiteState
+from flowrl.runtime.remote.state_views import RoundEndView
 
 
 class Never(Exception):
@@ -48,9 +48,9 @@ def version(number: int) -> State:
     return State({}, {}, version=number)
 
 
-def reader(lag: int) -> tuple[Ends, Site, Mail]:
-    site, mail = Site(), Mail()
-    return Ends(mail, site, mail, lag), site, mail  # type: ignore[arg-type]
+def reader(lag: int) -> tuple[RoundEndView, SiteState, Mail]:
+    site, mail = SiteState(), Mail()
+    return RoundEndView(mail, site, mail, lag), site, mail  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

@@ -12,28 +12,28 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import Checked
-from flowrl.core.context import Verdict
+from flowrl.core.context import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
-from flowrl.graph.site_layout import Layout
+from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.account import Account
-from flowrl.runtime.control.cuts import Cuts, Why, asked, is_earlier
+from flowrl.runtime.control.cuts import CutPlanner, Why, asked, is_earlier
 from flowrl.runtime.control.free_sites import free_sites
 from flowrl.runtime.control.leases import Leases
-from flowrl.runtime.control.ledger import Ledger
+from flowrl.runtime.control.ledger import CountLedger
 from flowrl.runtime.control.messages import as_told
 from flowrl.runtime.control.paced_sites import paced_sites, rounds_behind
-from flowrl.runtime.control.record_reorderer import Retelling
-from flowrl.runtime.control.site_statuses import Watched
-from flowrl.runtime.failure_guard import Sink
+from flowrl.runtime.control.record_reorderer import RecordReorderer
+from flowrl.runtime.control.site_statuses import SiteStatuses
+from flowrl.runtime.failure_guard import RecordSink
 from flowrl.runtime.instance import Position
-from flowrl.runtime.processes.launch import SiteLost, Sites
+from flowrl.runtime.processes.launch import LaunchedSites, SiteLost
 from flowrl.runtime.serial_executor import Cut, Reason, digest_of
-from flowrl.runtime.status import Seen
+from flowrl.runtime.status import AgedStatus
 from flowrl.runtime.token_hashing import Note
 
 if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import Hosts
+    from flowrl.cluster.joined_hosts import JoinedHosts
 
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
 STATES_S = 60.0
@@ -47,16 +47,16 @@ class Coordinator:
     def __init__(
         self,
         checked: Checked,
-        sink: Sink,
-        layout: Layout,
+        sink: RecordSink,
+        layout: SiteLayout,
         seed: int,
         limits: Limits,
-        hosts: Hosts | None = None,
+        hosts: JoinedHosts | None = None,
     ) -> None:
         self.checked = checked.demand()
         self.limits = limits
-        self.cuts = Cuts(checked, limits)
-        self.sites = Sites(checked, layout, seed, hosts)
+        self.cuts = CutPlanner(checked, limits)
+        self.sites = LaunchedSites(checked, layout, seed, hosts)
         names = self.sites.names
         self._free = free_sites(checked, layout)
         self._halting = False
@@ -64,9 +64,9 @@ class Coordinator:
         behind = rounds_behind(checked) if paced and not self._free else 0
         self._leases = Leases(names, self._free, paced, behind, self.cuts.warm_rounds)
         self._missing = {word: set(names) for word in ("ready", "stopped", "states", "closed")}
-        self._ledger = Ledger()
-        self._retelling = Retelling(sink)
-        self.watched = Watched(self.sites)
+        self._ledger = CountLedger()
+        self._retelling = RecordReorderer(sink)
+        self.watched = SiteStatuses(self.sites)
         self._states: dict[str, State] = {}
         self._noted: list[str] = []
         self.began_s: float | None = None  # the first firing may begin
@@ -92,7 +92,7 @@ class Coordinator:
         found = self.watched.accounts()
         return sorted(found, key=lambda account: place[account.key.partition("#")[0]])
 
-    def seen(self) -> dict[str, Seen | None]:
+    def seen(self) -> dict[str, AgedStatus | None]:
         """What there is to see of each site just now (from any thread); None: nothing yet."""
         return self.watched.sites()
 
@@ -231,7 +231,7 @@ class Coordinator:
         (self._ledger.add_settled if free else self._ledger.add)(did)
         for one in map(as_told, told):
             (self._retelling.tell if free else self._retelling.add)(one)
-            if isinstance(one.record, Verdict):
+            if isinstance(one.record, VerdictRecord):
                 at = self._cut_for(name, one.position)
                 self._cut_at(at, ("verdict", one.record.reason))
 

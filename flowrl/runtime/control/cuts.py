@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from math import inf
 
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import starving
-from flowrl.checks.serial_program import Paced, Part, Program
+from flowrl.checks.lossy_edges import may_lack_tokens
+from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
 from flowrl.core.wording import asked_for
 from flowrl.graph.model import Limits
 from flowrl.runtime.instance import Position
@@ -38,7 +38,7 @@ def _rank(why: Why) -> int:
     return RANKS.index(why[0]) if why[0] in RANKS else len(RANKS)
 
 
-class Cuts:
+class CutPlanner:
     """Where a program can be cut."""
 
     def __init__(self, checked: Checked, limits: Limits) -> None:
@@ -53,7 +53,7 @@ class Cuts:
         """Whether it is not known how often a node fires in a round: it may find no tokens, or who paces it may."""
         paced = _paced_part(self.program, name)
         parts = _parts(self.program) if paced is None else [paced.part]
-        starves = any(name in starving(part) for part in parts)
+        starves = any(name in may_lack_tokens(part) for part in parts)
         return starves or (paced is not None and self._starves(paced.source.node))
 
     def soon(self, rounds: int) -> Position:
@@ -101,18 +101,20 @@ class Cuts:
     def _steps_of(self, name: str) -> int | None:
         """Env steps of one firing of a collector's replicas, if all its firings are alike."""
         spec, steps = self.checked.graph.nodes[name], self.checked.facts[name].env_steps
-        in_rounds = name in self.program.round.order and name not in starving(self.program.round)
+        in_rounds = name in self.program.round.order and name not in may_lack_tokens(
+            self.program.round
+        )
         if steps is None or not in_rounds or spec.on_failure == "ignore":
             return None
         return steps * spec.replicas
 
 
-def _parts(program: Program) -> list[Part]:
+def _parts(program: SerialProgram) -> list[Schedule]:
     """What rounds consist of: those of each phase of the warm-up, and those after."""
     return [*(warm.part for warm in program.warmup), program.round]
 
 
-def part_in(program: Program, rounds: int) -> Part:
+def part_in(program: SerialProgram, rounds: int) -> Schedule:
     """What a round consists of."""
     for warm in program.warmup:
         if rounds < warm.rounds:
@@ -121,7 +123,7 @@ def part_in(program: Program, rounds: int) -> Part:
     return program.round
 
 
-def firings_before(program: Program, rounds: int, name: str) -> int:
+def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
     """How often a node has fired before a round."""
     paced = _paced_part(program, name)
     if paced is not None:
@@ -135,7 +137,7 @@ def firings_before(program: Program, rounds: int, name: str) -> int:
     return fired + rounds * program.round.firings.get(name, 0)
 
 
-def firing_at(program: Program, name: str, firing: int) -> Position | None:
+def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None:
     """Where a node fires for the n-th time (from 0), if ever."""
     paced = _paced_part(program, name)
     if paced is None:
@@ -146,7 +148,7 @@ def firing_at(program: Program, name: str, firing: int) -> Position | None:
     return None if at is None else (*at, number, part.order.index(name), 0, firing)
 
 
-def _firing_in_rounds(program: Program, name: str, firing: int) -> Position | None:
+def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Position | None:
     begun, fired = 0, 0
     lengths = [warm.rounds for warm in program.warmup]
     for part, rounds in zip(_parts(program), [*lengths, None], strict=True):
@@ -157,7 +159,7 @@ def _firing_in_rounds(program: Program, name: str, firing: int) -> Position | No
     return None
 
 
-def _paced_part(program: Program, name: str) -> Paced | None:
+def _paced_part(program: SerialProgram, name: str) -> PacedSchedule | None:
     """What a state paces, and this node is in."""
     return next((paced for paced in program.paced if name in paced.part.firings), None)
 

@@ -7,12 +7,12 @@ done counts.
 from __future__ import annotations
 
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import starving
-from flowrl.checks.serial_program import Program
-from flowrl.graph.site_layout import Layout
+from flowrl.checks.lossy_edges import may_lack_tokens
+from flowrl.checks.serial_program import SerialProgram
+from flowrl.graph.site_layout import SiteLayout
 
 
-def free_sites(checked: Checked, layout: Layout) -> frozenset[str]:
+def free_sites(checked: Checked, layout: SiteLayout) -> frozenset[str]:
     """The sites that nothing but free nodes fire on; where that is all, rounds hold them together as usual."""
     free = _free_nodes(checked.program)
     bound: set[str] = set()
@@ -23,10 +23,10 @@ def free_sites(checked: Checked, layout: Layout) -> frozenset[str]:
     return frozenset(loose - bound) if bound else frozenset()
 
 
-def _free_nodes(program: Program) -> set[str]:
+def _free_nodes(program: SerialProgram) -> set[str]:
     """The nodes that may find too few tokens, and those that are paced by one of them."""
     paced = {name: paced.source.node for paced in program.paced for name in paced.part.firings}
-    free = starving(program.round)
+    free = may_lack_tokens(program.round)
     while more := {name for name, pacer in paced.items() if pacer in free} - free:
         free |= more
     return free

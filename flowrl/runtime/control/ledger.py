@@ -10,7 +10,7 @@ from flowrl.runtime.control.cuts import includes
 from flowrl.runtime.instance import Position
 
 
-class Ledger:
+class CountLedger:
     """Counts by position, summed up as far as they are settled."""
 
     def __init__(self) -> None:

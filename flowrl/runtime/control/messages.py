@@ -8,12 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowrl.core.context import Irregular, Keep, Metrics, Record, Verdict
-from flowrl.core.errors import NodeError, files_of
+from flowrl.core.context import (
+    CheckpointRecord,
+    IrregularityRecord,
+    MetricsRecord,
+    Record,
+    VerdictRecord,
+)
+from flowrl.core.errors import NodeError, attached_files
 from flowrl.core.state import Count
-from flowrl.runtime.failure_guard import Failed
+from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.instance import Position
-from flowrl.runtime.records import Teller
+from flowrl.runtime.records import RecordSource
 
 UP, DOWN, FAILED = (
     "up",
@@ -23,51 +29,53 @@ UP, DOWN, FAILED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PositionedRecord:
     """A record, and where in the program it was told."""
 
     position: Position
-    teller: Teller
-    record: Record | Failed
+    teller: RecordSource
+    record: Record | FailureRecord
 
 
-def as_data(told: Told) -> list[Any]:
+def as_data(told: PositionedRecord) -> list[Any]:
     """A record as plain data."""
     teller, record = told.teller, told.record
     who = [teller.key, teller.role, teller.fired, list(teller.total)]
     return [list(told.position), who, record_data(record)]
 
 
-def record_data(record: Record | Failed) -> list[Any]:
+def record_data(record: Record | FailureRecord) -> list[Any]:
     """What was told, as plain data."""
-    if isinstance(record, Metrics):
+    if isinstance(record, MetricsRecord):
         return ["metrics", dict(record.values)]
-    if isinstance(record, Keep):
+    if isinstance(record, CheckpointRecord):
         return ["keep", record.name, record.state, dict(record.info)]
-    if isinstance(record, Verdict):
+    if isinstance(record, VerdictRecord):
         return ["verdict", record.reason]
-    if isinstance(record, Irregular):
+    if isinstance(record, IrregularityRecord):
         return ["irregular", record.what, record.times]
-    if isinstance(record, Failed):
+    if isinstance(record, FailureRecord):
         return ["failed", record.text, record.then]
     return ["line", record]
 
 
-def as_told(data: list[Any]) -> Told:
+def as_told(data: list[Any]) -> PositionedRecord:
     """Plain data as a record."""
     position, (key, role, fired, total), record = data
-    return Told(tuple(position), Teller(key, role, fired, Count(*total)), record_of(record))
+    return PositionedRecord(
+        tuple(position), RecordSource(key, role, fired, Count(*total)), record_of(record)
+    )
 
 
 def record_of(data: list[Any]) -> Any:
     """Plain data as what was told."""
     kind, *what = data
     records: Mapping[str, Any] = {
-        "metrics": Metrics,
-        "keep": Keep,
-        "verdict": Verdict,
-        "failed": Failed,
-        "irregular": Irregular,
+        "metrics": MetricsRecord,
+        "keep": CheckpointRecord,
+        "verdict": VerdictRecord,
+        "failed": FailureRecord,
+        "irregular": IrregularityRecord,
         "line": str,
     }
     return records[kind](*what)
@@ -81,7 +89,7 @@ def error_words(error: BaseException) -> list[Any]:
     """An error as plain data: of which node and doing what, if it says so; type, text, traceback, files."""
     node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
     cause = error.__cause__ or error if node else error
-    return [node, doing, type(cause).__name__, str(cause), _traced(cause), files_of(error)]
+    return [node, doing, type(cause).__name__, str(cause), _traced(cause), attached_files(error)]
 
 
 def _traced(error: BaseException) -> str:

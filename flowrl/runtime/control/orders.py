@@ -12,15 +12,15 @@ from flowrl.runtime.instance import Position
 CONTROL = Bound(tokens=1 << 16)
 
 
-class Stopped(BaseException):
+class SiteStopped(BaseException):
     """The coordinator wants no more."""
 
 
-class Left(BaseException):
+class AbandonFiring(BaseException):
     """The cut is known, and what a site waits for here may never come: it goes on behind this."""
 
 
-class Orders:
+class CoordinatorMessages:
     """Taken in whenever mail comes, whatever the site does."""
 
     def __init__(self, exchange: Exchange, name: str) -> None:
@@ -38,7 +38,7 @@ class Orders:
         while len(self._down):
             self._take(*self._down.take()[0])
         if self.leave:
-            raise Stopped
+            raise SiteStopped
 
     def _take(self, word: str, *values: int) -> None:
         if word == "grant":

@@ -7,12 +7,12 @@ be kept of any other.
 from __future__ import annotations
 
 from flowrl.checks.check import Checked
-from flowrl.graph.site_layout import Layout
+from flowrl.graph.site_layout import SiteLayout
 
 QUEUE = 2  # versions that may wait beside the one that is evaluated
 
 
-def paced_sites(checked: Checked, layout: Layout) -> frozenset[str]:
+def paced_sites(checked: Checked, layout: SiteLayout) -> frozenset[str]:
     """The sites that nothing but paced nodes fire on."""
     rounds = set(checked.program.round.order)
     where = [(n, s) for (n, _), s in layout.where.items() if checked.graph.nodes[n].fires]

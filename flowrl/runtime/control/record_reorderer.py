@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
 from flowrl.runtime.control.cuts import includes
-from flowrl.runtime.control.messages import Told
-from flowrl.runtime.failure_guard import Happened, Sink
+from flowrl.runtime.control.messages import PositionedRecord
+from flowrl.runtime.failure_guard import Irregularities, RecordSink
 from flowrl.runtime.instance import Position
-from flowrl.runtime.token_hashing import Hashed, Note
+from flowrl.runtime.token_hashing import Note, TokenHash
 
 
 class Placed(Protocol):
@@ -23,25 +23,25 @@ class Placed(Protocol):
 P = TypeVar("P", bound=Placed)
 
 
-class Retelling:
+class RecordReorderer:
     """Records, and hashes of tokens if somebody wants them."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: RecordSink) -> None:
         self._sink = sink
         self.note: Note | None = None  # who is told the hashes
-        self.happened = Happened()
-        self._told: list[Told] = []
-        self._hashed: list[Hashed] = []
+        self.happened = Irregularities()
+        self._told: list[PositionedRecord] = []
+        self._hashed: list[TokenHash] = []
 
-    def add(self, told: Told) -> None:
+    def add(self, told: PositionedRecord) -> None:
         """A record that waits for its turn."""
         self._told.append(told)
 
     def add_hashed(self, rows: Iterable[Any]) -> None:
         """The same for hashes, as plain data; those of one firing in their order."""
-        self._hashed += [Hashed(tuple(position), *rest) for position, *rest in rows]
+        self._hashed += [TokenHash(tuple(position), *rest) for position, *rest in rows]
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: PositionedRecord) -> None:
         """A record that has no turn."""
         self.happened.pass_on(self._sink, told.teller, told.record)
 

@@ -8,28 +8,28 @@ from typing import Any
 from flowrl.channels import Exchange
 from flowrl.core.state import Count
 from flowrl.graph.site_layout import COORDINATOR
-from flowrl.runtime.control.messages import UP, Told, as_data
+from flowrl.runtime.control.messages import UP, PositionedRecord, as_data
 from flowrl.runtime.control.orders import CONTROL
 from flowrl.runtime.instance import Position
 from flowrl.runtime.remote.waiting import WAIT_S
-from flowrl.runtime.scheduler import Walk
-from flowrl.runtime.status import glance_at
-from flowrl.runtime.token_hashing import Hashed
+from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.status import read_status
+from flowrl.runtime.token_hashing import TokenHash
 
 EVERY_S = 0.05  # how often a site tells how far it is
 EACH_S = 0.001  # for each site: the coordinator hears of so many, one after the other
 
 
-class Reports:
+class SiteReporter:
     """What has happened since the coordinator was last told."""
 
     def __init__(self, exchange: Exchange, name: str, sites: int) -> None:
         self.exchange = exchange
         self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
         self._every_s = max(EVERY_S, EACH_S * sites)
-        self._told: list[Told] = []
+        self._told: list[PositionedRecord] = []
         self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
-        self.hashed: list[Hashed] = []
+        self.hashed: list[TokenHash] = []
         self._last_s = 0.0
         self._rounds = -1  # that were told last
 
@@ -39,7 +39,7 @@ class Reports:
         self._up.send(list(words))
         self.exchange.flush()
 
-    def recorded(self, told: Told) -> None:
+    def recorded(self, told: PositionedRecord) -> None:
         """A node has recorded something."""
         self._told.append(told)
 
@@ -47,17 +47,17 @@ class Reports:
         """A node has counted something."""
         self._did.append([list(position), list(count)])
 
-    def tell_now_and_then(self, walk: Walk) -> None:
+    def tell_now_and_then(self, walk: Scheduler) -> None:
         """How things are, if that was told some time ago."""
         if time.perf_counter() - self._last_s > self._every_s:
             self.tell(walk)
 
-    def tell_rounds(self, walk: Walk) -> None:
+    def tell_rounds(self, walk: Scheduler) -> None:
         """How far it is, if that is news: others may wait for it."""
         if walk.site.rounds != self._rounds or self._told or self._did or self.hashed:
             self.tell(walk)
 
-    def tell(self, walk: Walk) -> None:
+    def tell(self, walk: Scheduler) -> None:
         """How things are."""
         self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
@@ -65,7 +65,7 @@ class Reports:
         if self.hashed:
             hashed, self.hashed[:] = [[list(h.position), *h[1:]] for h in self.hashed], []
             self.say("hashed", hashed)
-        seen = glance_at(walk).as_data()
+        seen = read_status(walk).as_data()
         self._rounds = walk.site.rounds
         self.say("progress", self._rounds, did, [as_data(t) for t in told], seen)
         self._last_s = time.perf_counter()

@@ -10,42 +10,44 @@ from typing import Any
 
 from flowrl.channels.errors import Refused
 from flowrl.runtime.account import Account
-from flowrl.runtime.processes.launch import Sites
-from flowrl.runtime.status import Glance, Seen, as_glance, glance_at
+from flowrl.runtime.processes.launch import LaunchedSites
+from flowrl.runtime.status import AgedStatus, SiteStatus, read_status, status_from_data
 
 
-class Watched:
+class SiteStatuses:
     """What is known of the sites: told by their own threads, or by asides while those are busy."""
 
-    def __init__(self, sites: Sites) -> None:
+    def __init__(self, sites: LaunchedSites) -> None:
         self._sites = sites
-        self._told: dict[str, tuple[Glance, float]] = {}
+        self._told: dict[str, tuple[SiteStatus, float]] = {}
         sites.on_aside(self.aside)
 
     def told(self, name: str, data: list[Any]) -> None:
         """What a site tells with its progress."""
-        self._told[name] = (as_glance(data), time.perf_counter())
+        self._told[name] = (status_from_data(data), time.perf_counter())
 
     def aside(self, name: str, text: str) -> None:
         """What is seen of a site while it fires or waits for long."""
         try:
-            glance = as_glance(json.loads(text))
+            glance = status_from_data(json.loads(text))
         except (ValueError, TypeError):
             raise Refused("aside") from None
         known = self._told.get(name)
         if known is None or glance.fired >= known[0].fired:  # it may have been overtaken
             self._told[name] = (glance, time.perf_counter())
 
-    def sites(self) -> dict[str, Seen | None]:
+    def sites(self) -> dict[str, AgedStatus | None]:
         """Every site as it is now, or was when last something was heard of it; from any thread."""
         now = time.perf_counter()
-        found: dict[str, Seen | None] = {}
+        found: dict[str, AgedStatus | None] = {}
         for name in self._sites.names:
             walk, told = self._sites.walks.get(name), self._told.get(name)
             if walk is not None:
-                found[name] = Seen(glance_at(walk))
+                found[name] = AgedStatus(read_status(walk))
             else:
-                found[name] = Seen(_later(told[0], now - told[1]), now - told[1]) if told else None
+                found[name] = (
+                    AgedStatus(_later(told[0], now - told[1]), now - told[1]) if told else None
+                )
         return found
 
     def accounts(self) -> list[Account]:
@@ -68,7 +70,7 @@ class Watched:
         }
 
 
-def _serving(site: str, glance: Glance) -> Iterator[Account]:
+def _serving(site: str, glance: SiteStatus) -> Iterator[Account]:
     """What nodes that only clients elsewhere call did for them."""
     calls = [w for w in glance.waited if w.kind == "serving"]
     for who in dict.fromkeys(w.who for w in calls):
@@ -76,6 +78,6 @@ def _serving(site: str, glance: Glance) -> Iterator[Account]:
         yield Account(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
 
 
-def _later(glance: Glance, s: float) -> Glance:
+def _later(glance: SiteStatus, s: float) -> SiteStatus:
     """What went on then goes on as far as anybody knows."""
     return replace(glance, doing=replace(glance.doing, for_s=glance.doing.for_s + s))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from flowrl.checks.check import Checked
-from flowrl.checks.serial_program import Program
+from flowrl.checks.serial_program import SerialProgram
 from flowrl.core.ports import StateOut
 from flowrl.core.state import State
 from flowrl.graph.model import PortRef
 from flowrl.runtime.control.cuts import includes
 from flowrl.runtime.control.paced_sites import paced_by_one
-from flowrl.runtime.instance import Position, Runner
-from flowrl.runtime.instances import Wired
-from flowrl.runtime.state_versions import Versions
+from flowrl.runtime.instance import Instance, Position
+from flowrl.runtime.instances import Instances
+from flowrl.runtime.state_versions import StateVersions
 
 States = dict[str, State]  # by `learner.port`
 
 
-class Recall:
+class WeightHistory:
     """The states of one learner.
 
     Most limits are known before the run, and its learner stops there. What is not known is where a verdict falls:
@@ -24,7 +24,7 @@ class Recall:
     of a learner that is paced itself. And a run may be ended after any round, or the learner's last firing in it.
     """
 
-    def __init__(self, checked: Checked, wired: Wired, learner: Runner) -> None:
+    def __init__(self, checked: Checked, wired: Instances, learner: Instance) -> None:
         self.learner = learner
         self._wired = wired
         program, name = checked.program, learner.spec.name
@@ -47,11 +47,11 @@ class Recall:
         states = self._kept[0][2].values()
         return sum(array.nbytes for state in states for array in state.arrays.values())
 
-    def _versions(self, source: PortRef) -> Versions:
+    def _versions(self, source: PortRef) -> StateVersions:
         versions = self._wired.versions.get(source)
         if versions is not None and versions.runner is self.learner:
             return versions
-        return Versions(self.learner, source.port)
+        return StateVersions(self.learner, source.port)
 
     # keeping: after which firing, which version, the states
 
@@ -103,7 +103,7 @@ class Recall:
         return next(states for at, _, states in reversed(self._kept) if includes(cut, at))
 
 
-def _level(program: Program, name: str) -> int:
+def _level(program: SerialProgram, name: str) -> int:
     """How many nodes pace one another, and the last of them this one."""
     for paced in program.paced:
         if name in paced.part.firings:

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from flowrl.channels.keys import Keys, new_pair
 from flowrl.checks.pacing import paced_by
 from flowrl.graph.model import Graph
-from flowrl.graph.site_layout import COORDINATOR, Layout
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp
 
 
-def neighbours(graph: Graph, layout: Layout, names: list[str]) -> dict[str, list[str]]:
+def neighbours(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
     """Whom each site talks with: the coordinator with all, a site with those it shares an edge with."""
     homes: dict[str, set[str]] = {}
     for (node, _), site in layout.where.items():
@@ -40,7 +40,7 @@ def neighbours(graph: Graph, layout: Layout, names: list[str]) -> dict[str, list
 class Addresses:
     """All addresses, filled in while sites begin to listen."""
 
-    def __init__(self, layout: Layout, peers: Mapping[str, list[str]]) -> None:
+    def __init__(self, layout: SiteLayout, peers: Mapping[str, list[str]]) -> None:
         self.peers = peers
         self.near: dict[str, str] = {}  # on the machine where the run was started
         self.ports: dict[str, int] = {}  # on the network

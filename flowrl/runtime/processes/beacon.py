@@ -12,25 +12,25 @@ import threading
 from flowrl.channels.items import ASIDE
 from flowrl.channels.mailbox import Mailbox
 from flowrl.graph.site_layout import COORDINATOR
-from flowrl.runtime.scheduler import Walk
-from flowrl.runtime.status import glance_at
+from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.status import read_status
 
 BEAT_S = 0.5
 LONG_S = 0.3  # what goes on for less is told by the site itself
 
 
-class Beacon:
+class StatusBeacon:
     """One for each process."""
 
     def __init__(self, mailbox: Mailbox, coordinator: str) -> None:
         """`mailbox`: of the site's name, owned by the beacon; `coordinator`: its address."""
         self._mailbox = mailbox
         mailbox.meet(COORDINATOR, coordinator)
-        self._walk: Walk | None = None
+        self._walk: Scheduler | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._shine, name="beacon", daemon=True)
 
-    def watch(self, walk: Walk) -> None:
+    def watch(self, walk: Scheduler) -> None:
         """Begin: this is the site's walk."""
         self._walk = walk
         self._thread.start()
@@ -38,7 +38,7 @@ class Beacon:
     def _shine(self) -> None:
         while not self._over.wait(BEAT_S):
             assert self._walk is not None
-            glance = glance_at(self._walk)
+            glance = read_status(self._walk)
             if glance.doing.for_s >= LONG_S:
                 self._mailbox.post(COORDINATOR, ASIDE, json.dumps(glance.as_data()))
                 self._mailbox.flush()

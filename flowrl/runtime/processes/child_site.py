@@ -10,20 +10,20 @@ from flowrl.channels import Exchange, Mailbox
 from flowrl.channels.keys import Keys
 from flowrl.checks.check import Checked, check
 from flowrl.graph.loading import load_text
-from flowrl.graph.site_layout import COORDINATOR, Layout
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp
-from flowrl.runtime.processes.beacon import Beacon
+from flowrl.runtime.processes.beacon import StatusBeacon
 from flowrl.runtime.site import run_site
 
 
-class Child:
+class ChildSite:
     """One of the sites that are told of: the same graph, read and checked once for all of them."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self._told = told
         self._checked = _read(told)
         where = {(node, replica): site for node, replica, site in told["where"]}
-        self._layout = Layout(told["kinds"], where)
+        self._layout = SiteLayout(told["kinds"], where)
 
     def begin(self, name: str) -> None:
         """Be this site: reachable, and knowing whom it talks to."""
@@ -52,7 +52,7 @@ class Child:
 
     def run(self) -> None:
         """Be at work until the coordinator says otherwise."""
-        beacon = Beacon(self._mailbox(), self._site["peers"][COORDINATOR])
+        beacon = StatusBeacon(self._mailbox(), self._site["peers"][COORDINATOR])
         work = (self._checked, self._layout, self._name, self._exchange, self._told["seed"])
         run_site(*work, beacon.watch)
         beacon.close()

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.runtime.processes.child_site import Child
+from flowrl.runtime.processes.child_site import ChildSite
 
 PR_SET_PDEATHSIG = 1
 BY_ALL = ("flowrl.channels.sockets", "threadpoolctl")  # what each site would load on its way
@@ -32,18 +32,18 @@ TEXT_BYTES = 3000  # of an error: lines of a pipe stay whole up to 4096 bytes
 
 def main() -> None:
     """What there is to be comes from whoever started this."""
-    report, told = Report(int(sys.argv[1])), json.load(sys.stdin)
+    report, told = SupervisorPipe(int(sys.argv[1])), json.load(sys.stdin)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     serve(told, report)
 
 
-def serve(told: dict[str, Any], report: Report) -> None:
+def serve(told: dict[str, Any], report: SupervisorPipe) -> None:
     """Fork the sites and tell how each ends; or be one of them."""
     die_with(told["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
     sys.path[:] = told["path"]
     with report.failure():
-        child = Child(told)
+        child = ChildSite(told)
         for module in (*BY_ALL, *told["loads"]):
             importlib.import_module(module)
         name = divided(list(told["sites"]), report)
@@ -55,7 +55,7 @@ def serve(told: dict[str, Any], report: Report) -> None:
         leave()
 
 
-class Report:
+class SupervisorPipe:
     """What the process that started this one is told. Sites keep it open: its end is the end of all of them."""
 
     def __init__(self, fd: int) -> None:
@@ -81,7 +81,7 @@ class Report:
             sys.exit(1)
 
 
-def divided(names: list[str], report: Report) -> str | None:
+def divided(names: list[str], report: SupervisorPipe) -> str | None:
     """In each site its name; in the server, when all have ended, None."""
     if len(names) == 1:
         report.close_in_forks()

@@ -15,17 +15,17 @@ from flowrl.channels.folder import SocketFolder
 from flowrl.checks.check import Checked
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.graph.expand import expand
-from flowrl.graph.site_layout import COORDINATOR, Layout
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import listening, tcp
 from flowrl.machine.open_files import allow_files
 from flowrl.runtime.control.messages import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.runtime.control.orders import CONTROL
 from flowrl.runtime.processes.addresses import Addresses, neighbours
-from flowrl.runtime.processes.site_processes import Processes, loads_of
-from flowrl.runtime.site import SiteWalk, run_site
+from flowrl.runtime.processes.site_processes import SiteProcesses, loads_of
+from flowrl.runtime.site import SiteScheduler, run_site
 
 if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import Hosts
+    from flowrl.cluster.joined_hosts import JoinedHosts
 
 PUMP_S = 0.02
 LOOK_S = 0.1
@@ -38,16 +38,16 @@ class SiteLost(FlowError):
     """A site ended without a word, or lost another."""
 
 
-class Sites:
+class LaunchedSites:
     """The sites of a run, as the coordinator sees them."""
 
     def __init__(
-        self, checked: Checked, layout: Layout, seed: int, hosts: Hosts | None = None
+        self, checked: Checked, layout: SiteLayout, seed: int, hosts: JoinedHosts | None = None
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
         self.names = [name for name in layout.kinds if layout.living(name)]
         self._run = os.urandom(16)
-        self._processes = Processes()
+        self._processes = SiteProcesses()
         self._threads: dict[str, threading.Thread] = {}
         self._folder = SocketFolder() if self._kind("process") else None
         self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
@@ -56,7 +56,7 @@ class Sites:
         threads: Threads = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
         self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
-        self.walks: dict[str, SiteWalk] = {}  # of the sites in this process
+        self.walks: dict[str, SiteScheduler] = {}  # of the sites in this process
         self._down: dict[str, Sender] = {}
         self._closed = False
         self._looked_s = 0.0

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from flowrl.checks.check import Checked
-from flowrl.graph.site_layout import Layout
+from flowrl.graph.site_layout import SiteLayout
 from flowrl.machine.numerics import THREADS
 
 STDERR = 2  # not standard output: `run --json` prints one line there, and nothing else
@@ -31,13 +31,13 @@ Loads = tuple[str, ...]  # modules
 Output = int | IO[bytes]
 
 
-class Processes:
+class SiteProcesses:
     """All site processes of one coordinator, or of one host; what they print goes to `output`."""
 
     def __init__(self, output: Output = STDERR) -> None:
         self._output = output
-        self._servers: list[Server] = []
-        self._of: dict[str, Server] = {}
+        self._servers: list[ForkServer] = []
+        self._of: dict[str, ForkServer] = {}
 
     def start(
         self,
@@ -57,7 +57,7 @@ class Processes:
                 self._start({**told, "sites": {n: sites[n] for n in some}, "loads": modules})
 
     def _start(self, told: Mapping[str, Any]) -> None:
-        server = Server(told, self._output, self._fds)
+        server = ForkServer(told, self._output, self._fds)
         self._servers.append(server)
         self._of.update(dict.fromkeys(told["sites"], server))
 
@@ -72,7 +72,7 @@ class Processes:
             return None
         return server.why_ended(name)
 
-    def _start_alone(self, server: Server) -> None:
+    def _start_alone(self, server: ForkServer) -> None:
         """What a server loaded has started threads: its sites are started one by one."""
         self._servers.remove(server)
         server.end(time.monotonic())
@@ -91,7 +91,7 @@ class Processes:
             server.end(deadline)
 
 
-class Server:
+class ForkServer:
     """A server as its coordinator sees it; of one site, it is that site."""
 
     def __init__(self, told: Mapping[str, Any], output: Output, fds: Sequence[int]) -> None:
@@ -205,7 +205,7 @@ def _why(who: str, code: int) -> str:
     return f"{who} ended with status {code}"
 
 
-def loads_of(checked: Checked, layout: Layout, site: str) -> Loads:
+def loads_of(checked: Checked, layout: SiteLayout, site: str) -> Loads:
     """The modules that the nodes of a site say they need."""
     facts = (checked.facts[node] for node, _ in layout.living(site))
     return tuple(sorted({module for fact in facts for module in fact.loads}))

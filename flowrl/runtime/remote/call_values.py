@@ -17,7 +17,7 @@ TUPLE = -1  # in a record's number's place
 _PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, np.generic, Batch, State, Clock)
 
 
-class Records:
+class CallValueCodec:
     """Turns the values of one service's calls into what channels carry, and back."""
 
     def __init__(self, types: Iterable[type]) -> None:

@@ -8,21 +8,21 @@ from typing import Any
 
 from flowrl.channels import Bound, Exchange
 from flowrl.checks.check import Checked
-from flowrl.checks.lossy_edges import eager, may_starve
+from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.pacing import paced_by
-from flowrl.core.context import key_of
+from flowrl.core.context import instance_key
 from flowrl.core.state import START, State
 from flowrl.graph.model import Edge, PortRef
-from flowrl.graph.replica_pairs import Lane, lane_name
-from flowrl.graph.site_layout import Layout
+from flowrl.graph.replica_pairs import ReplicaPair, pair_label
+from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.free_sites import free_sites
-from flowrl.runtime.edge_factory import Home
-from flowrl.runtime.instances import Wired
-from flowrl.runtime.remote.edges import Arriving, FirstCome, Leaving, LeavingOrLost
-from flowrl.runtime.remote.services import Calls
-from flowrl.runtime.remote.state_views import Ends, Newest, Pacing
-from flowrl.runtime.remote.waiting import Waiting
-from flowrl.runtime.state_versions import Versions
+from flowrl.runtime.edge_factory import EdgeFactory
+from flowrl.runtime.instances import Instances
+from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
+from flowrl.runtime.remote.services import RemoteServices
+from flowrl.runtime.remote.state_views import NewestView, PacedView, RoundEndView
+from flowrl.runtime.remote.waiting import SiteWaits
+from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import Push, Queue, Take, Token
 from flowrl.runtime.waits import Wait
 
@@ -30,25 +30,27 @@ SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that i
 STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
 
 
-class SiteHome(Home):
+class RemoteEdgeFactory(EdgeFactory):
     """The home of one site's instances."""
 
-    def __init__(self, checked: Checked, layout: Layout, name: str, exchange: Exchange) -> None:
+    def __init__(self, checked: Checked, layout: SiteLayout, name: str, exchange: Exchange) -> None:
         super().__init__()
         self._checked, self._layout, self.name = checked, layout, name
-        self._exchange, self.waiting = exchange, Waiting(exchange, self.site)
+        self._exchange, self.waiting = exchange, SiteWaits(exchange, self.site)
         lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
         self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
         self._rounds = max(lags, default=0) + SLACK_ROUNDS
-        self._arriving: list[Arriving] = []
-        self._newest: list[Newest] = []
+        self._arriving: list[RemoteInput] = []
+        self._newest: list[NewestView] = []
         self._starving: Wait | None = None
         self._free = free_sites(checked, layout)
-        self._firings: dict[str, Arriving] = {}  # of nodes elsewhere that fire when they can
+        self._firings: dict[str, RemoteInput] = {}  # of nodes elsewhere that fire when they can
         self._told_firings: dict[str, list[Push]] = {}
-        self._calls = Calls(checked.graph, layout, name, self.waiting)  # before any mail comes
-        for node in sorted(may_starve(checked.program)):
+        self._calls = RemoteServices(
+            checked.graph, layout, name, self.waiting
+        )  # before any mail comes
+        for node in sorted(may_lack_tokens_anywhere(checked.program)):
             self._open_firings(node)
 
     def begin(self) -> None:
@@ -56,23 +58,25 @@ class SiteHome(Home):
         for send in self._beginnings:
             send()
 
-    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Any:
+    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
         return self._calls.stub(wired, edge, replica, fresh)
 
-    def serve(self, wired: Wired, node: str, replica: int) -> None:
+    def serve(self, wired: Instances, node: str, replica: int) -> None:
         self._calls.serve(wired, node, replica)
 
     def has(self, node: str, replica: int) -> bool:
         return self._layout.where[node, replica] == self.name
 
-    def taking(self, edge: Edge, lane: Lane, tokens: list[Token]) -> Queue:
+    def taking(self, edge: Edge, lane: ReplicaPair, tokens: list[Token]) -> Queue:
         peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
-        wait = self.waiting.on_input(key_of(edge.to.node, lane[2]), lane_name(edge, lane), receiver)
-        arriving = Arriving(self.waiting, receiver, wait, tokens)
+        wait = self.waiting.on_input(
+            instance_key(edge.to.node, lane[2]), pair_label(edge, lane), receiver
+        )
+        arriving = RemoteInput(self.waiting, receiver, wait, tokens)
         self._arriving.append(arriving)
         program, source = self._checked.program, edge.sources[lane[0]].node
-        if source in eager(program.part_of(source)):
+        if source in fires_without_rate(program.schedule_of(source)):
             self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
         elif edge.when_full == "wait":
             capacity = program.capacity[edge.to]
@@ -107,19 +111,19 @@ class SiteHome(Home):
             for _ in arriving.arrived():
                 pass
 
-    def giving(self, edge: Edge, lane: Lane) -> Queue:
+    def giving(self, edge: Edge, lane: ReplicaPair) -> Queue:
         peer = self._layout.where[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
-        who = key_of(edge.sources[lane[0]].node, lane[1])
-        wait = self.waiting.on_output(who, lane_name(edge, lane), sender)
+        who = instance_key(edge.sources[lane[0]].node, lane[1])
+        wait = self.waiting.on_output(who, pair_label(edge, lane), sender)
         if edge.when_full == "drop_oldest":
             capacity = self._checked.program.capacity[edge.to]
-            return LeavingOrLost(self.waiting, sender, wait, capacity)
-        return Leaving(self.waiting, sender, wait)
+            return LossyRemoteOutput(self.waiting, sender, wait, capacity)
+        return RemoteOutput(self.waiting, sender, wait)
 
     def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
-        wait = self.waiting.on_input(key_of(edge.to.node, replica), f"any of {edge}")
-        return FirstCome(self.waiting, queues, wait)
+        wait = self.waiting.on_input(instance_key(edge.to.node, replica), f"any of {edge}")
+        return MergedInput(self.waiting, queues, wait)
 
     def view(self, edge: Edge, replica: int) -> Take:
         """The same view whenever a phase connects the instance anew."""
@@ -132,15 +136,15 @@ class SiteHome(Home):
         peer = self._layout.where[edge.source.node, 0]
         bound = self._state_bound(edge, replica)
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
-        who, name = key_of(edge.to.node, replica), lane_name(edge, (0, 0, replica))
-        arriving = Arriving(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
+        who, name = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
+        arriving = RemoteInput(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
-            return Pacing(self.site, arriving).take
+            return PacedView(self.site, arriving).take
         if self._is_newest(edge, replica):
-            newest = Newest(self.waiting, arriving)
+            newest = NewestView(self.waiting, arriving)
             self._newest.append(newest)
             return newest.take
-        return Ends(self.waiting, self.site, arriving, edge.lag).take
+        return RoundEndView(self.waiting, self.site, arriving, edge.lag).take
 
     def _is_newest(self, edge: Edge, replica: int) -> bool:
         """Sites that fire when they can have no rounds in common with others: no lag can be kept."""
@@ -150,11 +154,11 @@ class SiteHome(Home):
     def _state_bound(self, edge: Edge, replica: int) -> Bound:
         return Bound(tokens=1) if self._is_newest(edge, replica) else _STATES
 
-    def readers(self, edge: Edge, versions: Versions) -> list[Push]:
+    def readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
         """Each reader elsewhere is sent version 0, and then what each round ended with."""
         return [self._reader(edge, replica, versions) for replica in self._elsewhere(edge)]
 
-    def _reader(self, edge: Edge, replica: int, versions: Versions) -> Push:
+    def _reader(self, edge: Edge, replica: int, versions: StateVersions) -> Push:
         leaving = self._state_lane(edge, replica)
         newest = self._is_newest(edge, replica)
         last: list[State | None] = [None]
@@ -170,11 +174,11 @@ class SiteHome(Home):
         self._beginnings.append(lambda: push((versions.newest(), START)))
         return push
 
-    def paced(self, edge: Edge, versions: Versions) -> list[Callable[[], None]]:
+    def paced(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
         """What sends the versions that pace instances elsewhere."""
         return [self._teller(edge, replica, versions) for replica in self._elsewhere(edge)]
 
-    def _teller(self, edge: Edge, replica: int, versions: Versions) -> Callable[[], None]:
+    def _teller(self, edge: Edge, replica: int, versions: StateVersions) -> Callable[[], None]:
         leaving = self._state_lane(edge, replica)
         return lambda: leaving.append((versions.newest(), START))
 
@@ -195,23 +199,23 @@ class SiteHome(Home):
         if home == self.name:
             for site in sorted(sites - {home}):
                 sender = exchange.sender(_firings_name(node, site), site, bound=_STATES)
-                leaving = Leaving(self.waiting, sender, self.waiting.on_telling(node, sender))
+                leaving = RemoteOutput(self.waiting, sender, self.waiting.on_telling(node, sender))
                 self._told_firings.setdefault(node, []).append(leaving.append)
         elif self.name in sites:
             receiver = exchange.receiver(_firings_name(node, self.name), home, bound=_STATES)
-            arriving = Arriving(self.waiting, receiver, self.waiting.on_turns(node, receiver))
+            arriving = RemoteInput(self.waiting, receiver, self.waiting.on_turns(node, receiver))
             self._firings[node] = arriving
             self._arriving.append(arriving)
 
-    def _state_lane(self, edge: Edge, replica: int) -> Leaving:
+    def _state_lane(self, edge: Edge, replica: int) -> RemoteOutput:
         peer = self._layout.where[edge.to.node, replica]
         bound = self._state_bound(edge, replica)
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
-        name = lane_name(edge, (0, 0, replica))
+        name = pair_label(edge, (0, 0, replica))
         wait = self.waiting.on_output(edge.source.node, name, sender)
         if self._is_newest(edge, replica):
-            return LeavingOrLost(self.waiting, sender, wait, capacity=1)
-        return Leaving(self.waiting, sender, wait)
+            return LossyRemoteOutput(self.waiting, sender, wait, capacity=1)
+        return RemoteOutput(self.waiting, sender, wait)
 
     def _elsewhere(self, edge: Edge) -> list[int]:
         replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
@@ -226,7 +230,7 @@ class SiteHome(Home):
 _STATES = Bound(tokens=STATE_TOKENS)
 
 
-def _name(edge: Edge, lane: Lane) -> str:
+def _name(edge: Edge, lane: ReplicaPair) -> str:
     return f"{edge.to}:{lane[0]}.{lane[1]}.{lane[2]}"
 
 

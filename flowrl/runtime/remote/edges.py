@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from flowrl.channels import ChannelError, Receiver, Sender
-from flowrl.runtime.remote.waiting import Elsewhere, Waiting
-from flowrl.runtime.streams import Awaited, Queue, Token
+from flowrl.runtime.remote.waiting import ChannelFailure, SiteWaits
+from flowrl.runtime.streams import AwaitedQueue, Queue, Token
 from flowrl.runtime.waits import Wait
 
 
-class Arriving(Awaited):
+class RemoteInput(AwaitedQueue):
     """A queue that another site fills. What lies in it is here; the rest is waited for."""
 
     def __init__(
-        self, waiting: Waiting, receiver: Receiver, wait: Wait, tokens: Iterable[Token] = ()
+        self, waiting: SiteWaits, receiver: Receiver, wait: Wait, tokens: Iterable[Token] = ()
     ) -> None:
         super().__init__(tokens)
         self._waiting, self.receiver, self.wait = waiting, receiver, wait
@@ -30,7 +30,7 @@ class Arriving(Awaited):
         try:
             return self.receiver.take()
         except ChannelError as error:
-            raise Elsewhere(error) from error
+            raise ChannelFailure(error) from error
 
     def _is_here(self) -> bool:
         return super().__len__() > 0 or self.receiver.ready()
@@ -61,7 +61,7 @@ class Arriving(Awaited):
         try:
             self._waiting.until(condition, self.wait, self.receiver)
         except ChannelError as error:
-            raise Elsewhere(error) from error
+            raise ChannelFailure(error) from error
 
     def arrived(self) -> Iterator[Token]:
         """The tokens that can be taken now, and are."""
@@ -69,10 +69,10 @@ class Arriving(Awaited):
             yield self.popleft()
 
 
-class Leaving(deque[Token]):
+class RemoteOutput(deque[Token]):
     """A queue that another site empties."""
 
-    def __init__(self, waiting: Waiting, sender: Sender, wait: Wait) -> None:
+    def __init__(self, waiting: SiteWaits, sender: Sender, wait: Wait) -> None:
         super().__init__()
         self._waiting, self._sender, self._wait = waiting, sender, wait
 
@@ -83,13 +83,13 @@ class Leaving(deque[Token]):
             self._waiting.on(sender, self._wait)
             sender.send(*token)
         except ChannelError as error:
-            raise Elsewhere(error) from error
+            raise ChannelFailure(error) from error
 
 
-class LeavingOrLost(Leaving):
+class LossyRemoteOutput(RemoteOutput):
     """The same where nobody waits for room: what finds none waits here, and the oldest is lost."""
 
-    def __init__(self, waiting: Waiting, sender: Sender, wait: Wait, capacity: int) -> None:
+    def __init__(self, waiting: SiteWaits, sender: Sender, wait: Wait, capacity: int) -> None:
         super().__init__(waiting, sender, wait)
         self._pending: deque[Token] = deque(maxlen=capacity)
         self.dropped = 0
@@ -108,13 +108,13 @@ class LeavingOrLost(Leaving):
             while self._pending and self._sender.ready():
                 self._sender.send(*self._pending.popleft())
         except ChannelError as error:
-            raise Elsewhere(error) from error
+            raise ChannelFailure(error) from error
 
 
-class FirstCome(Awaited):
+class MergedInput(AwaitedQueue):
     """Several queues as one: whatever is here first is taken first."""
 
-    def __init__(self, waiting: Waiting, queues: list[Queue], wait: Wait) -> None:
+    def __init__(self, waiting: SiteWaits, queues: list[Queue], wait: Wait) -> None:
         super().__init__()
         self._waiting, self._queues, self._wait = waiting, queues, wait
 

@@ -13,17 +13,17 @@ from typing import Any
 from flowrl.channels import Bound, Receiver, Sender
 from flowrl.channels.calls import Caller, Desk
 from flowrl.checks.ordering import own_services
-from flowrl.core.context import Context, key_of
+from flowrl.core.context import Context, instance_key
 from flowrl.core.node import Node
 from flowrl.core.ports import Service
 from flowrl.graph.model import Edge, Graph, links
-from flowrl.graph.replica_pairs import lane_name
-from flowrl.graph.site_layout import Layout
+from flowrl.graph.replica_pairs import pair_label
+from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.messages import error_words, raised_there, record_data, record_of
 from flowrl.runtime.instance import RAISED
-from flowrl.runtime.instances import Wired
-from flowrl.runtime.remote.call_values import Records
-from flowrl.runtime.remote.waiting import Calling, Waiting
+from flowrl.runtime.instances import Instances
+from flowrl.runtime.remote.call_values import CallValueCodec
+from flowrl.runtime.remote.waiting import ServiceWait, SiteWaits
 
 HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
 RENEW = "(renew)"  # the same: make it anew
@@ -34,26 +34,26 @@ Contexts = Mapping[str, Context]  # those of a service and of the services that 
 Answer = tuple[bool, Any, list[Any]]  # whether it worked; the value or the error; what was told
 
 
-class Stub:
+class ClientStub:
     """What a client holds in the place of a service that lives elsewhere."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: ServiceClient) -> None:
         self._line = line
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         self._line.demand(name)
         return lambda *arguments, **named: self._line.ask(name, *arguments, **named)
 
-    def begin(self, method: str, *arguments: Any, **named: Any) -> UnderWay:
+    def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
         """Call a method, and do not wait; before the next call, the answer is to be taken."""
         self._line.demand(method)
         return self._line.begin(method, *arguments, **named)
 
 
-class UnderWay:
+class PendingCall:
     """A call that was begun."""
 
-    def __init__(self, line: Line, number: int) -> None:
+    def __init__(self, line: ServiceClient, number: int) -> None:
         self._line, self._number = line, number
 
     def ready(self) -> bool:
@@ -67,7 +67,7 @@ class UnderWay:
     def until(
         self,
         condition: Callable[[], bool],
-        others: Iterable[UnderWay] = (),
+        others: Iterable[PendingCall] = (),
         fds: Collection[int] = (),
     ) -> None:
         """Sleep until this holds, which the answer of this call or of others may bring about, or who writes
@@ -76,15 +76,15 @@ class UnderWay:
         self._line.wait.until(condition, [line.answers for line in lines], fds)
 
 
-class Line:
+class ServiceClient:
     """The client's end of a link."""
 
     def __init__(
-        self, service: Service, site: str, call: Caller, wait: Calling, told: Contexts
+        self, service: Service, site: str, call: Caller, wait: ServiceWait, told: Contexts
     ) -> None:
         self.service, self._site, self._call, self._told = service, site, call, told
         self.wait, self.answers = wait, call.answers
-        self._records = Records(service.values)
+        self._records = CallValueCodec(service.values)
         self._open = ""  # the method whose answer was not taken
 
     def demand(self, method: str) -> None:
@@ -100,7 +100,7 @@ class Line:
         """Call a method of the service, or say one of the words above."""
         return self.begin(method, *arguments, **named).take()
 
-    def begin(self, method: str, *arguments: Any, **named: Any) -> UnderWay:
+    def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
         """The same, without waiting."""
         if self._open and method not in WORDS:
             raise RuntimeError(
@@ -110,7 +110,7 @@ class Line:
         plain = self._records.plain
         number = self._call.begin((method, plain(list(arguments)), plain(named)))
         self._open = method
-        return UnderWay(self, number)
+        return PendingCall(self, number)
 
     def answered(self, number: int) -> bool:
         """Whether the answer is here."""
@@ -127,13 +127,13 @@ class Line:
             if counted is not None:
                 context.count(*counted)
             for record in records:
-                context.tell(record_of(record))
+                context.emit(record_of(record))
         if not worked:
             raise raised_there(self._site, value)
         return self._records.whole(value)
 
 
-class Counter:
+class ServiceEndpoint:
     """The service's end of a link."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Counter:
     ) -> None:
         self._service, self._node, self._renew = service, node, renew
         self._told, self._serving = told, serving
-        self._records = Records(service.values)
+        self._records = CallValueCodec(service.values)
 
     def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Answer:
         """Do what is asked; what goes wrong is the client's to hear."""
@@ -182,18 +182,18 @@ class Counter:
         return told
 
 
-class Calls:
+class RemoteServices:
     """The links between a site and the others."""
 
-    def __init__(self, graph: Graph, layout: Layout, site: str, waiting: Waiting) -> None:
+    def __init__(self, graph: Graph, layout: SiteLayout, site: str, waiting: SiteWaits) -> None:
         self._graph, self._layout, self._site, self._waiting = graph, layout, site, waiting
         self._owned = own_services(graph)
         clients = [name for name, spec in graph.nodes.items() if spec.fires]
         self._told_by_client = {own for name in clients for own in self._owned[name]}
         self._callers: dict[str, Caller] = {}
-        self._waits: dict[str, Calling] = {}
+        self._waits: dict[str, ServiceWait] = {}
         self._desks: dict[str, tuple[Receiver, Sender]] = {}
-        self._stubs: dict[str, Stub] = {}
+        self._stubs: dict[str, ClientStub] = {}
         for edge in links(graph):
             for replica in range(graph.nodes[edge.to.node].replicas):
                 self._open(edge, replica)
@@ -206,45 +206,45 @@ class Calls:
         if client == self._site != server:
             requests = exchange.sender(f"{name}?", server, bound=BOUND)
             answers = exchange.receiver(f"{name}!", server, bound=BOUND)
-            who = key_of(edge.to.node, replica)
-            link = lane_name(edge, (0, replica, replica))
+            who = instance_key(edge.to.node, replica)
+            link = pair_label(edge, (0, replica, replica))
             wait = self._waits[name] = self._waiting.calling(who, link, server)
             self._callers[name] = Caller(requests, answers, wait)
         elif server == self._site != client:
             asked = exchange.receiver(f"{name}?", client, bound=BOUND)
             self._desks[name] = asked, exchange.sender(f"{name}!", client, bound=BOUND)
 
-    def stub(self, wired: Wired, edge: Edge, replica: int, fresh: bool) -> Stub:
+    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> ClientStub:
         """What a client here calls; its service elsewhere is made anew if `fresh`."""
         name = _name(edge, replica)
         if name not in self._stubs:
             told = self._contexts(wired, edge.source.node, replica)
             server = self._layout.where[edge.source.node, replica]
             caller, wait = self._callers[name], self._waits[name]
-            line = Line(self._service(edge), server, caller, wait, told)
+            line = ServiceClient(self._service(edge), server, caller, wait, told)
             line.ask(HELLO)
-            self._stubs[name] = Stub(line)
+            self._stubs[name] = ClientStub(line)
         elif fresh:
             self._stubs[name]._line.ask(RENEW)
         return self._stubs[name]
 
-    def serve(self, wired: Wired, node: str, replica: int) -> None:
+    def serve(self, wired: Instances, node: str, replica: int) -> None:
         """A service was made here; its clients elsewhere may call."""
         for edge in links(self._graph):
             name = _name(edge, replica)
             if edge.source.node == node and name in self._desks:
                 told = self._contexts(wired, node, replica)
-                counter = Counter(
+                counter = ServiceEndpoint(
                     self._service(edge),
                     lambda: wired.services[node, replica],
                     lambda: wired.renew_service(node, replica),
                     told,
-                    self._waiting.as_service(key_of(node, replica)),
+                    self._waiting.as_service(instance_key(node, replica)),
                 )
                 exchange = self._waiting.exchange
                 Desk(exchange, *self._desks[name], counter.serve, counter.failed)
 
-    def _contexts(self, wired: Wired, service: str, replica: int) -> Contexts:
+    def _contexts(self, wired: Instances, service: str, replica: int) -> Contexts:
         """A service's context and those of the services it calls, if one client tells for them."""
         names = [n for n in (service, *self._owned[service]) if n in self._told_by_client]
         found = [wired.told.setdefault((n, replica), Context(n, replica)) for n in names]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import deque
 
 from flowrl.core.state import State
-from flowrl.runtime.instance import Site
-from flowrl.runtime.remote.edges import Arriving
-from flowrl.runtime.remote.waiting import Waiting
+from flowrl.runtime.instance import SiteState
+from flowrl.runtime.remote.edges import RemoteInput
+from flowrl.runtime.remote.waiting import SiteWaits
 from flowrl.runtime.streams import Token, nothing
 
 
-class Ends:
+class RoundEndView:
     """The versions of a state that lives elsewhere, as the rounds there ended with them."""
 
-    def __init__(self, waiting: Waiting, site: Site, arriving: Arriving, lag: int) -> None:
+    def __init__(
+        self, waiting: SiteWaits, site: SiteState, arriving: RemoteInput, lag: int
+    ) -> None:
         self._site, self._arriving, self._lag = site, arriving, lag
         self._ends: deque[State] = deque()  # version 0, and what each round ended with
         self._first = 0  # how many rounds the first of these had behind it
@@ -49,10 +51,10 @@ class Ends:
             self._first += 1
 
 
-class Pacing:
+class PacedView:
     """The versions that pace: all firings that one of them paces see the same."""
 
-    def __init__(self, site: Site, arriving: Arriving) -> None:
+    def __init__(self, site: SiteState, arriving: RemoteInput) -> None:
         self._site, self._arriving = site, arriving
         self._token: Token = nothing()
         self._version = -1
@@ -66,10 +68,10 @@ class Pacing:
         return self._token
 
 
-class Newest:
+class NewestView:
     """The newest version that has come of a state that lives elsewhere."""
 
-    def __init__(self, waiting: Waiting, arriving: Arriving) -> None:
+    def __init__(self, waiting: SiteWaits, arriving: RemoteInput) -> None:
         self._arriving, self._exchange = arriving, waiting.exchange
         self._state: State | None = None
         self._seen = 0  # the version that the last firing saw

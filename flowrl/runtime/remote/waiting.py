@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, contextmanager
 
 from flowrl.channels import ChannelError, Exchange, Receiver, Sender
 from flowrl.graph.site_layout import COORDINATOR
-from flowrl.runtime.instance import Site
+from flowrl.runtime.instance import SiteState
 from flowrl.runtime.waits import Kind, Wait
 
 WAIT_S = 7 * 86400.0  # another site's firing may take long; whether it lives, the coordinator knows
 
 
-class Elsewhere(BaseException):
+class ChannelFailure(BaseException):
     """A lane ended under a firing: not the firing's fault, and not to be caught as one."""
 
     def __init__(self, error: ChannelError) -> None:
@@ -22,10 +22,10 @@ class Elsewhere(BaseException):
         super().__init__(str(error))
 
 
-class Waiting:
+class SiteWaits:
     """All waits of one site."""
 
-    def __init__(self, exchange: Exchange, site: Site) -> None:
+    def __init__(self, exchange: Exchange, site: SiteState) -> None:
         self.exchange, self._site = exchange, site
         self.check: Callable[[], None] = lambda: None  # raises where the site has gone far enough
         self._idle: dict[Kind, Wait] = {}
@@ -51,9 +51,9 @@ class Waiting:
         """A node may wait for room to tell others of its turns."""
         return self._new(Wait("blocked", node, f"{node}'s turns", sender.peer))
 
-    def calling(self, who: str, link: str, peer: str) -> Calling:
+    def calling(self, who: str, link: str, peer: str) -> ServiceWait:
         """How a client waits for its service elsewhere."""
-        return Calling(self, self._new(Wait("waiting", who, link, peer)))
+        return ServiceWait(self, self._new(Wait("waiting", who, link, peer)))
 
     def as_service(self, who: str) -> Callable[[], AbstractContextManager[None]]:
         """Meanwhile a call is answered, and what that waits for is not beyond the cut."""
@@ -127,10 +127,10 @@ class Waiting:
             site.waiting = outer
 
 
-class Calling:
+class ServiceWait:
     """How one client waits for its service elsewhere: the lanes end with the call."""
 
-    def __init__(self, waiting: Waiting, wait: Wait) -> None:
+    def __init__(self, waiting: SiteWaits, wait: Wait) -> None:
         self._waiting, self._wait = waiting, wait
 
     def __call__(self, lane: Sender | Receiver) -> None:
@@ -156,4 +156,4 @@ def _elsewhere() -> Iterator[None]:
     try:
         yield
     except ChannelError as error:
-        raise Elsewhere(error) from error
+        raise ChannelFailure(error) from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import param
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.buffers.transforms.transform import Discounting, Drawn, Transform, gamma_of
 from flowrl.nodes.returns import bootstrap_discount
 
@@ -43,7 +43,7 @@ class Her(Transform):
         c = self.config
         for name in (*self._goals(), "reward", "last"):
             if name not in schema:
-                raise Unsound(
+                raise UnsoundError(
                     f"her needs the column '{name}'; there are {', '.join(schema)}",
                     "take an env with goals (a Dict with `achieved_goal` and `desired_goal`), or "
                     "say what they are called: `achieved`, `desired`",
@@ -116,7 +116,7 @@ def _function(path: str) -> Goals:
     try:
         found: Goals = getattr(importlib.import_module(module), name or "?")
     except (ImportError, AttributeError, ValueError) as error:
-        raise Unsound(
+        raise UnsoundError(
             f"her: there is no function '{path}' ({error})",
             "write `package.module:function`",
             "transforms",

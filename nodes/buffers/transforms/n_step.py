@@ -6,7 +6,7 @@ import numpy as np
 
 from flowrl.core.batch import Schema
 from flowrl.core.config import param
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.buffers.transforms.transform import Discounting, Drawn, Transform, gamma_of
 from flowrl.nodes.origin import ENV, OFFSET
 from flowrl.nodes.returns import bootstrap_discount
@@ -36,16 +36,16 @@ class NStep(Transform):
         missing = [name for name in NEEDED if name not in schema]
         if missing or not _next_obs(schema):
             lacking = missing[0] if missing else "next_obs"
-            raise Unsound(
+            raise UnsoundError(
                 f"n_step needs the column '{lacking}'", "connect a collector", "transforms"
             )
 
         followed = ENV in schema or OFFSET in schema  # by their origin, or whole episodes
         if followed and self.config.tokens_apart:
             what = "`tokens_apart` is for rows that do not say where they come from"
-            raise Unsound(what, "leave it out", "transforms")
+            raise UnsoundError(what, "leave it out", "transforms")
         if not followed and not self.config.tokens_apart:
-            raise Unsound(
+            raise UnsoundError(
                 "n_step follows rows from token to token, and these do not say where they come from",
                 "write `origin: true` at the collector, or `tokens_apart: true` here",
                 "transforms",

@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, part
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.runs import Runs, found_again
 
@@ -82,9 +82,11 @@ def gamma_of(transform: str, policy: Any) -> float:
     """The discount of the policy whose collector gives rows of one reward each."""
     config: Any = getattr(policy, "config", None)
     if not hasattr(config, "gamma"):
-        raise Unsound(f"{transform} needs a policy with `gamma`", "give it a `policy`", "policy")
+        raise UnsoundError(
+            f"{transform} needs a policy with `gamma`", "give it a `policy`", "policy"
+        )
     if getattr(config, "nstep", 1) != 1:
-        raise Unsound(
+        raise UnsoundError(
             f"{transform} needs rows of one reward, and the policy's sum {config.nstep}",
             "write `nstep: 1` in the policy",
             "policy",
@@ -154,7 +156,7 @@ def sound_transforms(given: Sequence[Any], schema: Schema) -> None:
     for transform in transforms:
         transform.check(schema)
     if sum(t.sums_rewards for t in transforms) > 1:
-        raise Unsound(
+        raise UnsoundError(
             "two transforms work out rewards, each from those that are stored",
             "keep one of them",
             "transforms",

@@ -9,7 +9,7 @@ from gymnasium import Wrapper
 from gymnasium.spaces import Box
 from gymnasium.wrappers import RescaleAction
 
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 
@@ -41,7 +41,7 @@ class Repeated(Wrapper):
         super().__init__(env)
         if brightest and not isinstance(env.observation_space, Box):
             what = f"action_repeat: there is no maximum of {env.observation_space}"
-            raise Unsound(what, "set brightest: false", "env")
+            raise UnsoundError(what, "set brightest: false", "env")
         self._n, self._brightest = n, brightest
 
     def step(self, action: Any) -> Any:
@@ -63,5 +63,5 @@ def scaled(env: Any) -> Any:
     space = env.action_space
     if not isinstance(space, Box) or not space.is_bounded():
         what = f"action_scale: actions are {space}"
-        raise Unsound(what, "it needs a Box with bounds; leave it out", "env")
+        raise UnsoundError(what, "it needs a Box with bounds; leave it out", "env")
     return RescaleAction(env, np.float32(-1), np.float32(1))

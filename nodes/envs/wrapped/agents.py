@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 
 
@@ -47,7 +47,7 @@ class Agent:
             if not part.of_agents:
                 what = f"{type(part).__name__} cannot be put on one of many agents"
                 hint = "leave it out: agents step together, each as it was told (docs/envs.md)"
-                raise Unsound(what, hint, "env.wrappers")
+                raise UnsoundError(what, hint, "env.wrappers")
             self._outer = part.wrap(self._outer)
 
     @property

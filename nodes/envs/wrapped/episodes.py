@@ -6,7 +6,7 @@ from typing import Any
 
 from gymnasium import Wrapper
 
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 
@@ -80,5 +80,5 @@ class Lives(Wrapper):
         machine = getattr(self.env.unwrapped, "ale", None)
         if machine is None:
             what = "episodic_life: the env does not count lives (`info['lives']`, or `ale`)"
-            raise Unsound(what, "leave the wrapper out", "env")
+            raise UnsoundError(what, "leave the wrapper out", "env")
         return int(machine.lives())

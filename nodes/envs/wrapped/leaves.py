@@ -9,7 +9,7 @@ from gymnasium import Wrapper
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrapped.spaces import more_leaves, with_leaves
 from flowrl.nodes.models.features import ACTION_MASK
 
@@ -48,7 +48,7 @@ def _zeros(space: Any) -> Any:
     if isinstance(space, Box | MultiDiscrete | MultiBinary):
         zeros = np.zeros(space.shape, space.dtype)
         return np.clip(zeros, space.low, space.high) if isinstance(space, Box) else zeros
-    raise Unsound(f"previous: actions are {space}", "set action: false", "env")
+    raise UnsoundError(f"previous: actions are {space}", "set action: false", "env")
 
 
 class Masked(Wrapper):
@@ -58,7 +58,7 @@ class Masked(Wrapper):
         super().__init__(env)
         if not isinstance(env.action_space, Discrete):
             what = f"action_mask: actions are {env.action_space}"
-            raise Unsound(what, "it needs one of n; leave it out", "env")
+            raise UnsoundError(what, "it needs one of n; leave it out", "env")
         self._key, self._inner, self._n = key, env.observation_space, int(env.action_space.n)
         more = {ACTION_MASK: MultiBinary(self._n)}
         self.observation_space = more_leaves(self._inner, more, "action_mask")

@@ -10,7 +10,7 @@ from gymnasium import ObservationWrapper
 from gymnasium.spaces import Box, Dict
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 
 OBSERVATION = "observation"  # the leaf of what was not nested before
 
@@ -22,11 +22,13 @@ def box_at(env: Any, leaf: str | None, who: str) -> Box:
     space = env.observation_space
     if leaf is not None:
         if not isinstance(space, Dict) or leaf not in space.spaces:
-            raise Unsound(f"{who}: observations {space} have no '{leaf}'", "name a leaf", "env")
+            raise UnsoundError(
+                f"{who}: observations {space} have no '{leaf}'", "name a leaf", "env"
+            )
         space = space.spaces[leaf]
     if not isinstance(space, Box):
         hint = "name one with `leaf`" if isinstance(space, Dict) else "leave the wrapper out"
-        raise Unsound(f"{who}: {space} is not a Box", hint, "env")
+        raise UnsoundError(f"{who}: {space} is not a Box", hint, "env")
     return space
 
 
@@ -40,7 +42,7 @@ def image_box(env: Any, leaf: str | None, who: str) -> Box:
     box = box_at(env, leaf, who)
     if len(box.shape) not in (2, 3):
         what = f"{who}: observations of shape {box.shape} are no images (H, W) or (H, W, C)"
-        raise Unsound(what, "put it before frame_stack", "env")
+        raise UnsoundError(what, "put it before frame_stack", "env")
     return box
 
 
@@ -54,7 +56,9 @@ def more_leaves(space: Any, more: Mapping[str, Any], who: str) -> Dict:
     leaves = dict(space.spaces) if isinstance(space, Dict) else {OBSERVATION: space}
     taken = sorted(leaves.keys() & more.keys())
     if taken:
-        raise Unsound(f"{who}: observations have a '{taken[0]}' already", "leave one out", "env")
+        raise UnsoundError(
+            f"{who}: observations have a '{taken[0]}' already", "leave one out", "env"
+        )
     return Dict({**leaves, **more})
 
 

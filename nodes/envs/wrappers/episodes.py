@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.core.config import param
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 
@@ -81,4 +81,4 @@ def _needs_action(env: Any, action: int, who: str) -> None:
     n = getattr(env.action_space, "n", None)
     if n is None or action >= n:
         what = f"{who}: the env takes {env.action_space}, and the action is {action}"
-        raise Unsound(what, "give another `action`, or leave the wrapper out", "env")
+        raise UnsoundError(what, "give another `action`, or leave the wrapper out", "env")

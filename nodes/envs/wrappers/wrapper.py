@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
-from flowrl.core.node import Unsound
+from flowrl.core.node import UnsoundError
 
 
 class Wrapper(Part):
@@ -73,14 +73,14 @@ def refuse_across_episodes(env: Any) -> None:
         cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
         if issubclass(cls, Wrapper) and cls.across_episodes and _only(wrapper) != "evaluate":
             what = f"with {cls.__name__} an env goes on where its last episode ended"
-            raise Unsound(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
+            raise UnsoundError(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
 
 
 def refuse_carried(carried: Sequence[str]) -> None:
     """The same, once envs have said what they carry from episode to episode."""
     if any(carried):
         what = "the envs carry something from one episode to the next"
-        raise Unsound(what, "do not reset ahead: leave pre_reset out", "pre_reset")
+        raise UnsoundError(what, "do not reset ahead: leave pre_reset out", "pre_reset")
 
 
 class EpisodeRng:
