@@ -26,7 +26,7 @@ def large_graph(nodes: int = 1000) -> str:
     lanes = range(nodes // LANE)
     return "\n".join(
         [
-            "policy: {type: 'tests.engine.toys:Greedy', gives: [logp]}",
+            "policy: {type: 'tests.toys.toys:Greedy', gives: [logp]}",
             "nodes:",
             *(line for i in lanes for line in _nodes(i)),
             "edges:",
@@ -43,13 +43,13 @@ def _all(kind: str, lanes: range) -> str:
 
 
 def _nodes(lane: int) -> Iterator[str]:
-    yield f"  envs{lane}: {{type: 'tests.engine.toys:Envs', count: 2}}"
-    yield f"  collector{lane}: {{type: 'tests.engine.toys:Collector', n_sample: 8, replicas: 2}}"
+    yield f"  envs{lane}: {{type: 'tests.toys.toys:Envs', count: 2}}"
+    yield f"  collector{lane}: {{type: 'tests.toys.toys:Collector', n_sample: 8, replicas: 2}}"
     for pipe in range(PIPES):
-        yield f"  pipe{lane}-{pipe}: {{type: 'tests.engine.toys:Pipe', takes: 2, gives: 2}}"
-    yield f"  buffer{lane}: {{type: 'tests.engine.toys:Buffer', size: 1000, updates: 3}}"
-    yield f"  learner{lane}: {{type: 'tests.engine.toys:Learner', policy: {{lr: 0.{lane + 1}}}}}"
-    yield f"  evaluator{lane}: 'tests.engine.toys:Evaluator'"
+        yield f"  pipe{lane}-{pipe}: {{type: 'tests.toys.toys:Pipe', takes: 2, gives: 2}}"
+    yield f"  buffer{lane}: {{type: 'tests.toys.toys:Buffer', size: 1000, updates: 3}}"
+    yield f"  learner{lane}: {{type: 'tests.toys.toys:Learner', policy: {{lr: 0.{lane + 1}}}}}"
+    yield f"  evaluator{lane}: 'tests.toys.toys:Evaluator'"
 
 
 def _edges(lane: int) -> Iterator[str]:

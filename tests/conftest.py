@@ -6,9 +6,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
+
+from flowrl.checks.check import Checked, check
+from flowrl.graph.loading import load
 
 # before any module of the tests remembers the environment
 FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
@@ -30,3 +35,39 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+Write = Callable[..., Path]
+Check = Callable[..., Checked]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Write a file of the folder, `g.yaml` by default; graphs in it may name the toys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "toys"))
+
+    def write(text: str, name: str = "g.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).lstrip("\n"), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def checked(write: Write) -> Check:
+    """Check a graph: the text of `g.yaml`, and values as `--set` takes them."""
+
+    def checked(text: str, **sets: str) -> Checked:
+        write(text)
+        return check(load("g.yaml", {k.replace("__", "."): v for k, v in sets.items()}))
+
+    return checked
+
+
+@pytest.fixture
+def problems(checked: Check) -> Callable[..., list[str]]:
+    """The problems of a graph, as they are printed."""
+    return lambda text, **sets: [str(p) for p in checked(text, **sets).problems]

@@ -15,7 +15,7 @@ import pytest
 
 from flowrl.cli import main
 from flowrl.graph.yaml_writer import flow_text
-from tests.engine.running import tree
+from tests.toys.running import tree
 
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Called, one_line, write
-from tests.engine.toy_nodes import Learner
+from tests.toys.toy_nodes import Learner
 
 Flowrl = Callable[..., Called]
 SETTABLE = {"c": {"type": "Source", "give": 1}}
@@ -152,7 +152,7 @@ def test_nodes_of_a_name_shows_the_type(flowrl: Flowrl) -> None:
 
 
 def test_nodes_shows_a_type_of_ones_own(flowrl: Flowrl) -> None:
-    status, out, _ = flowrl("nodes", "tests.engine.toy_nodes:Learner")
+    status, out, _ = flowrl("nodes", "tests.toys.toy_nodes:Learner")
     assert status == 0
     assert (Learner.__doc__ or "").rstrip(".") in out
     assert "stops_at" in out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Called, one_line, process, write
-from tests.engine.test_run import SUMMARY
+from tests.runs.test_run import SUMMARY
 
 Flowrl = Callable[..., Called]
 

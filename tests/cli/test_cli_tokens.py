@@ -9,7 +9,7 @@ from tests.cli.conftest import Called, write
 
 Flowrl = Callable[..., Called]
 
-CHANCE = {"x": {"type": "tests.runs.test_tokens:Chance", "firing": 7}}
+CHANCE = {"x": {"type": "tests.runs.test_token_file:Chance", "firing": 7}}
 
 
 def test_diff_of_two_runs_names_the_first_token_that_differs(flowrl: Flowrl, folder: Path) -> None:

@@ -18,7 +18,7 @@ from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.cli.conftest import process, write
-from tests.engine.test_run import checked
+from tests.runs.test_run import checked
 
 
 def seen_on_a_terminal(folder: Path, *words: str) -> tuple[int, str]:

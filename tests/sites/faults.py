@@ -25,7 +25,7 @@ from typing import Any
 
 from flowrl.channels.folder import PREFIX
 from flowrl.graph.yaml_writer import flow_text
-from tests.engine.running import tree
+from tests.toys.running import tree
 
 ROOT = Path(__file__).parents[2]
 MARK = "FLOWRL_TEST_RUN"  # a variable in the environment of all that belongs to a run

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from flowrl.channels.keyfile import write_key
 from flowrl.graph.bundled import bundled_graphs
-from tests.hosts.network import MACHINES, Network, network
-from tests.hosts.network import why_not as why_no_hosts
+from tests.cluster.network import MACHINES, Network, network
+from tests.cluster.network import why_not as why_no_hosts
 from tests.sites.bundled import Case, cases, difference, left, ran, why_not
 from tests.sites.comparing import Facts
 from tests.sites.poison import poisoned_environment

@@ -26,7 +26,7 @@ from flowrl.runtime.processes import site_processes as processes
 from flowrl.runtime.processes.fork_server import BY_ALL, SupervisorPipe, leave, serve
 
 FORK, STATUS = b"fork", b"status "
-NODES = ("tests.engine.toy_nodes", "tests.sites.site_nodes", "tests.sites.link_nodes")
+NODES = ("tests.toys.toy_nodes", "tests.sites.site_nodes", "tests.runtime.link_nodes")
 
 
 class Pool:

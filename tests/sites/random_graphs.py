@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_tree
-from tests.engine.running import tree
+from tests.toys.running import tree
 
-OWN, LINKED = "tests.sites.site_nodes", "tests.sites.link_nodes"
+OWN, LINKED = "tests.sites.site_nodes", "tests.runtime.link_nodes"
 MOST_FIRINGS = 60  # in a round
 
 Draw = Any

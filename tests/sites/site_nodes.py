@@ -14,7 +14,7 @@ from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import ANY, In, Out, StateIn
 from flowrl.core.state import State
-from tests.engine.toy_nodes import TABLE, Judge, Learner, table
+from tests.toys.toy_nodes import TABLE, Judge, Learner, table
 
 
 class Varying(Node):

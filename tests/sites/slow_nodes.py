@@ -11,7 +11,7 @@ from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In, Link, Out, Service, StateIn
 from flowrl.core.state import State
-from tests.engine.toy_nodes import TABLE, table
+from tests.toys.toy_nodes import TABLE, table
 
 
 class Giver(Node):

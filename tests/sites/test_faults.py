@@ -22,8 +22,8 @@ from flowrl.graph.loading import load_tree
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.processes.launch import SiteLost
-from tests.engine.running import tree
 from tests.sites.faults import ENDS_S, ROOT, killed_graph, killed_once, running
+from tests.toys.running import tree
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 
@@ -173,7 +173,7 @@ def test_closed_standard_streams_are_no_error(closed: str, tmp_path: Path) -> No
 
 def test_a_reader_that_goes_away_ends_the_run(tmp_path: Path) -> None:
     graph = tree(
-        {"c": "Source", "p": "tests.sites.start_nodes:Prints", "l": "Learner"}, ["c -> p, l"]
+        {"c": "Source", "p": "tests.runtime.start_nodes:Prints", "l": "Learner"}, ["c -> p, l"]
     )
     with running(tmp_path / "run", graph) as run:
         assert run.process.stderr is not None

@@ -17,7 +17,7 @@ from flowrl.graph.model import Limits
 from flowrl.render.catalogue_text import show_type
 from flowrl.render.report import schedule_lines
 from flowrl.runs.run import Run
-from tests.engine.running import tree
+from tests.toys.running import tree
 
 OWN = "tests.sites.site_nodes"
 APART = ["threads", "c=main,l=thread", pytest.param("processes", marks=pytest.mark.slow)]

@@ -18,8 +18,8 @@ from flowrl.graph.loading import load_tree
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.control.coordinator import Coordinator
-from tests.engine.running import tree
 from tests.sites.comparing import facts_of, ran
+from tests.toys.running import tree
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 

@@ -9,8 +9,8 @@ import pytest
 
 from flowrl.channels import Bound
 from flowrl.runtime.remote.edge_factory import RemoteEdgeFactory
-from tests.engine.running import tree
 from tests.sites.comparing import ran, same_everywhere
+from tests.toys.running import tree
 
 BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
 JUDGED = tree(

@@ -1,0 +1,53 @@
+"""Edges that drop: where tokens would pile up beside those that are missing."""
+
+from typing import Any
+
+import pytest
+
+from flowrl.checks.check import check
+from flowrl.graph.loading import load_tree
+from tests.toys.running import run, tree
+
+DROP = {"when_full": "drop_oldest", "capacity": 1}
+
+
+def problems(nodes: dict[str, Any], edges: list[Any]) -> list[str]:
+    return [str(p) for p in check(load_tree(tree(nodes, edges))).problems]
+
+
+def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:
+    nodes = {"s": {"type": "Source", "give": 4}, "g": "Relay", "j": "Join"}
+    edges = [{"s -> g": DROP}, "g -> j.left"]
+    words = "while j waits for tokens that were dropped elsewhere, these pile up; "
+    hint = "write 'when_full: drop_oldest' here too"
+    assert problems(nodes, [*edges, "s -> j.right"]) == [
+        f"graph: {edge}: {words}{hint}" for edge in ("g.out -> j.left", "s.data -> j.right")
+    ]
+    whole = tree(nodes, [{"s -> g": DROP}, {"g -> j.left": DROP}, {"s -> j.right": DROP}])
+    assert run(whole, rounds=3)[1].of("j") == ["3 and 3", "7 and 7", "11 and 11"]
+
+
+def test_replicas_that_lose_different_tokens_cannot_be_joined_losslessly() -> None:
+    nodes = {
+        "s": {"type": "Source", "give": 4},
+        "r": {"type": "Relay", "replicas": 2},
+        "d": "Drain",
+    }
+    [problem] = problems(nodes, [{"s -> r": DROP}, "r -> d"])
+    assert problem.startswith("graph: r.out -> d.data: while d waits")
+    assert problems(nodes, [{"s -> r": DROP}, {"r -> d": {"merge": "any"}}]) == []
+
+
+@pytest.mark.parametrize("edges", [["s -> g", "g -> d"], [{"s -> g": DROP}, "g -> d"]])
+def test_a_single_stream_never_piles_up(edges: list[Any]) -> None:
+    nodes = {"s": {"type": "Source", "give": 4}, "g": "Relay", "d": "Drain"}
+    assert problems(nodes, edges) == []
+
+
+def test_replicas_that_pair_off_do_not_wait_for_each_other() -> None:
+    nodes = {
+        "s": {"type": "Source", "replicas": 2},
+        "g": {"type": "Relay", "replicas": 2},
+        "d": {"type": "Drain", "replicas": 2},
+    }
+    assert problems(nodes, [{"s -> g": DROP}, "g -> d"]) == []

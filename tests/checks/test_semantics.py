@@ -1,0 +1,297 @@
+"""What edges and nodes may be told together, against the model: states, paces, services, failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowrl.core.node import Node
+from flowrl.core.ports import AUTO, In, Out, Service
+
+RL = """
+    policy: toys:Greedy
+    nodes:
+      envs: {type: toys:Envs, replicas: 1}
+      collector: {type: toys:Collector, replicas: 1}
+      learner: {type: toys:Learner}
+      evaluator: toys:Evaluator
+      judge: toys:Evaluator
+    edges:
+      - collector <-> envs
+      - collector -> learner
+      - learner -> collector: {lag: 0}
+    """
+
+
+def rl(*edges, **nodes):
+    """The graph with these edges, and other keys for some nodes."""
+    text = RL
+    for name, keys in nodes.items():
+        text = text.replace(f"{name}: {{", f"{name}: {{{keys}, ").replace("}, }", "}")
+    return text + "".join(f"  - {edge}\n    " for edge in edges)
+
+
+# states
+
+
+def test_a_node_that_only_state_drives_is_paced(checked):
+    found = checked(rl("learner -> evaluator: {every: 5}", "evaluator.best -> judge: {every: 2}"))
+    assert found.problems == []
+    assert [(str(p.source), p.every, p.part.order) for p in found.program.paced] == [
+        ("evaluator.best", 2, ["judge"]),
+        ("learner.weights", 5, ["evaluator"]),
+    ]
+    assert found.program.round.order == ["collector", "learner"]
+
+
+def test_a_node_that_only_state_drives_needs_a_pace(problems):
+    assert problems(rl("learner -> evaluator", "learner -> judge: {latest: true}")) == [
+        "g.yaml:12:5: learner.weights -> evaluator.weights: nothing but this state drives "
+        "evaluator, so it needs a pace; write 'learner -> evaluator.weights: {every: 100}'",
+        "g.yaml:13:5: learner.weights -> judge.weights: nothing but this state drives judge, so "
+        "it needs a pace; write 'learner -> judge.weights: {every: 100}'",
+    ]
+
+
+def test_a_node_that_streams_drive_cannot_be_paced(problems):
+    text = rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
+    assert problems(text.replace("{lag: 0}", "{every: 3}")) == [
+        "g.yaml:11:5: learner.weights -> collector.weights: 'every' is for nodes that nothing but "
+        "state drives, and streams or links join collector to learner; use 'lag' here"
+    ]
+
+
+def test_what_a_paced_node_gives_is_paced_with_it(checked):
+    found = checked("""
+        policy: toys:Greedy
+        nodes:
+          source: toys:Source
+          learner: toys:Learner
+          evaluator: toys:Evaluator
+          sink: toys:Sink
+        edges:
+          - source -> learner
+          - learner -> evaluator: {every: 5}
+          - evaluator.scores -> sink
+        """)
+    assert [str(p) for p in found.problems if "column" not in p.what] == []
+    assert found.program.paced[0].part.order == ["evaluator", "sink"]
+    assert found.program.schedule_of("sink") is found.program.paced[0].part
+
+
+@pytest.mark.parametrize("option", ["lag: 1", "latest: true"])
+def test_a_pace_excludes_lag_and_latest(problems, option):
+    name = option.partition(":")[0]
+    text = rl("learner -> judge: {every: 1}", f"learner -> evaluator: {{every: 2, {option}}}")
+    assert problems(text)[0] == (
+        f"g.yaml:13:5: learner.weights -> evaluator.weights: '{name}' and 'every' exclude each "
+        "other; leave one out"
+    )
+
+
+def test_two_paces_for_one_node_are_told(problems):
+    told = problems("""
+        policy: toys:Greedy
+        nodes: {s: 'toys:Source', l: 'toys:Learner', e: 'toys:Evaluator', f: 'toys:Evaluator',
+                t: 'toys:Sink'}
+        edges:
+          - s -> l
+          - l -> e: {every: 2}
+          - l -> f: {every: 3}
+          - {from: [e.scores, f.scores], to: t, merge: any}
+        """)
+    assert (
+        "g.yaml:7:5: l.weights -> f.weights: another pace drives f already (l.weights -> "
+        "e.weights, every 2); leave 'every' out here" in told
+    )
+
+
+def test_nodes_that_pace_each_other_are_told(problems):
+    told = problems(
+        rl("evaluator.best -> judge: {every: 2}", "judge.best -> evaluator: {every: 2}")
+    )
+    assert told[0].endswith(
+        "the nodes pace each other in a circle, and nothing else drives them; let one of them "
+        "follow a learner"
+    )
+
+
+def test_a_state_edge_is_part_of_no_cycle(checked):
+    found = checked(rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}"))
+    assert found.problems == []
+    assert found.program.round.firings == {"collector": 1, "learner": 1}
+
+
+# replicas
+
+
+def test_a_linked_group_has_one_number_of_replicas(checked, problems):
+    paces = ("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
+    text = rl(*paces).replace("toys:Envs, replicas: 1", "toys:Envs, replicas: 3")
+    assert {n: s.replicas for n, s in checked(text).graph.nodes.items() if s.replicas > 1} == {
+        "envs": 3,
+        "collector": 3,
+    }
+    text = text.replace("toys:Collector, replicas: 1", "toys:Collector, replicas: 2")
+    assert problems(text)[0] == (
+        "g.yaml:3:3: linked nodes have different replicas (collector: 2, envs: 3); give the "
+        "number to one of them"
+    )
+
+
+@pytest.mark.parametrize("replicas", ["0", "true", "1.5", "x", "100_000"])
+def test_a_wrong_number_of_replicas_is_told(problems, replicas):
+    (told,) = problems(f"nodes: {{s: {{type: 'toys:watch', replicas: {replicas}}}}}")[:1]
+    assert "nodes.s.replicas is " in told
+    assert told.endswith("expected a whole number from 1 to 10000")
+
+
+def test_a_group_of_learners_is_not_there_yet_and_told(problems):
+    assert problems(rl(learner="replicas: 2"))[0] == (
+        "g.yaml:5:23: nodes.learner: a learner has one replica; leave replicas out: groups of "
+        "learners are not there yet"
+    )
+
+
+# failures
+
+
+def test_a_learner_that_fails_stops_the_run(problems):
+    assert problems(rl(learner="on_failure: restart"))[0] == (
+        "g.yaml:5:13: nodes.learner: a learner's failure stops the run; leave on_failure out"
+    )
+
+
+def test_a_service_fails_with_its_client(problems):
+    assert problems(rl(envs="on_failure: restart"))[0] == (
+        "g.yaml:3:10: nodes.envs: a service fails within the firing of its client; give "
+        "on_failure to the client"
+    )
+
+
+def test_a_failed_firing_can_be_ignored_only_where_nobody_waits(problems, checked):
+    text = (
+        "nodes: {{s: {{type: 'toys:Source', {s}}}, t: {{type: 'toys:Sink', {t}}}}}\nedges: [s -> t]"
+    )
+    assert problems(text.format(s="on_failure: ignore", t="rate: 1")) == [
+        "g.yaml:1:9: nodes.s: on_failure is ignore, and others wait for its output 'out'; use "
+        "restart"
+    ]
+    found = checked(text.format(s="rate: 1", t="on_failure: ignore"))
+    assert found.problems == []
+    assert found.reasons == ["t: on_failure ignore"]
+
+
+def test_an_unknown_failure_policy_is_told(problems):
+    assert problems("nodes: {s: {type: 'toys:watch', on_failure: retry}}")[0] == (
+        "g.yaml:1:45: nodes.s.on_failure is 'retry'; expected stop, restart, ignore"
+    )
+
+
+# determinism
+
+
+def test_a_graph_is_deterministic_unless_it_says_otherwise(checked):
+    found = checked("nodes: {s: 'toys:Source', t: 'toys:Sink'}\nedges: [s -> t]")
+    assert found.deterministic
+    assert found.reasons == []
+
+
+def test_every_freedom_is_a_reason(checked):
+    text = rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
+    assert checked(text.replace("{lag: 0}", "{latest: true}")).reasons == [
+        "learner.weights -> collector.weights: latest (the version depends on speed)"
+    ]
+    text = """
+        nodes: {s: 'toys:Restless', t: 'toys:Sink'}
+        edges: [{s -> t: {when_full: drop_oldest, capacity: 1, merge: any}}]
+        """
+    assert checked(text).reasons == [
+        "s.out -> t.data: drop_oldest (what is dropped depends on speed)",
+        "s: asks the clock",
+    ]  # of one source there is only one order
+
+
+# node types
+
+
+def test_a_describe_that_raises_is_told_with_its_line(problems):
+    (told,) = problems("nodes: {s: 'toys:Broken', t: 'toys:Sink'}\nedges: [s -> t]")
+    assert told.startswith(
+        "g.yaml:1:9: nodes.s: describe raised ZeroDivisionError: no reason (toys.py:"
+    )
+    assert told.endswith("); mend the node type 'toys:Broken'")
+
+
+def test_a_service_cannot_depend_on_what_its_client_gives(problems, write):
+    write(
+        """
+        from toys import *
+
+        class Fed(Node):
+            data = In("samples")
+            serve = Service("envs", ("step",))
+
+            def fire(self, data):
+                return None
+        """,
+        "fed_service.py",
+    )
+    told = problems("""
+        policy: toys:Greedy
+        nodes:
+          fed: fed_service:Fed
+          collector: toys:Collector
+          learner: toys:Learner
+        edges: [collector <-> fed, "collector -> learner, fed", learner -> collector]
+        """)
+    assert told == [
+        "g.yaml:6:9: the streams and links collector -> fed -> collector lead in a circle; a "
+        "service cannot depend on what its client gives"
+    ]
+
+
+def make(name, **body):
+    return type(name, (Node,), body)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"state": In("x")}, "T: a port cannot be named 'state'; every node has it"),
+        ({"ctx": In("x")}, "T: a port cannot be named 'ctx'; every node has it"),
+        (
+            {"data": In("x", rate="tims")},
+            "T.data: the rate 'tims' is neither a number from 1, nor AUTO, nor a parameter of "
+            "type int",
+        ),
+        (
+            {"fires_on": "ratio"},
+            "T: fires_on is 'ratio', which is neither all, nor any, nor a parameter",
+        ),
+        (
+            {"data": Out("x", rate=0)},
+            "T.data: the rate 0 is neither a number from 1, nor AUTO, nor a parameter of type int",
+        ),
+        (
+            {"data": In("x"), "fire": lambda self, other: None},
+            "T.fire takes (other); its input ports are (data), and both must agree in name and "
+            "order",
+        ),
+    ],
+)
+def test_a_wrong_node_type_is_told_where_it_is_defined(body, said):
+    with pytest.raises(TypeError) as caught:
+        make("T", **body)
+    assert str(caught.value) == said
+
+
+def test_a_right_node_type_is_taken():
+    made = make("T", data=In("x", rate=AUTO), serve=Service("s", ()), fire=lambda self, data: None)
+    assert list(made.ports) == ["data", "serve"]
+
+
+def test_a_parameter_and_a_port_cannot_share_a_name():
+    from tests.toys.toys import Source
+
+    with pytest.raises(TypeError, match="T: 'rate' is a port and a parameter"):
+        type("T", (Source,), {"rate": Out("x")})

@@ -1,0 +1,274 @@
+"""Runs over several hosts, here all on the loopback: the same bits, and every end bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowrl
+from flowrl.channels.keyfile import write_key
+from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.rendezvous import Rendezvous
+from flowrl.core.context import Record
+from flowrl.runs.run import Run
+from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.records import RecordSource
+from tests.cluster.hosting import ANYWHERE, SOON_S, Inviting, host, named, run_of
+from tests.sites.comparing import facts_of, ran
+from tests.toys.running import tree
+
+BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
+JUDGED = tree(
+    {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner", "e": "Judge"},
+    ["c -> r -> l", {"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 2}}],
+)
+
+
+@pytest.mark.parametrize(
+    ("placement", "hosts"),
+    [
+        ("c=a,l=b", ["a", "b"]),  # one edge goes from host to host
+        (
+            "c=a-*,e=a-2,r=process",
+            ["a-1", "a-2"],
+        ),  # replicas are dealt; processes of the run's machine, too
+        ("c=a:x,r=a:x,l=thread,e=a:x", ["a"]),  # one site for all
+        ("c=a,r=a,l=a,e=a", ["a"]),  # nothing where the run was started
+    ],
+)
+def test_hosts_cannot_be_seen_in_the_result(
+    placement: str, hosts: list[str], tmp_path: Path
+) -> None:
+    serial = ran(JUDGED, "serial", tmp_path / "serial", train_iters=8)
+    with named(*hosts) as watcher:
+        run_of(JUDGED, placement, tmp_path / "r", watcher, train_iters=8).run()
+        said = watcher.said()
+    assert facts_of(tmp_path / "r") == serial
+    assert [code for code, _ in said] == [0] * len(hosts)
+    assert all("the run graph is over: 8 train iterations were asked for" in out for _, out in said)
+
+
+def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
+    with Inviting(("--name", "a", "--label", "gpu"), ("--name", "b", "--label", "cpu")) as watcher:
+        run = run_of(BASIC, "l=gpu,c=c?u", tmp_path / "r", watcher, train_iters=2)
+        run.run()
+    assert dict(run.layout.where) == {("c", 0): "b:c", ("l", 0): "a:l"}
+    told = json.loads((tmp_path / "r" / "environment.json").read_text())["hosts"]
+    assert {name: host["labels"] for name, host in told.items()} == {"a": ["gpu"], "b": ["cpu"]}
+    assert told["a"]["cpu"] == run.hosts.facts["cpu"]  # type: ignore[union-attr]
+
+
+def test_a_run_waits_for_as_many_hosts_as_it_was_told(tmp_path: Path) -> None:
+    with named("a-1", "a-2", "a-3") as watcher:
+        run = run_of(
+            JUDGED,
+            "c=a-*",
+            tmp_path / "r",
+            watcher,
+            Rendezvous(ANYWHERE, hosts=3, within_s=SOON_S),
+            train_iters=2,
+        )
+        run.run()
+    assert sorted(set(run.layout.hosts.values())) == ["a-1", "a-2", "a-3"]
+
+
+class InvitingStrangers(Inviting):
+    """Two that have no business here come first, and have gone when the last comes."""
+
+    def note(self, run: Run, text: str) -> None:
+        if text.startswith("waiting for hosts"):
+            address = text.split()[-1]
+            for words in self.offers:
+                for process in self.processes:
+                    process.wait(SOON_S)
+                self.processes.append(host(address, *words))
+
+
+def test_a_key_lets_in_who_has_it(tmp_path: Path) -> None:
+    for name in ("key", "other"):
+        write_key(tmp_path / name)
+    key, other = (("--key", str(tmp_path / name)) for name in ("key", "other"))
+    serial = ran(BASIC, "serial", tmp_path / "serial", train_iters=3)
+    offers = [("--name", "b", *other), ("--name", "d"), ("--name", "a", *key)]
+    with InvitingStrangers(*offers) as watcher:
+        rendezvous = Rendezvous(ANYWHERE, tmp_path / "key", within_s=SOON_S)
+        result = run_of(BASIC, "c=a", tmp_path / "r", watcher, rendezvous, train_iters=3).run()
+        said = watcher.said()
+    assert [code for code, _ in said] == [1, 1, 0]
+    assert "whoever listens there has another key, or none" in said[0][1]
+    assert "whoever listens there asks for a key; give it with --key FILE" in said[1][1]
+    assert any("a connection without the run's key" in line for line in result.warnings)
+    assert result.digest == serial["digest"]
+
+
+# what goes wrong
+
+
+def failure(run: Run, kind: type[Exception]) -> str:
+    """What a run fails with; its summary says it, too."""
+    with pytest.raises(kind) as error:
+        run.run()
+    assert run.folder is not None
+    summary = json.loads((run.folder.path / "summary.json").read_text())
+    assert (summary["status"], summary["why"]) == ("failed", str(error.value))
+    return str(error.value)
+
+
+def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> None:
+    older = "import flowrl.cluster.compatibility as l; l.VERSION = '0.0.1'"
+    with named("a", code=older) as watcher:
+        said = failure(run_of(BASIC, "c=a", tmp_path / "r", watcher), HostError)
+        [(code, out)] = watcher.said()
+    assert "host 'a' cannot take part: it has flowrl 0.0.1, and the run has " in said
+    assert code == 1
+    assert "refuses this host: it has flowrl 0.0.1, and the run has " in out
+
+
+def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
+    other = "import flowrl.cluster.compatibility as l; l.cpu_name = lambda: 'Abacus 3000'"
+    with named("a", code=other) as watcher:
+        result = run_of(BASIC, "c=a", tmp_path / "r", watcher, train_iters=2).run()
+    [warning] = result.warnings
+    assert warning.startswith("host 'a' has another CPU (Abacus 3000; here ")
+
+
+class Killing(Inviting):
+    """Kills something as soon as a node has told something."""
+
+    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+        if not self.killed:
+            self.killed = True
+            self.kill(self.processes[0].pid)
+
+    killed = False
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_host_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    with Killing(("--name", "a"), ("--name", "b")) as watcher:
+        said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
+        codes = [process.wait(10) for process in watcher.processes]
+    assert said == "site 'a:c' has ended: host 'a' is lost: its connection is closed"
+    assert codes == [-signal.SIGKILL, 0]
+
+
+class KillingASite(Killing):
+    def kill(self, pid: int) -> None:
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+
+
+def test_a_site_that_dies_on_a_host_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    with KillingASite(("--name", "a"), ("--name", "b")) as watcher:
+        said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
+        codes = [process.wait(10) for process in watcher.processes]
+    assert said == "site 'a:c' has ended: its process was killed by SIGKILL, on host 'a'"
+    assert codes == [0, 0]
+
+
+def test_a_run_that_dies_ends_its_hosts(tmp_path: Path) -> None:
+    (tmp_path / "g.yaml").write_text(json.dumps(BASIC))
+    words = ["run", "g.yaml", "--placement", "c=a", "--listen", "tcp://127.0.0.1:*", "--out", "r"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "flowrl", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.stdout is not None
+    waiting = next(line for line in run.stdout if line.startswith("waiting for hosts"))
+    there = host(waiting.split()[-1], "--name", "a")
+    try:
+        assert there.stdout is not None
+        lines = []
+        while not lines or not lines[-1].startswith("at work"):
+            lines.append(there.stdout.readline())
+            assert lines[-1], lines
+        [server] = children(there.pid)
+        run.kill()
+        out = there.communicate(timeout=SOON_S)[0]
+    finally:
+        run.kill()
+        run.communicate()
+        there.kill()
+    assert there.returncode == 1
+    assert "flowrl: the run g is gone: the connection to tcp://127.0.0.1:" in out
+    assert not Path(f"/proc/{server}").exists()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# what a host is sent
+
+PROJECT = {
+    "sent_along.py": "import neighbour\nfrom flowrl import Batch\nimport flowrl\n\n\n"
+    "@flowrl.as_node\ndef passes(data: Batch) -> Batch:\n    import lazily\n"
+    "    print('from', lazily.NAME, flush=True)\n    return neighbour.same(data)\n",
+    "neighbour/__init__.py": "from neighbour.inner import same\n",
+    "neighbour/inner.py": "def same(data):\n    return data\n",
+    "lazily.py": "NAME = 'the host'\n",
+    "unused.py": "raise SystemExit('nobody asked for this')\n",
+    "g.yaml": "extends: cartpole_dqn_demos\nnodes:\n  mine: {type: 'sent_along:passes'}\n"
+    "edges:\n  - collector -> mine -> buffer\n",
+}
+
+
+def project(folder: Path) -> Path:
+    """A graph with modules beside it, and a file that it names."""
+    for name, text in PROJECT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "g.yaml"
+
+
+def test_what_lies_beside_the_graph_is_sent_along(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    graph = project(tmp_path / "project")
+    there = tmp_path / "there"
+    there.mkdir()
+    serial = flowrl.load(graph).run(out=tmp_path / "s", train_iters=5)
+    capfd.readouterr()
+    with named("a", cwd=there) as watcher:
+        result = run_of(
+            graph, "collector=a,mine=a,demos=a", tmp_path / "r", watcher, train_iters=5
+        ).run()
+        [(_, out)] = watcher.said()
+    assert result.digest == serial.digest
+    assert "[a] from the host" in capfd.readouterr().err
+    assert "from the host" in out
+    assert not list(there.iterdir())
+
+
+def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> None:
+    folder = tmp_path / "only_here"
+    folder.mkdir()
+    (folder / "installed_here.py").write_text(PROJECT["sent_along.py"].replace("import neighbour", "")
+                                              .replace("neighbour.same(data)", "data"))  # fmt: skip
+    graph = tree({"c": "Source", "l": "Learner"}, ["c -> m -> l"])
+    graph["nodes"]["m"] = {"type": "installed_here:passes"}
+    sys.path.append(str(folder))
+    try:
+        with named("a") as watcher:
+            said = failure(run_of(graph, "c=a", tmp_path / "r", watcher, train_iters=3), SiteLost)
+    finally:
+        sys.path.remove(str(folder))
+    assert said.startswith(
+        "site 'a:c' has ended: ReadsDifferently: the graph reads differently here"
+    )
+    assert "node 'm'" in said
+    assert "there is no module 'installed_here'" in said
+    assert said.endswith("on host 'a'")

@@ -1,0 +1,175 @@
+"""The difference of two graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowrl.graph.diff import Change, changes, diff_graphs
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Graph
+from tests.render.graphs_to_show import HERE, checked, tree
+
+
+def graph(name: str = "small", **more: Any) -> Graph:
+    """A sound graph."""
+    return checked(name, **more).demand().graph
+
+
+def nodes(**more: Any) -> dict[str, Any]:
+    """The nodes, with some parameters changed or nodes added."""
+    found = tree()["nodes"]
+    for name, given in more.items():
+        found[name] = {**found.get(name, {}), **given}
+    return found
+
+
+def test_a_graph_does_not_differ_from_itself() -> None:
+    assert changes(graph(), graph("other", about="Something else.")) == []
+    assert diff_graphs(graph(), graph("other")) == "no difference"
+
+
+def test_a_parameter_is_told_with_its_old_and_new_value() -> None:
+    found = changes(graph(), graph(nodes=nodes(mixer={"times": 3})))
+    assert found == [Change("node", "mixer", "changed", values=(("times", 2, 3),))]
+    assert str(found[0]) == "~ node mixer: times 2 -> 3"
+
+
+def test_several_parameters_of_a_node_are_a_list() -> None:
+    [found] = changes(graph(), graph(nodes=nodes(mixer={"times": 3, "how": "other"})))
+    assert str(found) == "~ node mixer\n    times 2 -> 3\n    how plain -> other"
+
+
+def test_values_of_different_types_differ() -> None:
+    a, b = graph(), graph()
+    b.nodes["mixer"].config = b.nodes["mixer"].config.model_copy(update={"times": 2.0})
+    assert diff_graphs(a, b).splitlines()[1:] == ["~ node mixer: times 2 -> 2.0"]
+
+
+def test_replicas_and_seed_are_part_of_a_graph() -> None:
+    text = diff_graphs(graph(), graph(seed=3, nodes=nodes(source={"replicas": 2})))
+    assert text == (
+        "small -> small: 1 setting changed, 2 nodes changed\n"
+        "~ graph: seed 0 -> 3\n"
+        "~ node world, source: replicas 1 -> 2"
+    )
+
+
+def test_what_changed_alike_in_several_nodes_is_told_once() -> None:
+    a = graph(nodes=nodes(source={"rows": 8}))
+    b = graph(nodes=nodes(source={"rows": 9}, mixer={"how": "x"}))
+    assert diff_graphs(a, b).splitlines()[1:] == [
+        "~ node source: rows 8 -> 9",
+        "~ node mixer: how plain -> x",
+    ]
+
+
+def test_another_type_is_told_without_its_parameters() -> None:
+    a, b = graph(), graph(nodes=nodes(mixer={"times": 3}))
+    b.nodes["mixer"].type = "other"
+    [found] = changes(a, b)
+    assert str(found) == f"~ node mixer: type {HERE}Mixer -> other"
+
+
+def test_an_edge_into_another_source_is_taken_away_and_added() -> None:
+    edges = tree()["edges"]
+    edges[1] = "source -> mixer -> more -> sink"
+    a, b = graph(), graph("with_more", edges=edges, nodes=nodes(more={"type": f"{HERE}Mixer"}))
+    assert diff_graphs(a, b) == (
+        "small -> with_more: 1 node added, 1 edge removed, 2 edges added\n"
+        f"+ node more: {HERE}Mixer\n"
+        "- edge mixer.out -> sink.data\n"
+        "+ edge mixer.out -> more.data\n"
+        "+ edge more.out -> sink.data"
+    )
+    back = diff_graphs(b, a).splitlines()
+    assert back[0] == "with_more -> small: 1 node removed, 2 edges removed, 1 edge added"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lag": 1}, "~ edge sink.weights -> source.weights: lag 0 -> 1"),
+        ({"latest": True}, "~ edge sink.weights -> source.weights: latest false -> true"),
+        ({"max_staleness": 3}, "~ edge sink.weights -> source.weights: max_staleness null -> 3"),
+    ],
+)
+def test_an_edges_options_are_told(options: dict[str, Any], said: str) -> None:
+    edges = tree()["edges"]
+    edges[2] = {"sink -> source": options}
+    assert diff_graphs(graph(), graph(edges=edges)).splitlines()[1:] == [said]
+
+
+def test_an_added_edge_shows_its_options() -> None:
+    edges = [*tree()["edges"], {"sink.marks -> mixer.marks": {"capacity": 4}}]
+    assert diff_graphs(graph(), graph(edges=edges)).splitlines()[1:] == [
+        "+ edge sink.marks -> mixer.marks: {capacity: 4}"
+    ]
+
+
+def test_the_warm_up_is_compared_phase_by_phase() -> None:
+    longer = graph(warmup=[{"edges": ["source -> mixer"], "steps": 40}])
+    assert str(changes(graph(), longer)[0]) == "~ warmup source -> mixer: steps 20 -> 40"
+    none = graph(warmup=[])
+    assert str(changes(graph(), none)[0]) == "- warmup source -> mixer: {steps: 20}"
+    assert str(changes(none, graph())[0]) == "+ warmup source -> mixer: {steps: 20}"
+
+
+def test_limits_and_placements_are_compared() -> None:
+    a = graph(placements={"p": {"sink": "thread"}, "gone": {"sink": "thread"}})
+    b = graph(
+        placements={"p": {"sink": "process"}, "new": {"mixer": "thread"}},
+        limits={"steps": 100},
+    )
+    assert [str(c) for c in changes(a, b)] == [
+        "~ graph: limits.steps null -> 100",
+        "~ placement p: sink thread -> process",
+        "- placement gone: {sink: thread}",
+        "+ placement new: {mixer: thread}",
+    ]
+
+
+def test_a_reward_model_is_one_node_and_two_edges() -> None:
+    a, b = load("cartpole_dqn").graph, load("cartpole_dqn_rnd").graph
+    assert diff_graphs(a, b) == (
+        "cartpole_dqn -> cartpole_dqn_rnd: 1 node added, 1 edge removed, 2 edges added\n"
+        "+ node rnd: rnd\n"
+        "- edge collector.data -> buffer.data\n"
+        "+ edge collector.data -> rnd.data\n"
+        "+ edge rnd.out -> buffer.data"
+    )
+
+
+def trained(policy: dict[str, Any]) -> Graph:
+    """Two nodes that share a policy."""
+    loaded = load_tree(
+        {
+            "env": {"id": "CartPole-v1"},
+            "policy": policy,
+            "nodes": {"learner": "learner", "evaluator": "evaluator"},
+            "edges": [{"learner -> evaluator": {"every": 9}}],
+        }
+    )
+    assert loaded.problems == []
+    return loaded.graph
+
+
+def test_a_part_of_another_type_is_told_by_its_type() -> None:
+    told = changes(trained({"type": "dqn"}), trained({"type": "ppo"}))
+    values = (("policy.type", "dqn", "ppo"),)
+    assert told == [Change("node", n, "changed", values=values) for n in ("learner", "evaluator")]
+
+
+def test_a_change_in_a_shared_section_is_told_once() -> None:
+    a, b = trained({"type": "dqn", "lr": 0.001}), trained({"type": "dqn", "lr": 0.1})
+    assert diff_graphs(a, b).splitlines() == [
+        "graph -> graph: 2 nodes changed",
+        "~ node learner, evaluator: policy.lr 0.001 -> 0.1",
+    ]
+
+
+def test_lists_are_compared_as_a_whole() -> None:
+    a, b = (trained({"type": "dqn", "model": {"hidden": n}}) for n in ([8, 8], [8]))
+    line = diff_graphs(a, b).splitlines()[1]
+    assert line == "~ node learner, evaluator: policy.model.hidden [8, 8] -> [8]"

@@ -1,0 +1,493 @@
+"""What graph files mean: chains, names of ports, links, removal, extension, parameters, user types."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowrl.core.errors import GraphError, UsageError
+from flowrl.graph.loading import load, load_tree
+
+PAIR = "nodes: {s: 'toys:Source', p: 'toys:Pipe', t: 'toys:Sink'}\n"
+
+
+def edges_of(checked):
+    """The edges as text, with their options."""
+    assert [str(p) for p in checked.problems] == []
+    return [f"{e} {e.options()}" if e.options() else str(e) for e in checked.graph.edges]
+
+
+def test_a_graph_is_called_after_its_file_or_else_after_its_folder(write, tmp_path):
+    for name, called in {"pairs.yaml": "pairs", "maze/graph.yaml": "maze"}.items():
+        write(PAIR, name)
+        assert load(name).graph.name == called
+    write(PAIR, "graph.yaml")
+    assert load("graph.yaml").graph.name == tmp_path.name
+
+
+# edges
+
+
+def test_a_chain_is_an_edge_for_each_arrow(checked):
+    assert edges_of(checked(PAIR + "edges: [s -> p -> t]")) == [
+        "s.out -> p.data",
+        "p.out -> t.data",
+    ]
+
+
+def test_spaces_in_a_chain_mean_nothing(checked):
+    assert edges_of(checked(PAIR + "edges: ['s->p  ->   t']")) == [
+        "s.out -> p.data",
+        "p.out -> t.data",
+    ]
+
+
+def test_an_edge_in_full_form_is_the_same_edge(checked):
+    full = "edges: [{from: s.out, to: p.data, capacity: 3}, {from: [p], to: t}]"
+    assert edges_of(checked(PAIR + full)) == ["s.out -> p.data {'capacity': 3}", "p.out -> t.data"]
+
+
+def test_several_sources_of_one_input_are_listed_together(checked):
+    text = """
+        nodes: {a: 'toys:Source', b: 'toys:Source', t: 'toys:Sink'}
+        edges: ["a, b -> t: {merge: any}"]
+        """
+    with pytest.raises(AssertionError):
+        edges_of(checked(text))  # options belong to a mapping, not into the text
+    text = text.replace('["a, b -> t: {merge: any}"]', '[{"a, b -> t": {merge: any}}]')
+    assert edges_of(checked(text)) == ["a.out, b.out -> t.data {'merge': 'any'}"]
+
+
+def test_one_output_may_feed_several_inputs(checked):
+    text = "nodes: {s: 'toys:Source', t: 'toys:Sink', u: 'toys:Sink'}\nedges: [\"s -> t, u\"]"
+    assert edges_of(checked(text)) == ["s.out -> t.data", "s.out -> u.data"]
+
+
+def test_ports_are_named_where_two_would_fit(checked):
+    text = """
+        nodes: {s: 'toys:Source', f: 'toys:Fork', j: 'toys:Join'}
+        edges: [s -> f, f.odd -> j.right, f.even -> j.left]
+        """
+    assert edges_of(checked(text))[1:] == ["f.odd -> j.right", "f.even -> j.left"]
+
+
+def test_optional_ports_are_used_only_where_they_are_named(checked):
+    text = """
+        nodes: {s: 'toys:Source', d: 'toys:Source', b: 'toys:Buffer', t: 'toys:Sink'}
+        edges: [s -> b -> t, d -> b.demos]
+        """
+    assert "d.out -> b.demos" in edges_of(checked(text))
+
+
+def test_a_link_may_be_written_from_either_side(checked):
+    for link in ("r <-> e", "e <-> r", "e.serve <-> r.inner"):
+        found = checked(f"nodes: {{e: 'toys:Envs', r: 'toys:Relay'}}\nedges: [{link}]")
+        assert [str(e) for e in found.graph.edges] == ["e.serve <-> r.inner"]
+
+
+def test_a_link_in_full_form_says_so(checked):
+    text = "nodes: {e: 'toys:Envs', r: 'toys:Relay'}\nedges: [{from: e, to: r, link: true}]"
+    assert [str(e) for e in checked(text).graph.edges] == ["e.serve <-> r.inner"]
+
+
+@pytest.mark.parametrize(
+    ("edge", "said"),
+    [
+        (
+            "a => b",
+            "g.yaml:2:9: edges: 'a => b' is not an edge; write 'a -> b' or 'a <-> b', ports as "
+            "'a.port'",
+        ),
+        (
+            "3",
+            "g.yaml:2:9: edges: this is not an edge; write 'a -> b', 'a <-> b', 'a -> b: {lag: "
+            "1}' or {from: a.port, to: b.port}",
+        ),
+        (
+            "{s -> p -> t: {capacity: 1}}",
+            "g.yaml:2:10: edges: the options of 's -> p -> t' could mean several edges; write that "
+            "edge apart",
+        ),
+        (
+            "{s -> p: 3}",
+            "g.yaml:2:18: edges: the options of 's -> p' are not a mapping; write {lag: 1}, or "
+            "null to remove the edge",
+        ),
+        (
+            "{from: s}",
+            "g.yaml:2:9: edges: an edge in full has 'from' and 'to'; {from: a.port, to: b.port}",
+        ),
+        (
+            "{from: [], to: p}",
+            "g.yaml:2:16: edges: 'from' is not a node or port; write 'node.port', or a list of "
+            "them",
+        ),
+        (
+            "{from: s, to: 3}",
+            "g.yaml:2:23: edges: 'to' is not a node or port; write 'node.port'",
+        ),
+        (
+            "{from: s, to: p, link: 1}",
+            "g.yaml:2:32: edges: link is 1; expected true or false",
+        ),
+        (
+            "'s, s -> p'",
+            "g.yaml:2:9: edges: 's, s -> p' names a source twice; leave one out",
+        ),
+    ],
+)
+def test_what_is_no_edge_is_told(problems, edge, said):
+    assert problems(PAIR + f"edges: [{edge}]")[0] == said
+
+
+def test_edges_of_plain_data_that_feed_an_input_twice_are_told_too(write):
+    write("")
+    data = {
+        "nodes": {"a": "toys:Source", "b": "toys:Source", "t": "toys:Sink"},
+        "edges": ["a -> t", "b -> t"],
+    }
+    (problem,) = load_tree(data).problems
+    assert problem.what == "edges: the input t.data is fed twice (first at graph)"
+
+
+# extends
+
+
+def test_a_later_edge_into_the_same_input_replaces_an_earlier_one(write, checked):
+    write(PAIR + "edges: [s -> p -> t]", "base.yaml")
+    text = """
+        extends: base.yaml
+        nodes: {q: 'toys:Pipe'}
+        edges: [s -> q -> p]
+        """
+    assert edges_of(checked(text)) == ["p.out -> t.data", "s.out -> q.data", "q.out -> p.data"]
+
+
+def test_null_removes_names_of_the_graph_that_is_extended(write, checked):
+    write(
+        """
+        limits: {steps: 5, time: 1m}
+        nodes: {s: {type: 'toys:Source', rate: 2}, p: 'toys:Pipe', t: 'toys:Sink'}
+        edges: [s -> p -> t]
+        """,
+        "base.yaml",
+    )
+    found = checked("""
+        extends: base.yaml
+        limits: {time: null}
+        nodes: {p: null, s: {rate: null}}
+        edges:
+          - s -> t
+        """)
+    assert edges_of(found) == ["s.out -> t.data"]
+    assert found.graph.limits.steps == 5
+    assert found.graph.limits.time_s is None
+    assert found.graph.nodes["s"].config.rate == 1
+
+
+def test_a_removed_node_is_unknown_to_the_file_that_removes_it(write, problems):
+    write(PAIR + "edges: [s -> p -> t]", "base.yaml")
+    told = problems("extends: base.yaml\nnodes: {p: null}\nedges: [s -> p, s -> t]\n")
+    assert told == ["g.yaml:3:9: edges: unknown node 'p'; known: s, t"]
+
+
+def test_null_for_a_node_that_is_not_there_is_told(problems):
+    told = problems(PAIR.replace("}", ", q: null}") + "edges: [s -> p -> t]")
+    assert told[0].startswith("g.yaml:1:59: nodes.q: expected a type, or a mapping with 'type'")
+
+
+def test_null_removes_an_edge_by_its_input_or_by_both_ends(write, checked):
+    write(PAIR.replace("}", ", u: 'toys:Sink'}") + 'edges: ["s -> p, u", p -> t]', "base.yaml")
+    for removal in ("u.data: null", "u: null", "s -> u: null", "s.out -> u.data: null"):
+        found = checked(f"extends: base.yaml\nedges:\n  - {removal}\n")
+        assert [str(e) for e in found.graph.edges] == ["s.out -> p.data", "p.out -> t.data"]
+
+
+def test_null_removes_a_link_from_either_side(write, checked):
+    write("nodes: {e: 'toys:Envs', r: 'toys:Relay'}\nedges: [r <-> e]", "base.yaml")
+    for removal in ("r <-> e: null", "e <-> r: null", "r.inner: null"):
+        assert checked(f"extends: base.yaml\nedges:\n  - {removal}\n").graph.edges == []
+
+
+def test_removing_an_edge_that_is_not_there_is_told(problems):
+    assert problems(PAIR + "edges:\n  - s -> p -> t\n  - s -> t: null\n") == [
+        "g.yaml:4:5: edges: null removes the edge s -> t, and there is none; known: p.data, t.data"
+    ]
+
+
+def test_graphs_extend_over_several_levels_and_change_only_what_they_name(write, checked):
+    write(
+        """
+        seed: 1
+        nodes: {s: {type: 'toys:Source', rate: 2, columns: [a]}, p: 'toys:Pipe', t: 'toys:Sink'}
+        edges: [s -> p -> t]
+        """,
+        "deep/one.yaml",
+    )
+    write("extends: one.yaml\nseed: 2\nnodes: {s: {rate: 3}}\n", "deep/two.yaml")
+    found = checked("extends: deep/two.yaml\nnodes: {p: {takes: 3}}\n")
+    assert edges_of(found) == ["s.out -> p.data", "p.out -> t.data"]
+    assert found.graph.seed == 2
+    assert found.graph.nodes["s"].config.rate == 3
+    assert found.graph.nodes["s"].config.columns == ["a"]
+    assert found.graph.nodes["p"].config.takes == 3  # `p: toys:Pipe` is short for {type: …}
+    assert [f.name for f in found.graph.files] == ["one.yaml", "two.yaml", "g.yaml"]
+
+
+def test_another_type_takes_nothing_over_from_the_old_one(write, checked):
+    write("nodes: {s: {type: 'toys:Source', rate: 2}, t: 'toys:Sink'}\nedges: [s -> t]", "b.yaml")
+    found = checked("extends: b.yaml\nnodes: {s: {type: 'toys:AutoSource'}}")
+    assert edges_of(found) == ["s.out -> t.data"]
+
+
+def test_a_bundled_graph_is_extended_by_its_name(checked):
+    found = checked("extends: cartpole_dqn\nseed: 7\n")
+    assert found.problems == []
+    assert found.graph.seed == 7
+    assert found.graph.name == "g"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("extends: 3", "g.yaml:1:10: extends: expected the name of one graph"),
+        (
+            "extends: cartpole_dqm",
+            "g.yaml:1:10: extends: there is no graph 'cartpole_dqm'; did you mean 'cartpole_dqn'?",
+        ),
+        (
+            "extends: g.yaml",
+            "g.yaml:1:10: extends: the files extend each other: g.yaml -> g.yaml",
+        ),
+        ("[1]", "g.yaml:1:1: a graph is a mapping with the keys nodes, edges, …"),
+        ("", "g.yaml: is empty; a graph has at least 'nodes'; 'flowrl new DIR' makes one"),
+    ],
+)
+def test_a_graph_that_cannot_be_read_is_told(write, text, said):
+    write(text)
+    with pytest.raises(GraphError) as caught:
+        load("g.yaml")
+    assert str(caught.value) == said
+
+
+def test_a_graph_that_is_not_there_is_told(write):
+    write("")
+    with pytest.raises(UsageError) as caught:
+        load("cartpole_dqm")
+    assert str(caught.value) == (
+        "cartpole_dqm: there is no such file or bundled graph; did you mean 'cartpole_dqn'?"
+    )
+    with pytest.raises(UsageError, match="is a folder; give the graph file in it"):
+        load(".")
+
+
+# ${params}
+
+
+def test_params_stand_for_values_of_every_type(checked):
+    found = checked("""
+        params: {rate: 4, names: [a, b], half: '${rate}.5', text: x}
+        about: '${text}-${half}'
+        nodes: {s: {type: 'toys:Source', rate: '${rate}', columns: '${names}'}, t: 'toys:Sink'}
+        edges: ['s -> t']
+        """)
+    assert found.problems == []
+    assert found.graph.about == "x-4.5"
+    assert found.graph.nodes["s"].config.rate == 4
+    assert found.graph.nodes["s"].config.columns == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("params", "use", "said"),
+    [
+        (
+            "{rat: 1, x: '${rat}'}",
+            "'${rate}'",
+            "2:40: '${rate}': unknown parameter 'rate'; did you mean 'rat'?",
+        ),
+        ("{rate: 1}", "1", "1:10: params: 'rate' is used nowhere; write ${rate} where it is meant"),
+        ("3", "1", "1:9: params: expected a mapping of names to values; params: {width: 64}"),
+        ("{rate: [1]}", "'1${rate}'", "2:40: '${rate}' is not a single value; use it alone"),
+    ],
+)
+def test_wrong_params_are_told(problems, params, use, said):
+    text = f"params: {params}\nnodes: {{s: {{type: 'toys:Source', rate: {use}}}, t: 'toys:Sink'}}"
+    assert f"g.yaml:{said}" in problems(text + "\nedges: [s -> t]")
+
+
+# types of ones own
+
+
+def test_a_class_of_a_module_beside_the_graph_is_a_type(checked, write):
+    write(
+        """
+        import flowrl
+
+        class Half(flowrl.Node):
+            data = flowrl.In("samples")
+            out = flowrl.Out("samples")
+
+            def fire(self, data):
+                return data
+        """,
+        "beside_a_graph.py",
+    )
+    text = (
+        "nodes: {s: 'toys:Source', h: 'beside_a_graph:Half', t: 'toys:Sink'}\nedges: [s -> h -> t]"
+    )
+    assert edges_of(checked(text)) == ["s.out -> h.data", "h.out -> t.data"]
+
+
+def test_a_decorated_function_is_a_type_and_its_keywords_are_parameters(checked):
+    found = checked("""
+        nodes: {s: 'toys:Source', c: {type: 'toys:clip', low: -2}, w: 'toys:watch'}
+        edges: [s -> c -> w]
+        """)
+    assert edges_of(found) == ["s.out -> c.data", "c.out -> w.data"]
+    assert found.graph.nodes["c"].config.model_dump() == {"low": -2, "high": 1.0}
+    assert found.graph.nodes["w"].cls.ports["more"].optional
+
+
+def test_a_type_of_an_installed_package_is_found_by_its_import_path(checked):
+    text = "nodes: {s: 'tests.toys.toys:Source', t: 'tests.toys.toys:Sink'}\nedges: [s -> t]"
+    assert edges_of(checked(text)) == ["s.out -> t.data"]
+
+
+def test_a_package_registers_types_under_an_entry_point(checked, write, tmp_path, monkeypatch):
+    write("TABLE = {'node': {'third_party': 'toys:Source'}}\n", "site/third_party_types.py")
+    write("Metadata-Version: 2.1\nName: third\nVersion: 1\n", "site/third-1.dist-info/METADATA")
+    write(
+        "[flowrl.catalogue]\nthird = third_party_types:TABLE\n",
+        "site/third-1.dist-info/entry_points.txt",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert edges_of(checked("nodes: {s: third_party, t: 'toys:Sink'}\nedges: [s -> t]"))
+
+
+def test_a_broken_package_under_the_entry_point_is_told(checked, write, tmp_path, monkeypatch):
+    write("Metadata-Version: 2.1\nName: bad\nVersion: 1\n", "site/bad-1.dist-info/METADATA")
+    write(
+        "[flowrl.catalogue]\nbad = no_such_types:TABLE\n", "site/bad-1.dist-info/entry_points.txt"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    with pytest.raises(UsageError, match="the catalogue 'no_such_types:TABLE' cannot be loaded"):
+        checked("nodes: {s: learner}")
+
+
+def test_modules_names_more_folders_of_modules(checked, write):
+    write("from toys import Source\n", "lib/from_a_folder.py")
+    text = "modules: [lib]\nnodes: {s: 'from_a_folder:Source', t: 'toys:Sink'}\nedges: [s -> t]"
+    assert edges_of(checked(text)) == ["s.out -> t.data"]
+    assert str(checked("modules: [no]\n" + PAIR).problems[0]) == (
+        "g.yaml:1:11: modules: there is no folder 'no'; its path is from this file"
+    )
+
+
+def test_what_the_package_offers_is_not_hidden_by_its_modules():
+    import flowrl
+    import flowrl.checks.check
+    import flowrl.graph.loading
+
+    package = Path(flowrl.__file__).parent
+    modules = {p.stem for p in package.glob("*.py")} | {
+        p.parent.name for p in package.glob("*/*.py")
+    }
+    assert set(flowrl.__all__) & modules == set()
+
+
+# sections
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("30s", 30), ("10m", 600), ("1.5 h", 5400), ("2d", 172800), ("7", 7)]
+)
+def test_a_limit_of_time_has_a_unit(checked, written, seconds):
+    found = checked(PAIR + f"edges: [s -> p -> t]\nlimits: {{time: {written}, steps: 10}}")
+    assert found.graph.limits.time_s == seconds
+    assert found.graph.limits.steps == 10
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            "seed: true",
+            "g.yaml:3:7: seed is True; expected a whole number from 0 to 9223372036854775807",
+        ),
+        (
+            "torch_threads: 0",
+            "g.yaml:3:16: torch_threads is 0; expected a whole number from 1 to 1024",
+        ),
+        (
+            "limits: 3",
+            "g.yaml:3:9: limits: expected a mapping; limits: {steps: 100000, "
+            "train_iters: 5000, time: 10m}",
+        ),
+        (
+            "limits: {steps: 0}",
+            "g.yaml:3:17: limits.steps is 0; expected a whole number from 1 to 4611686018427387904",
+        ),
+        (
+            "limits: {time: -1}",
+            "g.yaml:3:16: limits.time is -1; expected a time such as 30s, 10m or 2h",
+        ),
+        (
+            "limits: {time: .inf}",
+            "g.yaml:3:16: limits.time is inf; expected a time such as 30s, 10m or 2h",
+        ),
+        ("about: [1]", "g.yaml:3:8: about is [1]; expected a text"),
+        (
+            "placements: {a: {x: process}}",
+            "g.yaml:3:18: placements.a: unknown node 'x'; known: p, s, t",
+        ),
+        (
+            "placements: {a: {s: 3}}",
+            "g.yaml:3:21: placements.a.s is 3; expected thread, process or a host",
+        ),
+        (
+            "placements: {a: process}",
+            "g.yaml:3:17: placements.a: expected a mapping of nodes to "
+            "places; {collector: process}",
+        ),
+        ("env: {id: X}", "g.yaml:3:1: the section 'env' is used by no node"),
+    ],
+)
+def test_a_wrong_section_is_told(problems, section, said):
+    (told,) = problems(PAIR + "edges: [s -> p -> t]\n" + section)
+    assert told == said
+
+
+@pytest.mark.parametrize("name", ["3a", "a.b", "a b", "-a", "a-", "/a", "a//b", "ä!"])
+def test_a_name_that_cannot_be_one_is_told(problems, name):
+    told = problems(f"nodes:\n  {name}: toys:Source\n")[0]
+    assert told == (
+        f"g.yaml:2:3: nodes: '{name}' is not a name; use letters, digits, '_' and '-', a letter "
+        "first"
+    )
+
+
+def test_names_may_hold_dashes_and_slashes(checked):
+    text = "nodes: {a-b: 'toys:Source', c/d-e: 'toys:Sink'}\nedges: [a-b -> c/d-e]"
+    assert edges_of(checked(text)) == ["a-b.out -> c/d-e.data"]
+
+
+def test_every_problem_says_where_whatever_hash_seed_python_has(write):
+    import subprocess
+
+    write("nodes: {}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n")
+    code = "from flowrl.graph.loading import load; print(*load('g.yaml').problems, sep='\\n')"
+    root = str(Path(__file__).parents[2])
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": root},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(said) == 1
+    assert "limits: unknown key 'b'" in said.pop()

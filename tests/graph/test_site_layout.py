@@ -1,0 +1,125 @@
+"""Who lives where, on which machine, and what lies between."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowrl.checks.check import check
+from flowrl.core.errors import UsageError
+from flowrl.graph.loading import load_tree
+from flowrl.graph.model import Graph
+from flowrl.graph.placement import HostOffer, placement_named
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout, layout_of
+from flowrl.runtime.processes.addresses import Addresses, neighbours
+from tests.toys.running import tree
+
+OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """Two sources that are replicas, and what comes after them."""
+    nodes = {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner"}
+    return check(load_tree(tree(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
+
+
+def laid_out(graph: Graph, text: str, offers: list[HostOffer] | None = OFFERS) -> SiteLayout:
+    return layout_of(graph, placement_named(graph, text), offers)
+
+
+def test_replicas_are_dealt_to_the_hosts_that_match_in_turn(graph: Graph) -> None:
+    layout = laid_out(graph, "c=a-*,l=gpu")
+    assert dict(layout.where) == {
+        **{("c", 0): "a-1:c", ("c", 1): "a-2:c#1", ("c", 2): "a-1:c#2"},
+        **{("r", 0): "main", ("l", 0): "b:l"},
+    }
+    assert dict(layout.hosts) == {"a-1:c": "a-1", "a-2:c#1": "a-2", "a-1:c#2": "a-1", "b:l": "b"}
+
+
+def test_a_named_site_is_one_on_each_host(graph: Graph) -> None:
+    layout = laid_out(graph, "c=a-*:x,r=a-1:x")
+    assert layout.living("a-1:x") == [("c", 0), ("c", 2), ("r", 0)]
+    assert layout.living("a-2:x") == [("c", 1)]
+
+
+def test_before_hosts_are_known_each_place_stands_for_one(graph: Graph) -> None:
+    layout = laid_out(graph, "c=a-*,l=gpu", None)
+    assert layout.living("a-*:c#1") == [("c", 1)]
+    assert layout.transport("a-*:c", "gpu:l") == "tcp"
+    assert layout.transport("a-*:c", "a-*:c#1") == "ipc"
+
+
+def test_a_place_that_no_host_matches_is_told(graph: Graph) -> None:
+    with pytest.raises(UsageError) as error:
+        laid_out(graph, "c=tpu")
+    assert str(error.value) == (
+        "placement: c is put at 'tpu', and no host has that name or label; hosts: a-2, a-1, b"
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "transport"),
+    [
+        ("main", "main", "site"),
+        ("main", "thread:l", "thread"),
+        ("thread:l", "process:r", "ipc"),
+        (COORDINATOR, "main", "thread"),
+        (COORDINATOR, "b:c", "tcp"),
+        ("b:c", "b:c#1", "ipc"),
+        ("b:c", "process:r", "tcp"),
+    ],
+)
+def test_what_lies_between_two_sites(graph: Graph, a: str, b: str, transport: str) -> None:
+    layout = laid_out(graph, "c=b,l=thread,r=process")
+    assert layout.transport(a, b) == layout.transport(b, a) == transport
+
+
+@pytest.fixture
+def addresses(graph: Graph) -> Addresses:
+    """`c` on hosts, `r` in a process here, `l` in the main site."""
+    layout = laid_out(graph, "c=a-*,r=process")
+    peers = neighbours(graph, layout, [n for n in layout.kinds if layout.living(n)])
+    found = Addresses(layout, peers)
+    found.near.update({"process:r": "ipc:///r", "main": "ipc:///m", COORDINATOR: "ipc:///c"})
+    found.machines.update({"a-1": "10.0.0.1", "a-2": "fd00::2"})
+    found.seen_as.update({"a-1": "10.0.0.9", "a-2": "fd00::9"})
+    found.ports.update({"a-1:c": 1, "a-2:c#1": 2, "a-1:c#2": 3, "process:r": 4, COORDINATOR: 5})
+    return found
+
+
+def test_a_site_talks_with_the_coordinator_and_along_its_edges(addresses: Addresses) -> None:
+    assert addresses.peers["process:r"] == ["a-1:c", "a-1:c#2", "a-2:c#1", COORDINATOR, "main"]
+    assert addresses.peers["a-1:c"] == [COORDINATOR, "main", "process:r"]
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "address"),
+    [
+        ("process:r", "main", "ipc:///r"),
+        ("process:r", "a-1:c", "tcp://10.0.0.9:4"),  # each host sees this machine in its own way
+        ("process:r", "a-2:c#1", "tcp://[fd00::9]:4"),
+        ("a-2:c#1", "process:r", "tcp://[fd00::2]:2"),
+        ("a-2:c#1", "a-1:c", "tcp://[fd00::2]:2"),
+        ("a-1:c#2", "a-1:c", ""),  # in that host's own folder
+        (COORDINATOR, "a-1:c", "tcp://10.0.0.9:5"),
+    ],
+)
+def test_an_address_depends_on_who_asks(
+    addresses: Addresses, name: str, by: str, address: str
+) -> None:
+    assert addresses.of(name, by) == address
+
+
+def test_sites_know_the_keys_of_those_on_other_machines_only(addresses: Addresses) -> None:
+    mine, theirs = addresses.keys("process:r"), addresses.keys("a-1:c")
+    assert mine is not None
+    assert theirs is not None
+    assert set(mine.known) == {"a-1:c", "a-1:c#2", "a-2:c#1"}
+    assert mine.known["a-1:c"] == theirs.public
+    assert "secret" not in repr(mine)
+
+
+def test_sites_of_one_machine_need_no_keys(graph: Graph) -> None:
+    layout = laid_out(graph, "processes")
+    found = Addresses(layout, neighbours(graph, layout, list(layout.kinds)))
+    assert all(found.keys(name) is None for name in (*layout.kinds, COORDINATOR))

@@ -1,0 +1,93 @@
+"""How numbers are computed is the same on every site, whatever the program around has set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.machine.numerics import settle_numerics
+from tests.sites.comparing import ran
+from tests.sites.poison import flush_to_zero, poisoned_environment
+from tests.toys.running import tree
+
+USUAL = '"threads": 1.0, "bytes": 4.0, "learns": 1.0, "exact": 1.0, "fast": 1.0, "tiny": 1.0'
+GRAPH = tree({"c": "Source", "n": "tests.sites.site_nodes:Numerate", "l": "Learner"}, ["c -> n, l"])
+
+
+def spoil() -> None:
+    """As a library might that was loaded for something else."""
+    torch.set_num_threads(3)
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    torch.set_grad_enabled(False)
+    torch.backends.mkldnn.enabled = False
+    flush_to_zero()
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads", "n=process"])
+def test_no_global_setting_reaches_a_node(
+    placement: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in poisoned_environment().items():
+        monkeypatch.setenv(name, value)
+    spoil()
+    assert np.float32(1e-39) * np.float32(0.5) == 0
+    try:
+        facts = ran(GRAPH, placement, tmp_path / "r", rounds=2)
+    finally:
+        settle_numerics(1)
+    rows = [line for line in facts["metrics.jsonl"] if '"node": "n"' in line]
+    assert len(rows) == 2
+    assert all(USUAL in row for row in rows)
+
+
+def test_torch_may_just_be_loaded_by_another_thread(tmp_path: Path) -> None:
+    """Half of a module is in `sys.modules` then: it is waited for."""
+    (tmp_path / "torch.py").write_text(
+        "import gate\ngate.loading.set()\nassert gate.goes_on.wait(60)\nfrom gate import *\n"
+    )
+    (tmp_path / "gate.py").write_text(
+        "import threading, types\nloading, goes_on = threading.Event(), threading.Event()\n"
+        "told = []\nbackends = types.SimpleNamespace(mkldnn=types.SimpleNamespace())\n"
+        "float32 = 'f'\nset_num_threads = set_default_dtype = told.append\n"
+        "set_float32_matmul_precision = set_grad_enabled = told.append\n"
+    )
+    code = (
+        "import gate, importlib, threading\nfrom flowrl.machine.numerics import settle_numerics\n"
+        "first = threading.Thread(target=importlib.import_module, args=('torch',))\n"
+        "first.start()\ngate.loading.wait(60)\n"
+        "second = threading.Thread(target=settle_numerics, args=(2,))\nsecond.start()\n"
+        "second.join(0.2)\nassert second.is_alive() and not gate.told\n"
+        "gate.goes_on.set()\nsecond.join(60)\nprint(gate.told)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), os.getcwd()])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "[2, 'f', 'highest', True]\n", done.stderr
+
+
+def test_every_thread_rounds_as_usual() -> None:
+    found = []
+
+    def work() -> None:
+        flush_to_zero()
+        found.append(np.float32(1e-39) * np.float32(0.5) == 0)
+        settle_numerics(1)
+        found.append(np.float32(1e-39) * np.float32(0.5) > 0)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    assert found == [True, True]

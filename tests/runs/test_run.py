@@ -1,0 +1,362 @@
+"""A run and its folder: what is written down, while it goes well and when it does not."""
+
+import json
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.checks.check import Checked, check
+from flowrl.cluster.rendezvous import Rendezvous
+from flowrl.core.context import Record
+from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Limits
+from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.folder import read_lines
+from flowrl.runs.result import RunResult
+from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
+from flowrl.runtime.records import RecordSource
+from tests.toys.running import tree
+
+NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Judge"}
+EDGES = ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}]
+SUMMARY = [  # the keys that scripts rely on, and after them those that are extra
+    *["graph", "run_dir", "placement", "status", "deterministic"],
+    *["env_steps", "train_iters", "episodes", "eval_return", "best_return"],
+    *["wall_s", "env_steps_per_s", "bottleneck", "digest"],
+    *["seed", "why", "repeat", "happened", "warnings"],
+]
+
+
+def checked(nodes: Any = None, edges: Any = None, **more: Any) -> Checked:
+    return check(load_tree(tree(nodes or NODES, edges or EDGES, **more)))
+
+
+def run(folder: Path, graph: Checked | None = None, **limits: Any) -> RunResult:
+    return Run(graph or checked(), out=folder, limits=Limits(**limits)).run()
+
+
+def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return read_lines(folder / name)
+
+
+# what is there
+
+
+def test_a_runs_folder_tells_everything(tmp_path: Path) -> None:
+    run(tmp_path / "r", train_iters=4)
+    found = sorted(str(p.relative_to(tmp_path / "r")) for p in (tmp_path / "r").rglob("*"))
+    board = [name for name in found if name.startswith("tb/")]
+    assert len(board) == 1
+    assert board[0].startswith("tb/events.out.tfevents.")
+    assert [name for name in found if not name.startswith("tb")] == [
+        *["checkpoints", "checkpoints/best.safetensors", "checkpoints/last.safetensors"],
+        *["environment.json", "graph.dot", "graph.yaml"],
+        *["logs", "logs/c#1.log", "logs/c.log", "logs/e.log", "logs/l.log"],
+        *["metrics.jsonl", "summary.json", "timings.jsonl"],
+    ]
+
+
+def test_the_summary_has_exactly_its_keys(tmp_path: Path) -> None:
+    result = run(tmp_path / "r", train_iters=4)
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert list(summary) == SUMMARY
+    assert summary == json.loads(json.dumps(result.as_dict()))
+    expected = {
+        **{"graph": "graph", "run_dir": str(tmp_path / "r"), "placement": "serial"},
+        **{"status": "finished", "deterministic": True, "env_steps": 80, "train_iters": 4},
+        **{"episodes": 8, "eval_return": 4.0, "best_return": 4.0, "seed": 0, "repeat": ""},
+        **{"why": "4 train iterations were asked for", "happened": [], "warnings": []},
+    }
+    assert {key: summary[key] for key in expected} == expected
+    assert len(summary["digest"]) == 64
+    assert " is the bottleneck: it fired for " in summary["bottleneck"]
+
+
+def test_metrics_come_in_the_order_of_the_program_with_their_position(tmp_path: Path) -> None:
+    run(tmp_path / "r", train_iters=4)
+    assert rows(tmp_path / "r") == [
+        {
+            **{"node": "e", "role": "evaluator", "firing": j},
+            **{"env_steps": 40 * (j + 1), "episodes": 4 * (j + 1)},
+            **{"train_iters": 2 * (j + 1), "return_mean": 2.0 * (j + 1)},
+        }
+        for j in range(2)
+    ]
+
+
+def test_numbers_that_json_does_not_know_are_named(tmp_path: Path) -> None:
+    graph = checked({"c": "Source", "m": "Measure"}, ["c -> m"])
+    run(tmp_path / "r", graph, rounds=1)
+    [row] = rows(tmp_path / "r")
+    assert (row["n"], row["nan"], row["inf"]) == (0.0, "nan", "-inf")
+
+
+def test_a_return_that_is_no_number_is_no_return(tmp_path: Path) -> None:
+    nodes = {"c": "Source", "l": "Learner", "e": "Hopeless"}
+    graph = checked(nodes, ["c -> l", {"l.weights -> e": {"every": 1}}])
+    assert run(tmp_path / "r", graph, train_iters=1).eval_return is None
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["eval_return"] is None
+
+
+def test_of_several_evaluators_the_first_by_name_is_in_the_summary(tmp_path: Path) -> None:
+    edges = [*EDGES, {"l.weights -> another": {"every": 3}}]
+    result = run(tmp_path / "r", checked({**NODES, "another": "Judge"}, edges), train_iters=4)
+    assert (result.eval_return, result.best_return) == (3.0, 3.0)  # that of e would be 4
+    kept = sorted(path.name for path in (tmp_path / "r" / "checkpoints").iterdir())
+    assert kept == ["best-e.safetensors", "best.safetensors", "last.safetensors"]
+
+
+def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
+    graph = checked({"c": "Source", "m": "Misnames"}, ["c -> m"])
+    with pytest.raises(NodeError, match=r"node 'm', .* a metric cannot be named 'env_steps'"):
+        run(tmp_path / "r", graph, rounds=1)
+
+
+def test_each_node_has_a_log_of_its_own(tmp_path: Path) -> None:
+    run(tmp_path / "r", train_iters=2)
+    logs = tmp_path / "r" / "logs"
+    what = "tests.toys.toy_nodes:Source {give: 1, steps: 10, mode: usual}\n"
+    assert (logs / "c#1.log").read_text() == f"{what}[0] usual saw 0\n[1] usual saw 1\n"
+    assert (logs / "e.log").read_text().splitlines()[1:] == ["[0] saw 2"]
+    assert {path.stem for path in logs.iterdir()} == {"c", "c#1", "e", "l"}
+
+
+def events(folder: Path) -> list[Any]:
+    """The events of a TensorBoard file: length, its checksum, data, its checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    [path] = (folder / "tb").iterdir()
+    data, found = path.read_bytes(), []
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        found.append(Event.FromString(data[12 : 12 + length]))
+        data = data[12 + length + 4 :]
+    return found
+
+
+def test_tensorboard_reads_the_same_metrics(tmp_path: Path) -> None:
+    run(tmp_path / "r", train_iters=4)
+    first, *others = events(tmp_path / "r")
+    assert first.file_version == "brain.Event:2"
+    values = [(e.step, v.tag, v.simple_value) for e in others for v in e.summary.value]
+    assert values == [(40, "e/return_mean", 2.0), (80, "e/return_mean", 4.0)]
+
+
+def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
+    made = Run(checked(), out=tmp_path / "r", limits=Limits(train_iters=5))
+    made.run()
+    assert made.engine is not None
+    [weights] = made.engine.weights().values()
+    last, told = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
+    np.testing.assert_array_equal(last.arrays["sum"], weights.arrays["sum"])
+    assert (last.version, last.command) == (5, {"half": 0.5})
+    assert told == {"why": "5 train iterations were asked for", "env_steps": 100, "train_iters": 5}
+    best, told = read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")
+    assert best.version == 4
+    assert told == {"eval_return": 4.0, "env_steps": 80, "train_iters": 4}
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", b"\x08" + bytes(7) + b'{"a":1} '])
+def test_a_file_that_is_no_checkpoint_is_told(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(RunError, match="x: is not a checkpoint of flowrl: "):
+        read_checkpoint(tmp_path / "x")
+    with pytest.raises(RunError, match="y: there is no such checkpoint"):
+        read_checkpoint(tmp_path / "y")
+
+
+def test_timings_say_where_time_went(tmp_path: Path) -> None:
+    result = run(tmp_path / "r", train_iters=4)
+    last = rows(tmp_path / "r", "timings.jsonl")[-1]
+    assert list(last["busy_s"]) == ["c", "c#1", "l", "e"]
+    assert 0 < sum(last["busy_s"].values()) <= last["wall_s"] < result.wall_s + 0.001
+
+
+def test_the_environment_is_noted(tmp_path: Path) -> None:
+    Run(checked(), out=tmp_path / "r", limits=Limits(rounds=1), seed=7).run()
+    told = json.loads((tmp_path / "r" / "environment.json").read_text())
+    assert {"flowrl", "python", "packages", "platform", "cpu", "cores", "git", "command"} < set(
+        told
+    )
+    assert (told["seed"], told["placement"]) == (7, "serial")
+    assert told["packages"]["numpy"] == np.__version__
+
+
+def test_the_resolved_graph_repeats_the_run(tmp_path: Path) -> None:
+    graph = checked(warmup=[{"edges": ["c -> l"], "steps": 50, "set": {"c.mode": "odd"}}])
+    first = Run(graph, out=tmp_path / "a", seed=9, limits=Limits(train_iters=7)).run()
+    again = Run(check(load(tmp_path / "a" / "graph.yaml")), out=tmp_path / "b").run()
+    assert (again.digest, again.seed, again.why) == (first.digest, 9, first.why)
+    for name in ("metrics.jsonl", "logs/c.log", "logs/l.log"):
+        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+
+
+def test_a_cut_by_the_clock_is_repeated_by_the_graph_of_its_folder(tmp_path: Path) -> None:
+    first = run(tmp_path / "a a", time_s=0.05)
+    assert first.why == "0.05 s were asked for"
+    graph = tmp_path / "a a" / "graph.yaml"
+    assert first.repeat == f"flowrl run '{graph}' --train-iters {first.train_iters}"
+    again = Run(check(load(graph)), out=tmp_path / "b").run()
+    assert (again.digest, again.train_iters) == (first.digest, first.train_iters)
+
+
+def test_a_verdict_solves_the_run(tmp_path: Path) -> None:
+    graph = checked({**NODES, "e": {"type": "Judge", "goal": 3}})
+    result = run(tmp_path / "r", graph)
+    assert (result.status, result.why) == ("solved", "version 4 is good")
+    log = (tmp_path / "r" / "logs" / "e.log").read_text()
+    assert log.splitlines()[1:] == ["[0] saw 2", "[1] saw 4", "[1] version 4 is good"]
+
+
+def test_a_run_does_not_change_the_graph_it_was_given(tmp_path: Path) -> None:
+    graph = checked()
+    Run(graph, out=tmp_path / "r", seed=5, limits=Limits(rounds=1)).run()
+    assert (graph.graph.seed, graph.graph.limits) == (0, Limits())
+
+
+# folders
+
+
+def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flowrl.runs.folder.time.strftime", lambda form: "now")
+    folders = [run(None, rounds=1).run_dir for _ in range(3)]  # type: ignore[arg-type]
+    assert folders == ["runs/graph-now", "runs/graph-now-2", "runs/graph-now-3"]
+
+
+def test_a_run_in_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    run(tmp_path / "r", rounds=1)
+    before = (tmp_path / "r" / "summary.json").read_text()
+    with pytest.raises(UsageError, match="r: there is a run in it already; give another folder"):
+        run(tmp_path / "r", rounds=1)
+    assert (tmp_path / "r" / "summary.json").read_text() == before
+
+
+def test_an_empty_folder_may_be_given(tmp_path: Path) -> None:
+    assert run(tmp_path, rounds=1).run_dir == str(tmp_path)
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_told(out: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        RunError, match=r"cannot be written: .*; mend that, or choose another --out"
+    ):
+        run(tmp_path / out, rounds=1)
+
+
+def test_a_seed_that_a_graph_could_not_hold_is_refused() -> None:
+    for seed in (-1, 2**63):
+        with pytest.raises(UsageError, match=f"the seed is {seed}; expected a whole number"):
+            Run(checked(), seed=seed)
+
+
+def test_a_placement_on_hosts_needs_to_know_where_they_join() -> None:
+    with pytest.raises(UsageError) as error:
+        Run(checked(), placement="l=gpu-1,c=cpu-*")
+    assert str(error.value) == (
+        "placement: 'cpu-*', 'gpu-1' must be hosts; give --listen tcp://ADDRESS:PORT --key FILE, "
+        "and run 'flowrl host --join …' there"
+    )
+
+
+def test_a_mistyped_place_is_not_taken_for_a_host_in_silence() -> None:
+    with pytest.raises(UsageError, match=r"'proces' must be hosts; did you mean 'process'\?"):
+        Run(checked(), placement="l=proces")
+
+
+def test_hosts_that_nobody_needs_are_not_waited_for() -> None:
+    with pytest.raises(UsageError, match="--listen: the placement puts nothing on a host"):
+        Run(checked(), placement="threads", rendezvous=Rendezvous("tcp://127.0.0.1:*"))
+
+
+def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert read_lines(path) == [{"a": 1}, {"a": 2}]
+    path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
+    with pytest.raises(RunError, match=r"m.jsonl:2: is not JSON"):
+        read_lines(path)
+    with pytest.raises(RunError, match=r"n.jsonl: cannot be read: .*; is this a run folder\?"):
+        read_lines(tmp_path / "n.jsonl")
+
+
+# failures
+
+
+FAILING = {"c": "Source", "l": "Learner", "e": "Judge", "f": {"type": "Fails", "firing": 3}}
+FAILING_EDGES = ["c -> l", "c -> f", {"l.weights -> e": {"every": 2}}]
+
+
+def test_a_failed_run_leaves_a_folder_that_says_why(tmp_path: Path) -> None:
+    graph = checked(FAILING, FAILING_EDGES)
+    with pytest.raises(NodeError):
+        run(tmp_path / "r", graph)
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert list(summary) == SUMMARY
+    assert summary["status"] == "failed"
+    assert summary["why"] == "node 'f', firing 3 (round 3): ZeroDivisionError: no more"
+    assert (summary["env_steps"], summary["train_iters"], summary["digest"]) == (40, 3, "")
+    told = (tmp_path / "r" / "error.txt").read_text()
+    assert told.index("ZeroDivisionError: no more") < told.index("flowrl.core.errors.NodeError")
+    assert [row["return_mean"] for row in rows(tmp_path / "r")] == [2.0]
+    assert read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")[0].version == 2
+
+
+def test_a_node_that_cannot_be_made_leaves_such_a_folder_too(tmp_path: Path) -> None:
+    graph = checked({"c": "Source", "f": {"type": "Fails", "making": True}}, ["c -> f"])
+    with pytest.raises(NodeError):
+        run(tmp_path / "r", graph)
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert (summary["status"], summary["env_steps"], summary["bottleneck"]) == (
+        *("failed", 0),
+        "nothing fired",
+    )
+    assert (tmp_path / "r" / "graph.yaml").exists()
+
+
+def test_what_cannot_be_closed_is_told_in_the_summary(tmp_path: Path) -> None:
+    graph = checked({"c": "Source", "f": {"type": "Fails", "closing": True}}, ["c -> f"])
+    result = run(tmp_path / "r", graph, rounds=2)
+    assert result.status == "finished"
+    assert result.happened == ("node 'f', closing: OSError: cannot be closed",)
+
+
+def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
+    nodes = {"c": "Source", "m": {"type": "Moody", "on_failure": "restart"}, "d": "Drain"}
+    result = run(tmp_path / "r", checked(nodes, ["c -> m -> d"]), rounds=3)
+    assert result.deterministic is False
+    assert result.happened == (
+        "1 firings were tried again with a fresh node",
+        "node 'm', firing 1 (round 1): RuntimeError: not today",
+    )
+
+
+def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
+    class Blind(Watcher):
+        def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+            raise BrokenPipeError("nobody reads")
+
+        def end(self, run: Run) -> None:
+            raise BrokenPipeError("still nobody")
+
+    made = Run(checked(), out=tmp_path / "r", watcher=Blind(), limits=Limits(rounds=1))
+    with pytest.raises(BrokenPipeError):
+        made.run()
+    assert made.engine is not None
+    assert made.engine.wired.closed
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
+
+
+def test_a_run_may_go_in_another_thread(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run, tmp_path / "r", train_iters=2).result().train_iters == 2

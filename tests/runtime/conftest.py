@@ -1,0 +1,5 @@
+"""Here, too, a run that hangs ends the tests."""
+
+from tests.sites.conftest import ends
+
+__all__ = ["ends"]

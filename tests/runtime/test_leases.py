@@ -1,0 +1,82 @@
+"""Leases: how far sites may go, and who is waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowrl.runtime.control import leases as module
+from flowrl.runtime.control.leases import FEWEST, KEPT_BYTES, LEAST_LEASE, Leases
+from tests.sites.comparing import same_everywhere
+from tests.toys.running import tree
+
+
+def all_told(leases: Leases, **rounds: int) -> None:
+    for name, number in rounds.items():
+        leases.told(name, number)
+
+
+def test_the_first_lease_is_granted_at_once_and_no_news_is_not_told() -> None:
+    leases = Leases("ab")
+    assert leases.grant(0.0) == LEAST_LEASE
+    assert leases.grant(0.0) is None
+
+
+def test_a_lease_is_renewed_when_the_slowest_has_used_half_of_it() -> None:
+    leases = Leases("ab")
+    leases.grant(0.0)
+    all_told(leases, a=8, b=3)
+    assert leases.grant(100.0) is None
+    all_told(leases, b=4)
+    assert leases.grant(100.0) == 4 + LEAST_LEASE
+
+
+def test_whoever_has_used_up_a_lease_is_granted_more() -> None:
+    leases = Leases("ab")
+    for _ in range(20):
+        granted = leases.grant(1e-3)
+        assert granted is not None
+        all_told(leases, a=granted, b=granted)
+
+
+def test_a_lease_is_half_a_second_of_work() -> None:
+    leases = Leases("ab")
+    all_told(leases, a=1200, b=1000)
+    assert leases.grant(2.0) == 1000 + 250
+
+
+def test_sites_that_are_paced_may_be_behind() -> None:
+    leases = Leases("ab", paced="b", behind=20)
+    all_told(leases, a=15, b=2)
+    assert (leases.final, leases.fired) == (2, 15)
+    assert leases.grant(100.0) == 2 + 20
+
+
+def test_sites_that_fire_when_they_can_are_waited_for_in_the_warm_up_only() -> None:
+    leases = Leases("ab", free="b", warm_rounds=3)
+    all_told(leases, a=9, b=2)
+    assert leases.final == 2
+    all_told(leases, b=3)
+    assert leases.final == 9
+
+
+def test_large_states_make_leases_short() -> None:
+    leases = Leases("ab")
+    leases.keep(KEPT_BYTES // 5)
+    assert leases.grant(0.0) == 5
+    leases.keep(KEPT_BYTES * 3)
+    all_told(leases, a=5, b=5)
+    assert leases.grant(1e-3) == 5 + FEWEST
+    assert leases.grant(1e-3) is None
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_the_shortest_lease_changes_nothing(
+    lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "KEPT_BYTES", 1)
+    nodes = {"c": "Source", "l": "Learner", "e": {"type": "Judge", "goal": 12}}
+    edges = ["c -> l", {"l.weights -> c.weights": {"lag": lag}}, {"l.weights -> e": {"every": 4}}]
+    facts = same_everywhere(tree(nodes, edges), tmp_path, "threads", rounds=30)
+    assert facts["train_iters"] == 12

@@ -1,0 +1,169 @@
+"""Site processes: what they load, how they are forked, what they tell when they cannot start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.checks.check import check
+from flowrl.graph.bundled import bundled_graphs
+from flowrl.graph.loading import load, load_tree
+from flowrl.graph.model import Limits
+from flowrl.graph.placement import placement_named
+from flowrl.graph.site_layout import layout_of
+from flowrl.runs.run import Run
+from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.records import RecordSource
+from tests.toys.running import tree
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+
+ACT_WITH_TORCH = {"crazyclimber_ppo"}  # whose model is convolutional
+
+
+def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[str]]:
+    """What each node of a graph logged when it ran in processes."""
+    run = Run(
+        check(load_tree(tree(nodes, edges))),
+        placement="processes",
+        out=out,
+        limits=Limits(rounds=3),
+    )
+    run.run()
+    return {p.stem: p.read_text().splitlines()[1:] for p in (out / "logs").iterdir()}
+
+
+def loading(*modules: str, looks_for: tuple[str, ...] = ("torch", "wave")) -> dict[str, Any]:
+    """A node that says it needs these modules."""
+    node = {"type": "tests.runtime.start_nodes:Loads", "loads": list(modules)}
+    return {**node, "looks_for": list(looks_for)}
+
+
+@contextmanager
+def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
+    """A coordinator whose sites are ready, and have not begun."""
+
+    class Nobody:
+        def record(self, teller: RecordSource, record: Any) -> None:
+            """Hears nothing."""
+
+    checked = check(load(graph) if isinstance(graph, str) else load_tree(graph)).demand()
+    layout = layout_of(checked.graph, placement_named(checked.graph, "processes"))
+    coordinator = Coordinator(checked, Nobody(), layout, 0, Limits(rounds=1))
+    try:
+        coordinator.sites.start()
+        coordinator._wait("ready", 60)
+        yield coordinator
+    finally:
+        coordinator.close()
+
+
+def parents(coordinator: Coordinator) -> dict[str, int]:
+    """The number of each site's parent."""
+    pids = coordinator.sites._processes.pids()
+    stats = {name: Path(f"/proc/{pid}/stat").read_text() for name, pid in pids.items()}
+    return {name: int(stat.rpartition(")")[2].split()[1]) for name, stat in stats.items()}
+
+
+def test_a_site_loads_what_its_nodes_need_and_nothing_that_others_need(tmp_path: Path) -> None:
+    nodes = {"c": "Source", "plain": loading(), "one": loading("wave"), "two": loading("wave")}
+    found = logs(nodes, ["c -> plain, one, two"], tmp_path / "r")
+    assert found["plain"] == ["[0] loaded: none of them"]
+    assert found["one"] == found["two"] == ["[0] loaded: wave"]
+
+
+def test_sites_that_load_the_same_are_forked_by_one_process() -> None:
+    nodes = {"c": "Source", "d": "Drain", "one": loading("wave"), "two": loading("wave")}
+    with started(tree(nodes, ["c -> d, one, two"])) as coordinator:
+        found = parents(coordinator)
+    assert found["process:c"] == found["process:d"]
+    assert found["process:one"] == found["process:two"]
+    assert len({*found.values(), os.getpid()}) == 3
+
+
+@pytest.mark.parametrize("name", sorted({*bundled_graphs()} - ACT_WITH_TORCH))
+def test_of_a_bundled_graph_only_sites_that_learn_have_torch(name: str) -> None:
+    with started(name) as coordinator:
+        pids = coordinator.sites._processes.pids()
+        maps = {site: Path(f"/proc/{pid}/maps").read_text() for site, pid in pids.items()}
+        graph = coordinator.checked.graph
+        learns = {f"process:{node}" for node in graph.nodes if node in ("learner", "rnd")}
+    assert {site for site, text in maps.items() if "libtorch" in text} == learns
+    assert maps.keys() > learns
+
+
+def test_a_coordinator_has_no_torch(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from flowrl.cli import main
+words = ["run", "cartpole_dqn", "--placement", "processes", "--train-iters", "1", "--quiet"]
+status = main([*words, "--out", {str(tmp_path / "r")!r}])
+sys.exit(3 if "torch" in sys.modules else status)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_where_a_module_starts_threads_each_site_is_started_alone() -> None:
+    module = "tests.runtime.starts_a_thread"
+    nodes = {"c": "Source", "one": loading(module), "two": loading(module), "d": "Drain"}
+    with started(tree(nodes, ["c -> one, two, d"])) as coordinator:
+        found = parents(coordinator)
+    assert found["process:one"] == found["process:two"] == os.getpid()
+    assert found["process:c"] == found["process:d"] != os.getpid()
+
+
+def test_a_module_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    nodes = {"c": "Source", "one": loading("no_such_module"), "two": loading("no_such_module")}
+    began = time.monotonic()
+    with pytest.raises(SiteLost, match="No module named 'no_such_module'"):
+        logs(nodes, ["c -> one, two"], tmp_path / "r")
+    assert time.monotonic() - began < 10
+
+
+def test_what_a_node_prints_goes_to_standard_error_and_it_reads_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    nodes = {"c": "Source", "p": "tests.runtime.start_nodes:Prints"}
+    found = logs(nodes, ["c -> p"], tmp_path / "r")
+    assert found["p"] == [f"[{firing}] read ''" for firing in range(3)]
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "printed by a node\n" * 3)
+
+
+def test_modules_are_found_where_the_coordinator_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine_alone.py").write_text("from tests.toys.toy_nodes import Drain as Own\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = logs({"c": "Source", "o": "mine_alone:Own"}, ["c -> o"], tmp_path / "r")
+    assert found.keys() == {"c", "o"}
+
+
+def test_the_summary_of_a_run_in_processes_is_that_of_any_run(tmp_path: Path) -> None:
+    logs({"c": "Source", "d": "Drain"}, ["c -> d"], tmp_path / "r")
+    assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "finished"
+
+
+def test_a_site_whose_server_has_ended_leaves_the_cause_to_be_told_by_others() -> None:
+    orphan = """
+import os, sys
+from flowrl.runtime.processes.fork_server import Report, die_with
+with Report(int(sys.argv[1])).failure():
+    die_with(os.getpid())  # who is not its own parent
+"""
+    told, tells = os.pipe()
+    with os.fdopen(told, "rb") as heard:
+        command = [sys.executable, "-c", orphan, str(tells)]
+        done = subprocess.run(command, pass_fds=[tells], timeout=60, check=False)
+        os.close(tells)
+        assert (done.returncode, heard.read()) == (1, b"")

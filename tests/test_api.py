@@ -1,0 +1,199 @@
+"""The Python side: a graph by file, name or data; checked, expanded, drawn and run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrl
+from flowrl.core.errors import GraphError, NodeError, UsageError
+from flowrl.graph.yaml_writer import flow_text
+from tests.toys.running import tree
+
+NODES = {"c": "Source", "l": "Learner", "e": "Judge"}
+EDGES = ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}]
+GRAPH = tree(NODES, EDGES)
+UNSOUND = tree({**NODES, "x": {"type": "Judge", "gaol": 1}}, EDGES)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The graph as a file of the working folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "g.yaml"
+    path.write_text("".join(f"{key}: {flow_text(value)}\n" for key, value in GRAPH.items()))
+    return path
+
+
+def test_a_graph_is_the_same_as_data_and_as_a_file_by_path_or_name(file: Path) -> None:
+    texts = [flowrl.load(source).expand() for source in (GRAPH, file, str(file), "g.yaml")]
+    bodies = {text.partition("\n")[2] for text in texts}  # the first line is the graph's name
+    assert len(bodies) == 1
+    digests = {
+        flowrl.load(source).run(train_iters=3, out=file.parent / f"r{k}").digest
+        for k, source in enumerate((GRAPH, file, "g.yaml"))
+    }
+    assert len(digests) == 1
+
+
+def test_what_expand_gives_is_a_graph_that_runs_to_the_same_bits(file: Path) -> None:
+    (file.parent / "whole.yaml").write_text(flowrl.load(file, {"seed": 4}).expand())
+    first, again = (
+        flowrl.load(source, given).run(train_iters=4)
+        for source, given in ((file, {"seed": 4}), ("whole.yaml", {}))
+    )
+    assert (first.seed, first.digest) == (again.seed, again.digest) == (4, first.digest)
+
+
+def test_check_tells_without_raising(file: Path) -> None:
+    sound, unsound = flowrl.load(file).check(), flowrl.load(UNSOUND).check()
+    assert (sound.ok, sound.deterministic, list(sound.problems)) == (True, True, [])
+    assert not unsound.ok
+    assert any("gaol" in str(problem) for problem in unsound.problems)
+
+
+@pytest.mark.parametrize("verb", ["expand", "draw", "run"])
+def test_an_unsound_graph_is_an_error_of_everything_else(verb: str) -> None:
+    with pytest.raises(GraphError, match="gaol") as told:
+        getattr(flowrl.load(UNSOUND), verb)()
+    assert len(told.value.problems) == len(flowrl.load(UNSOUND).check().problems)
+
+
+def test_set_takes_values_of_python(file: Path) -> None:
+    given: dict[str, Any] = {
+        "c.steps": 3,
+        "c.mode": "odd: #1",
+        "e.goal": None,
+        "limits": {"rounds": 2},
+    }
+    graph = flowrl.load(file, given).check().demand().graph
+    assert graph.nodes["c"].config.steps == 3
+    assert graph.nodes["c"].config.mode == "odd: #1"
+    assert graph.nodes["e"].config.goal is None
+    assert graph.limits.rounds == 2
+
+
+@pytest.mark.parametrize("value", ["7", "null", "true", "- a", "", " x ", "a\nb", "${p}"[1:], "é"])
+def test_a_text_that_looks_like_something_else_stays_a_text(value: str) -> None:
+    graph = flowrl.load(GRAPH, {"c.mode": value}).check().demand().graph
+    assert graph.nodes["c"].config.mode == value
+
+
+def test_what_a_run_sets_is_laid_over_what_the_graph_was_loaded_with(tmp_path: Path) -> None:
+    graph = flowrl.load(GRAPH, {"c.steps": 3, "l.stops_at": 9})
+    result = graph.run(set={"c.steps": 5, "limits.rounds": 2}, out=tmp_path / "a")
+    assert result.env_steps == 10
+    assert graph.run(train_iters=2, out=tmp_path / "b").env_steps == 6  # nothing stays of it
+    resolved = (tmp_path / "a" / "graph.yaml").read_text()
+    assert "steps: 5" in resolved
+    assert "stops_at: 9" in resolved
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"steps": 25}, (30, 3)),
+        ({"train_iters": 4}, (40, 4)),
+        ({"steps": 1000, "train_iters": 2}, (20, 2)),
+        ({"time": 1000, "steps": 10}, (10, 1)),
+        ({"time": "2h", "steps": 10}, (10, 1)),
+    ],
+)
+def test_the_first_limit_that_is_reached_ends_the_run(
+    limits: dict[str, Any], why: tuple[int, int], tmp_path: Path
+) -> None:
+    result = flowrl.load(GRAPH).run(**limits, out=tmp_path / "r")
+    assert (result.env_steps, result.train_iters) == why
+    assert (result.status, result.episodes) == ("finished", why[1])
+
+
+@pytest.mark.parametrize("time", [0.05, "0.05s"])
+def test_time_in_seconds_or_words_ends_a_run(time: float | str, tmp_path: Path) -> None:
+    result = flowrl.load(GRAPH).run(time=time, out=tmp_path / "r")
+    assert result.why == "0.05 s were asked for"
+    assert result.wall_s < 30
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ({"steps": 0}, "run: steps is 0; expected a whole number of 1 or more"),
+        ({"steps": -5}, "run: steps is -5; expected a whole number"),
+        ({"train_iters": 0}, "run: train_iters is 0; expected a whole number"),
+        ({"train_iters": 2.5}, "run: train_iters is 2.5; expected a whole number"),
+        ({"time": 0}, "run: time is 0; expected seconds, or a time such as 30s or 10m"),
+        ({"time": "soon"}, "run: time is 'soon'; expected seconds"),
+        ({"time": float("nan")}, "run: time is nan; expected seconds"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_and_not_taken_for_no_limit(
+    limit: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        flowrl.load(GRAPH, {"limits.rounds": 3}).run(**limit, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_seed_of_a_call_comes_before_that_of_the_graph(tmp_path: Path) -> None:
+    graph = flowrl.load(GRAPH, {"seed": 5})
+    runs = [
+        graph.run(seed=seed, train_iters=3, out=tmp_path / f"r{k}")
+        for k, seed in enumerate((None, 5, 0, 6))
+    ]
+    assert [result.seed for result in runs] == [5, 5, 0, 6]
+    digests = [result.digest for result in runs]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
+def test_a_result_is_what_the_summary_of_its_folder_says(tmp_path: Path) -> None:
+    result = flowrl.load(GRAPH).run(train_iters=4, out=tmp_path / "r")
+    told = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert told == json.loads(json.dumps(result.as_dict()))
+
+
+def test_without_a_folder_a_run_makes_one_below_runs(file: Path) -> None:
+    result = flowrl.load(file).run(train_iters=1)
+    assert Path(result.run_dir).parent == Path("runs")
+    assert Path(result.run_dir, "summary.json").is_file()
+
+
+def test_a_node_that_fails_is_raised_with_its_cause(tmp_path: Path) -> None:
+    graph = tree({"c": "Source", "f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    with pytest.raises(NodeError, match=r"node 'f', firing 1 \(round 1\)") as told:
+        flowrl.load(graph).run(out=tmp_path / "r", steps=100)
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
+
+
+def test_draw_gives_dot_or_writes_what_the_ending_says(tmp_path: Path) -> None:
+    graph = flowrl.load(GRAPH)
+    assert graph.draw().startswith("digraph")
+    assert graph.draw(tmp_path / "g.html") == str(tmp_path / "g.html")
+    assert "<html" in (tmp_path / "g.html").read_text()
+    assert "actors" in graph.draw(placement="c=thread:actors")
+    with pytest.raises(UsageError, match=r"unknown ending '.txt'"):
+        graph.draw(tmp_path / "g.txt")
+
+
+@pytest.mark.parametrize("placement", ["l=thread", "c=thread:a,l=thread:b,e=thread:c"])
+def test_a_placement_changes_no_bit(placement: str, tmp_path: Path) -> None:
+    graph = flowrl.load(GRAPH)
+    serial = graph.run(train_iters=6, out=tmp_path / "serial")
+    placed = graph.run(train_iters=6, out=tmp_path / "placed", placement=placement)
+    assert placed.digest == serial.digest
+    assert placed.placement == placement
+
+
+def test_there_is_no_such_graph_and_the_known_ones_are_named() -> None:
+    with pytest.raises(UsageError, match=r"nothing: there is no such file .* cartpole_dqn"):
+        flowrl.load("nothing").check()
+
+
+def test_every_public_name_is_there_and_no_other_is() -> None:
+    for name in flowrl.__all__:
+        assert getattr(flowrl, name) is not None
+    with pytest.raises(AttributeError, match="module 'flowrl' has no attribute 'laod'"):
+        flowrl.laod  # noqa: B018
