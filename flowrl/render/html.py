@@ -36,7 +36,7 @@ def html_of(drawn: Picture, checked: Checked) -> str:
         "edges": _edges(checked),
         "data": _json({name: _node(checked, spec) for name, spec in checked.graph.nodes.items()}),
     }
-    page = resources.files("flowrl.render.draw").joinpath("page.html").read_text(encoding="utf-8")
+    page = resources.files("flowrl.render").joinpath("page.html").read_text(encoding="utf-8")
     return _HOLE.sub(lambda hole: holes[hole[1]], page)
 
 

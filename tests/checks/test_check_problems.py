@@ -507,7 +507,7 @@ def test_tokens_that_are_no_table_are_told(problems):
 
 def test_a_node_that_describes_itself_in_other_words_is_told(problems):
     (told,) = problems("nodes: {s: 'toys:Vague', t: 'toys:Sink'}\nedges: [s -> t]")
-    assert "nodes.s: describe raised TypeError: it gave dict, not Facts (facts.py:" in told
+    assert "nodes.s: describe raised TypeError: it gave dict, not Facts (descriptions.py:" in told
 
 
 # rates

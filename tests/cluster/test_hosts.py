@@ -267,7 +267,7 @@ def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> N
     finally:
         sys.path.remove(str(folder))
     assert said.startswith(
-        "site 'a:c' has ended: ReadsDifferently: the graph reads differently here"
+        "site 'a:c' has ended: GraphMismatch: the graph reads differently here"
     )
     assert "node 'm'" in said
     assert "there is no module 'installed_here'" in said

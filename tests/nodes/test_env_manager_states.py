@@ -262,7 +262,7 @@ def test_an_env_that_does_not_keep_to_its_seed_begins_anew_and_that_is_told(
         assert (counts.dropped_steps, counts.failures, counts.retries) == (12, 0, 0)
         told = [str(record) for record in other.ctx.records]
         assert sum("it is not restored, and is begun anew" in line for line in told) == 3
-        assert any("Irregular(what='unrestored envs', times=3)" in line for line in told)
+        assert any("IrregularityRecord(what='unrestored envs', times=3)" in line for line in told)
         void = other.advance(np.zeros(3, np.int64))  # their step is void: a new episode begins
         assert list(void.broken) == [0, 1, 2]
         assert void.obs[:, 1].tolist() == [0, 0, 0]

@@ -74,12 +74,12 @@ def test_what_fails_there_ends_the_run(on_failure: str, tmp_path: Path) -> None:
 
 def test_by_hand_it_is_done_at_once_and_a_service_may_not() -> None:
     done: list[int] = []
-    Context("n").outside(lambda: done.append(1))
+    Context("n").on_commit(lambda: done.append(1))
     assert done == [1]
     later = Context("n", acts="later")
-    later.outside(lambda: done.append(2))
+    later.on_commit(lambda: done.append(2))
     assert done == [1]
     [record] = later.take_records()
     assert isinstance(record, DeferredEffect)
     with pytest.raises(RuntimeError, match="let the client do it"):
-        Context("n", acts="never").outside(lambda: done.append(3))
+        Context("n", acts="never").on_commit(lambda: done.append(3))

@@ -1,4 +1,6 @@
-"""A process that loads what its sites need, once, and forks each of them: `python -m flowrl.runtime.processes.fork_server FD`.
+"""Loads once what the sites of a process group need, and forks a process for each of them.
+
+It is run as `python -m flowrl.runtime.processes.fork_server FD`.
 
 What there is to be is JSON on its standard input; how it goes is told on FD, in lines of JSON. It has one thread, so a
 fork is safe; where what it loaded has started others, it says so and ends, and each site is started alone. A server

@@ -1,6 +1,6 @@
 """The site processes of this host: started, watched, ended.
 
-Sites that load the same modules share a *server*, which loads them once and forks the sites (`flowrl.runtime.processes.fork_server`).
+Sites that load the same modules share a *fork server*, which loads them once and forks the sites.
 Whatever ends a server ends its sites; a server and its sites are a session of their own, so a terminal's Ctrl-C
 reaches only the coordinator, and what nodes left behind is found at the end.
 """
