@@ -266,9 +266,7 @@ def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> N
             said = failure(run_of(graph, "c=a", tmp_path / "r", watcher, train_iters=3), SiteLost)
     finally:
         sys.path.remove(str(folder))
-    assert said.startswith(
-        "site 'a:c' has ended: GraphMismatch: the graph reads differently here"
-    )
+    assert said.startswith("site 'a:c' has ended: GraphMismatch: the graph reads differently here")
     assert "node 'm'" in said
     assert "there is no module 'installed_here'" in said
     assert said.endswith("on host 'a'")
