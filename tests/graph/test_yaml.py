@@ -64,7 +64,7 @@ def test_not_a_number_is_a_number():
 
 def test_every_item_knows_where_it_stands():
     tree = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2}\n", "f.yaml")
-    assert str(tree.fields["b"].at) == "f.yaml:2:1"
+    assert str(tree.fields["b"].entry_location) == "f.yaml:2:1"
     assert str(tree.fields["b"].location) == "f.yaml:3:3"
     inner = tree.fields["b"].items[1].fields["c"]
     assert (str(inner.key_location), str(inner.location)) == ("f.yaml:4:6", "f.yaml:4:9")
