@@ -20,7 +20,7 @@ _WORDS = {  # what a port is called in a message
 
 
 def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Problem]:
-    """Problems of connections. Ports of `incomplete` nodes are not checked: they may lack an edge that has a problem."""
+    """Problems of connections. Ports of `incomplete` nodes are not checked: they may lack an edge that has one."""
     fed = {e.to for e in graph.edges}
     taken = {source for e in graph.edges for source in e.sources}
     for name, spec in graph.nodes.items():
