@@ -40,14 +40,14 @@ def test_rounds_cut_at_a_rounds_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "rounds", "done"), [(60, 2, 60), (61, 3, 70), (50, 1, 50), (1, 1, 50), (40, 1, 50)]
+    ("steps", "rounds", "env_steps"), [(60, 2, 60), (61, 3, 70), (50, 1, 50), (1, 1, 50), (40, 1, 50)]
 )
 def test_steps_cut_at_the_end_of_the_first_round_that_reaches_them(
-    steps: int, rounds: int, counts: int
+    steps: int, rounds: int, env_steps: int
 ) -> None:
     """The warm-up's 40 steps count, but the warm-up is never cut short: its length is fixed."""
     _, trace, cut = run(graph(), steps=steps)
-    assert (cut.reason, cut.rounds, cut.counts.env_steps) == ("steps", rounds, counts)
+    assert (cut.reason, cut.rounds, cut.counts.env_steps) == ("steps", rounds, env_steps)
     assert trace.lines[-1].startswith("d: ")
 
 
