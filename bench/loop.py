@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from flowrl.api import load
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.model import Limits
 from flowrl.machine.numerics import settle_numerics
@@ -29,7 +29,7 @@ GRAPH = "cartpole_dqn"
 ITERS = 3000
 
 
-def graph() -> Checked:
+def graph() -> CheckedGraph:
     """The graph without its evaluator: evaluating takes the same time in both."""
     return load(GRAPH, {"evaluator.stop_value": None}).check().demand()
 

@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
 from flowrl.core.context import Record
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.state import State
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import placement_named
-from flowrl.graph.site_layout import layout_of
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import settle_numerics
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import InstanceTimes
@@ -97,7 +97,7 @@ class Nobody:
         """Nothing."""
 
 
-def two_nodes(loops: int, lag: int = 1) -> Checked:
+def two_nodes(loops: int, lag: int = 1) -> CheckedGraph:
     """Collecting and learning of equal cost, which overlap."""
     tree = {
         "nodes": {
@@ -106,24 +106,24 @@ def two_nodes(loops: int, lag: int = 1) -> Checked:
         },
         "edges": ["collector -> learner", {"learner -> collector": {"lag": lag}}],
     }
-    return check(load_tree(tree)).demand()
+    return check(load_data(tree)).demand()
 
 
-def cartpole(updates: int) -> Checked:
+def cartpole(updates: int) -> CheckedGraph:
     """DQN on CartPole with so many train iterations a round, and no evaluations."""
     sets = {
         "collector.weights.lag": "1",
         "buffer.updates_per_push": str(updates),
         "evaluator.weights.every": str(10**6),
     }
-    return check(load("cartpole_dqn", sets)).demand()
+    return check(load_graph("cartpole_dqn", sets)).demand()
 
 
 Spent = dict[str, float]  # seconds that nodes fired for, and that they waited for
 
 
 def firing_s(
-    checked: Checked, placement: str, rounds: int, spent: Spent | None = None
+    checked: CheckedGraph, placement: str, rounds: int, spent: Spent | None = None
 ) -> tuple[float, str]:
     """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
     limits = Limits(rounds=rounds)
@@ -138,7 +138,7 @@ def firing_s(
         for error in executor.close():
             raise error
         return took_s, digest
-    layout = layout_of(checked.graph, placement_named(checked.graph, placement))
+    layout = make_layout(checked.graph, resolve_placement(checked.graph, placement))
     coordinator = Coordinator(checked, Nobody(), layout, 0, limits)
     try:
         coordinator.run()
@@ -157,7 +157,7 @@ def add_up(instance_times: Sequence[InstanceTimes], spent: Spent | None) -> None
         spent["waiting"] += sum(sum(account.waiting_s.values()) for account in instance_times)
 
 
-def spent_by(checked: Checked) -> dict[str, float]:
+def spent_by(checked: CheckedGraph) -> dict[str, float]:
     """Milliseconds of a round: a node's firing in one process and in two, and its waiting in two."""
     spent = {placement: Spent(firing=0.0, waiting=0.0) for placement in ("serial", "processes")}
     for _ in range(REPEATS):
@@ -181,7 +181,7 @@ def apart(loops: int, rounds: int) -> float:
 
 
 def compared(
-    checked: Checked, rounds: int, repeats: int, between: Callable[[], Any] = lambda: None
+    checked: CheckedGraph, rounds: int, repeats: int, between: Callable[[], Any] = lambda: None
 ) -> Mapping[str, float]:
     """Median seconds of each placement, interleaved; the digests are the same, or this fails."""
     taken: dict[str, list[float]] = {placement: [] for placement in PLACEMENTS}

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.peers.protocol import EPISODES, EVERY_STEPS, GOAL, MOST_STEPS, Report, main, report
 from flowrl.api import load
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 
@@ -37,7 +37,7 @@ def solve(what: str, seed: int, cap_s: float) -> Report:
     )
 
 
-def protocol(checked: Checked) -> dict[str, Any]:
+def protocol(checked: CheckedGraph) -> dict[str, Any]:
     """The values of a graph that the protocol says."""
     firings = checked.program.round.firings
     steps = sum(n * (checked.facts[name].env_steps or 0) for name, n in firings.items())

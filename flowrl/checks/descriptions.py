@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowrl.checks.ordering import a_cycle, is_feedback, topological
+from flowrl.checks.ordering import find_cycle, is_feedback, topological_order
 from flowrl.core.batch import Schema
 from flowrl.core.config import Config
 from flowrl.core.errors import Problem
@@ -16,7 +16,7 @@ from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 
 
 @dataclass(slots=True)
-class Described:
+class NodeDescriptions:
     """The facts of all nodes that could be asked, and what flows on their streams."""
 
     facts: dict[str, Facts] = field(default_factory=dict)
@@ -24,19 +24,19 @@ class Described:
     rows: dict[PortRef, int] = field(default_factory=dict)  # of a token at each stream input
 
 
-class Describer:
+class NodeDescriber:
     """Asks nodes for their facts; collects problems."""
 
     def __init__(self, graph: Graph, problems: list[Problem]) -> None:
         self.graph, self.problems = graph, problems
-        self.found = Described()
+        self.found = NodeDescriptions()
         self.into: dict[str, list[Edge]] = {}
         self.taken: set[PortRef] = set()
         for edge in graph.edges:
             self.into.setdefault(edge.to.node, []).append(edge)
             self.taken.update(edge.sources)
 
-    def all(self) -> Described:
+    def all(self) -> NodeDescriptions:
         """Ask every node."""
         for name in self.order():
             facts = self.ask(name, self.graph.nodes[name].config)
@@ -52,26 +52,28 @@ class Describer:
         """Services before their clients, producers before their consumers."""
         before = [e for e in self.graph.edges if e.kind != "state"]
         before = [e for e in before if e.kind == "link" or not is_feedback(self.graph, e)]
-        order = topological(self.graph.nodes, before)
+        order = topological_order(self.graph.nodes, before)
         left = self.graph.nodes.keys() - set(order)
         if left:
-            ring, edge = a_cycle(left, before)
+            ring, edge = find_cycle(left, before)
             if {e.kind for e in before if {e.source.node, e.to.node} <= set(ring)} > {"link"}:
                 what = f"the streams and links {' -> '.join(ring)} lead in a circle"
                 hint = "a service cannot depend on what its client gives"
-                self.problems.append(Problem(str(edge.mark), what, hint))
+                self.problems.append(Problem(str(edge.location), what, hint))
         return order
 
     def ask(self, name: str, config: Config) -> Facts | None:
         """The facts of a node with this config; None if it, or a neighbour, has a problem."""
         spec, edges = self.graph.nodes[name], self.into.get(name, [])
         inputs, links = self.inputs(edges), self.links(edges)
-        wanted = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
+        connected = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
         for port, kind in spec.cls.ports.items():
             given = inputs if isinstance(kind, In) else links
             if isinstance(kind, In | Link) and not kind.optional and port not in given:
                 return None  # not connected, or a neighbour without facts: told elsewhere
-        known = Surroundings({p: inputs[p] for p in spec.cls.ports if p in inputs}, links, wanted)
+        known = Surroundings(
+            {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
+        )
         return _describe(spec, config, known, self.problems)
 
     def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
@@ -131,7 +133,7 @@ def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | N
         f"{edge}: its sources give different columns: {edge.source} gives {columns_text(first)}; "
         f"{source} gives {columns_text(other)}"
     )
-    return Problem(str(edge.mark), what, "put a node in between that makes them alike")
+    return Problem(str(edge.location), what, "put a node in between that makes them alike")
 
 
 def columns_text(schema: Schema | None) -> str:
@@ -150,11 +152,11 @@ def _describe(
             raise TypeError(f"it gave {type(facts).__name__}, not Facts")
         return facts
     except UnsoundError as error:
-        mark, what = str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}"
-        problems.append(Problem(mark, what, error.hint))
+        location, what = str(spec.location(error.key)), f"nodes.{spec.name}: {error.what}"
+        problems.append(Problem(location, what, error.hint))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         what = f"nodes.{spec.name}: describe raised {type(error).__name__}: {error} ({place})"
-        problems.append(Problem(str(spec.mark()), what, f"mend the node type '{spec.type}'"))
+        problems.append(Problem(str(spec.location()), what, f"mend the node type '{spec.type}'"))
     return None

@@ -6,17 +6,17 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
 from flowrl.cli.output import ours_alone
 from flowrl.core.errors import GraphError, Problem, UsageError
-from flowrl.graph.loading import load
+from flowrl.graph.loading import load_graph
 
 
-def read(arguments: Namespace) -> Checked:
+def read(arguments: Namespace) -> CheckedGraph:
     """The graph that the words mean, checked."""
     with ours_alone():  # an env is made, to look at its spaces
-        return check_graph(load(arguments.graph, sets_of(arguments)))
+        return check_graph(load_graph(arguments.graph, sets_of(arguments)))
 
 
 def sets_of(arguments: Namespace) -> dict[str, str]:
@@ -61,11 +61,13 @@ def _unreadable(problems: tuple[Problem, ...]) -> dict[str, object]:
 
 def draw(arguments: Namespace) -> int:
     """`flowrl draw`."""
-    from flowrl.graph.placement import placement_named
+    from flowrl.graph.placement import resolve_placement
     from flowrl.render.draw import draw as draw_graph
 
     checked = read(arguments).demand()
-    placement = placement_named(checked.graph, arguments.placement) if arguments.placement else None
+    placement = (
+        resolve_placement(checked.graph, arguments.placement) if arguments.placement else None
+    )
     text = draw_graph(checked, placement, Path(arguments.output) if arguments.output else None)
     print(text, end="" if text.endswith("\n") else "\n")
     return 0
@@ -85,7 +87,8 @@ def diff(arguments: Namespace) -> int:
     from flowrl.runs.run_diff import diff_runs, is_run
 
     a, b = (
-        check_graph(load(_graph_of(name))).demand().graph for name in (arguments.a, arguments.b)
+        check_graph(load_graph(_graph_of(name))).demand().graph
+        for name in (arguments.a, arguments.b)
     )
     runs = Path(arguments.a), Path(arguments.b)
     both = all(map(is_run, runs))

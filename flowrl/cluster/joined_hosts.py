@@ -112,9 +112,9 @@ class JoinedHosts:
         while True:
             self.pump(LOOK_S)
             offers = self.offers()
-            open_places = [p for p in wanted if not any(o.fits(p) for o in offers)]
+            open_places = [p for p in wanted if not any(o.matches(p) for o in offers)]
             for offer, why in self._unfit:
-                if any(map(offer.fits, open_places)):
+                if any(map(offer.matches, open_places)):
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
             if len(offers) >= self.rendezvous.hosts and not open_places:
                 return offers

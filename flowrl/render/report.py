@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
-from flowrl.core.wording import counted
+from flowrl.core.wording import count_text
 from flowrl.graph.model import Edge
 from flowrl.runs.result import RunResult
 from flowrl.runtime.executor import InstanceTimes
 
 
-def check_text(checked: Checked) -> str:
+def check_text(checked: CheckedGraph) -> str:
     """The verdict on a graph: its problems, or its schedule, edges and determinism."""
     lines = [str(p) for p in checked.problems]
     lines += [f"warning: {w}" for w in checked.warnings]
@@ -30,7 +30,7 @@ def check_text(checked: Checked) -> str:
     return "\n".join(lines)
 
 
-def schedule_lines(checked: Checked) -> list[str]:
+def schedule_lines(checked: CheckedGraph) -> list[str]:
     """The serial program, a line for each of its parts."""
     program = checked.program
     lines = []
@@ -44,7 +44,7 @@ def schedule_lines(checked: Checked) -> list[str]:
     return lines
 
 
-def _firings(checked: Checked, part: Schedule) -> str:
+def _firings(checked: CheckedGraph, part: Schedule) -> str:
     shown, often = [], fires_without_rate(part)
     for name in part.order:
         replicas = checked.graph.nodes[name].replicas
@@ -55,7 +55,7 @@ def _firings(checked: Checked, part: Schedule) -> str:
     return ", ".join(shown)
 
 
-def edge_lines(checked: Checked) -> list[str]:
+def edge_lines(checked: CheckedGraph) -> list[str]:
     """A line for each edge: from, to, type, rates, staleness."""
     rows = [
         (str(e).partition(" <->")[0] if e.kind == "link" else ", ".join(map(str, e.sources)), e)
@@ -70,7 +70,7 @@ def edge_lines(checked: Checked) -> list[str]:
     ]
 
 
-def edge_facts(checked: Checked, edge: Edge) -> str:
+def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     """What flows on an edge, and how stale it is."""
     port_type = checked.graph.nodes[edge.to.node].port(edge.to.port).type
     if edge.kind == "link":
@@ -105,14 +105,14 @@ def staleness(edge: Edge) -> str:
     return f"lag {edge.lag} ({edge.lag} round{'s' if edge.lag > 1 else ''} older than the last)"
 
 
-def determinism_lines(checked: Checked) -> list[str]:
+def determinism_lines(checked: CheckedGraph) -> list[str]:
     """Whether the same seed gives the same bits, and if not, why."""
     if checked.deterministic:
         return ["Deterministic: the same seed gives the same bits, in every placement."]
     return ["Not deterministic:", *(f"  {reason}" for reason in checked.reasons)]
 
 
-def check_json(checked: Checked) -> dict[str, object]:
+def check_json(checked: CheckedGraph) -> dict[str, object]:
     """The keys of `check --json`."""
     program = checked.program
     return {
@@ -187,15 +187,13 @@ def _wait_of(account: InstanceTimes) -> tuple[float, str, str] | None:
 
 def run_text(result: RunResult) -> str:
     """How a run ended, in some lines; why it failed was told with the error."""
-    done = (
-        f"{counted(result.env_steps, 'env step')}, {counted(result.train_iters, 'train iteration')}"
-    )
+    done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
         "failed: its folder has an error.txt"
         if result.status == "failed"
         else f"{result.status}: {result.why}",
-        f"{done}, {counted(result.episodes, 'episode')} {pace}",
+        f"{done}, {count_text(result.episodes, 'episode')} {pace}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"

@@ -160,7 +160,7 @@ def evaluation_line(run: Run, teller: RecordSource, record: MetricsRecord) -> st
 def _whose(run: Run, teller: RecordSource) -> str:
     """Which evaluator it was, where there are several."""
     nodes = run.graph.nodes
-    evaluators = sum(nodes[name].replicas for name in run.graph.role("evaluator"))
+    evaluators = sum(nodes[name].replicas for name in run.graph.nodes_of_role("evaluator"))
     return f"  by {teller.key}" if evaluators > 1 else ""
 
 

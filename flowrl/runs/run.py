@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.graph_transfer import to_send
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import Record
@@ -22,8 +22,8 @@ from flowrl.core.errors import RunError, UsageError, attached_files
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import MAIN, host_places, placement_named
-from flowrl.graph.site_layout import layout_of
+from flowrl.graph.placement import MAIN, host_places, resolve_placement
+from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import settle_numerics
 from flowrl.render.report import bottleneck_sentence
 from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
@@ -51,7 +51,7 @@ class Run:
 
     def __init__(
         self,
-        checked: Checked,
+        checked: CheckedGraph,
         *,
         seed: int | None = None,
         limits: Limits | None = None,
@@ -69,8 +69,8 @@ class Run:
         self.limits = limits or given.limits
         self.graph = replace(given, seed=self.seed, limits=self.limits)
         self.checked = replace(checked, graph=self.graph)
-        self._placed = placement_named(self.graph, placement)
-        self.layout = layout_of(self.graph, self._placed)  # as if each host were there
+        self._placed = resolve_placement(self.graph, placement)
+        self.layout = make_layout(self.graph, self._placed)  # as if each host were there
         self.rendezvous = rendezvous
         self.hosts: JoinedHosts | None = None
         self._places = host_places(self.graph, self._placed)
@@ -81,7 +81,7 @@ class Run:
         self.folder: RunFolder | None = None
         self.executor: Executor | None = None
         self.begun_s = time.perf_counter()
-        self._returns = Returns(next(iter(self.graph.role("evaluator")), ""))
+        self._returns = Returns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
         self.stops = False  # somebody asked it to
@@ -231,7 +231,7 @@ class Run:
         sent = to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
-        self.layout = layout_of(self.graph, self._placed, self.hosts.wait(self._places))
+        self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
         known = environment_of(self.checked, self.seed, self.placement)
         self.folder.json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record
 from flowrl.core.ports import StateOut
 from flowrl.core.state import Count, State
-from flowrl.core.wording import asked_for
+from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
 from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
@@ -38,7 +38,7 @@ class SerialExecutor(Scheduler):
 
     def __init__(
         self,
-        checked: Checked,
+        checked: CheckedGraph,
         sink: RecordSink,
         seed: int | None = None,
         limits: Limits | None = None,
@@ -51,8 +51,12 @@ class SerialExecutor(Scheduler):
         self._deadline_s = float("inf")
         self.began_s: float | None = None  # the first firing
         self.ended_s: float | None = None
-        self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
-        self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
+        self._learners = [
+            r for n in self.graph.nodes_of_role("learner") for r in self.wired.runners[n]
+        ]
+        self._collectors = [
+            r for n in self.graph.nodes_of_role("collector") for r in self.wired.runners[n]
+        ]
         part = self.program.round
         learns = self.first_learner in part.order and not may_lack_tokens(part)
         self._cuts_in_rounds = not learns  # else after a train iteration: --train-iters cuts there
@@ -125,15 +129,15 @@ class SerialExecutor(Scheduler):
         if learner is not self._learners[0]:
             return
         if learner.fired == self.limits.train_iters:
-            raise CutReached("train_iters", asked_for(learner.fired, "train iteration"))
+            raise CutReached("train_iters", limit_reason(learner.fired, "train iteration"))
         self._cut_if_asked()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
         if not warm_up and limits.steps is not None and self.counts.env_steps >= limits.steps:
-            raise CutReached("steps", asked_for(limits.steps, "env step"))
+            raise CutReached("steps", limit_reason(limits.steps, "env step"))
         if not warm_up and self.rounds == limits.rounds:
-            raise CutReached("rounds", asked_for(self.rounds, "round"))
+            raise CutReached("rounds", limit_reason(self.rounds, "round"))
         if warm_up or self._cuts_in_rounds:
             self._cut_if_asked()
 

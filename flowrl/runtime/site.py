@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrl.channels import ChannelError, Exchange
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record, VerdictRecord
 from flowrl.core.errors import NodeError
@@ -36,7 +36,7 @@ class SiteScheduler(Scheduler):
     """Reports what happens, and goes no further than granted, nor beyond where it is told to stop."""
 
     def __init__(
-        self, checked: Checked, layout: SiteLayout, name: str, exchange: Exchange, seed: int
+        self, checked: CheckedGraph, layout: SiteLayout, name: str, exchange: Exchange, seed: int
     ) -> None:
         self.name, self.exchange = name, exchange
         self._reports = SiteReporter(exchange, name, len(layout.kinds))
@@ -272,7 +272,7 @@ class SiteScheduler(Scheduler):
 
 
 def run_site(
-    checked: Checked,
+    checked: CheckedGraph,
     layout: SiteLayout,
     name: str,
     exchange: Exchange,

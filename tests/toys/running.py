@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.checks.check import check
 from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runtime.executor import Cut
 from flowrl.runtime.records import RecordSource
@@ -52,7 +52,7 @@ def engine_of(
 ) -> tuple[SerialExecutor, Trace]:
     """An engine for a sound graph, and its trace."""
     trace = Trace()
-    checked = check(load_tree(graph)).demand()
+    checked = check(load_data(graph)).demand()
     return SerialExecutor(checked, trace, seed, Limits(**limits)), trace
 
 

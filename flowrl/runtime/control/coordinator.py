@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
@@ -45,7 +45,7 @@ class Coordinator:
 
     def __init__(
         self,
-        checked: Checked,
+        checked: CheckedGraph,
         sink: RecordSink,
         layout: SiteLayout,
         seed: int,
@@ -103,7 +103,7 @@ class Coordinator:
         """The learners' states at the cut, by `learner.port`."""
         keys = [
             f"{name}#{replica}." if replica else f"{name}."
-            for name in self.checked.graph.role("learner")
+            for name in self.checked.graph.nodes_of_role("learner")
             for replica in range(self.checked.graph.nodes[name].replicas)
         ]
         return {k: s for key in keys for k, s in self._states.items() if k.startswith(key)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowrl.channels import Exchange, Mailbox
 from flowrl.channels.keys import Keys
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_text
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp
@@ -58,7 +58,7 @@ class ChildSite:
         beacon.close()
 
 
-def _read(told: dict[str, Any]) -> Checked:
+def _read(told: dict[str, Any]) -> CheckedGraph:
     """The graph: of this machine, or sent here and read as there."""
     if "reading" not in told:
         return check(load_text(told["graph"], told["title"]))

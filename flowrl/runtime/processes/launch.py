@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.channels import Exchange, Mailbox, Sender, Threads
 from flowrl.channels.folder import SocketFolder
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.graph.expand import expand
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
@@ -42,10 +42,10 @@ class LaunchedSites:
     """The sites of a run, as the coordinator sees them."""
 
     def __init__(
-        self, checked: Checked, layout: SiteLayout, seed: int, hosts: JoinedHosts | None = None
+        self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: JoinedHosts | None = None
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
-        self.names = [name for name in layout.kinds if layout.living(name)]
+        self.names = [name for name in layout.kinds if layout.instances_on(name)]
         self._run = os.urandom(16)
         self._processes = SiteProcesses()
         self._threads: dict[str, threading.Thread] = {}
@@ -122,7 +122,7 @@ class LaunchedSites:
         told = {
             "run": self._run.hex(),
             "kinds": dict(self.layout.kinds),
-            "where": [[node, r, site] for (node, r), site in self.layout.where.items()],
+            "where": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
             "title": self.checked.graph.name,
             "seed": self.seed,
         }

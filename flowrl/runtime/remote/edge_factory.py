@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from flowrl.channels import Bound, Exchange
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
-from flowrl.checks.pacing import paced_by
+from flowrl.checks.pacing import nodes_paced_by
 from flowrl.core.context import instance_key
 from flowrl.core.state import START, State
 from flowrl.graph.model import Edge, PortRef
@@ -33,7 +33,9 @@ STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
 class RemoteEdgeFactory(EdgeFactory):
     """The home of one site's instances."""
 
-    def __init__(self, checked: Checked, layout: SiteLayout, name: str, exchange: Exchange) -> None:
+    def __init__(
+        self, checked: CheckedGraph, layout: SiteLayout, name: str, exchange: Exchange
+    ) -> None:
         super().__init__()
         self._checked, self._layout, self.name = checked, layout, name
         self._exchange, self.waiting = exchange, SiteWaits(exchange, self.site)
@@ -65,10 +67,10 @@ class RemoteEdgeFactory(EdgeFactory):
         self._calls.serve(wired, node, replica)
 
     def has(self, node: str, replica: int) -> bool:
-        return self._layout.where[node, replica] == self.name
+        return self._layout.site_of[node, replica] == self.name
 
     def taking(self, edge: Edge, lane: ReplicaPair, tokens: list[Token]) -> Queue:
-        peer = self._layout.where[edge.sources[lane[0]].node, lane[1]]
+        peer = self._layout.site_of[edge.sources[lane[0]].node, lane[1]]
         receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
         wait = self.waiting.on_input(
             instance_key(edge.to.node, lane[2]), pair_label(edge, lane), receiver
@@ -92,7 +94,7 @@ class RemoteEdgeFactory(EdgeFactory):
         """Until something has come that lets a node of this site fire."""
         if self._starving is None:
             names = sorted(
-                {node for (node, _), site in self._layout.where.items() if site == self.name}
+                {node for (node, _), site in self._layout.site_of.items() if site == self.name}
             )
             self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
         self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
@@ -112,7 +114,7 @@ class RemoteEdgeFactory(EdgeFactory):
                 pass
 
     def giving(self, edge: Edge, lane: ReplicaPair) -> Queue:
-        peer = self._layout.where[edge.to.node, lane[2]]
+        peer = self._layout.site_of[edge.to.node, lane[2]]
         sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
         who = instance_key(edge.sources[lane[0]].node, lane[1])
         wait = self.waiting.on_output(who, pair_label(edge, lane), sender)
@@ -133,7 +135,7 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def _new_view(self, edge: Edge, replica: int) -> Take:
         """An end of each round, or the versions that pace, or the newest."""
-        peer = self._layout.where[edge.source.node, 0]
+        peer = self._layout.site_of[edge.source.node, 0]
         bound = self._state_bound(edge, replica)
         receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
         who, name = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
@@ -148,7 +150,10 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def _is_newest(self, edge: Edge, replica: int) -> bool:
         """Sites that fire when they can have no rounds in common with others: no lag can be kept."""
-        ends = {self._layout.where[edge.source.node, 0], self._layout.where[edge.to.node, replica]}
+        ends = {
+            self._layout.site_of[edge.source.node, 0],
+            self._layout.site_of[edge.to.node, replica],
+        }
         return edge.every is None and (edge.latest or not self._free.isdisjoint(ends))
 
     def _state_bound(self, edge: Edge, replica: int) -> Bound:
@@ -193,8 +198,8 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def _open_firings(self, node: str) -> None:
         """The lanes between a node that may starve and the sites of all that it paces."""
-        where, exchange = self._layout.where, self._exchange
-        paced = paced_by(self._checked.graph, node)
+        where, exchange = self._layout.site_of, self._exchange
+        paced = nodes_paced_by(self._checked.graph, node)
         home, sites = where[node, 0], {site for (name, _), site in where.items() if name in paced}
         if home == self.name:
             for site in sorted(sites - {home}):
@@ -208,7 +213,7 @@ class RemoteEdgeFactory(EdgeFactory):
             self._arriving.append(arriving)
 
     def _state_lane(self, edge: Edge, replica: int) -> RemoteOutput:
-        peer = self._layout.where[edge.to.node, replica]
+        peer = self._layout.site_of[edge.to.node, replica]
         bound = self._state_bound(edge, replica)
         sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
         name = pair_label(edge, (0, 0, replica))

@@ -12,11 +12,11 @@ from typing import Any
 
 from flowrl.channels import Bound, Receiver, Sender
 from flowrl.channels.calls import Caller, Desk
-from flowrl.checks.ordering import own_services
+from flowrl.checks.ordering import exclusive_services
 from flowrl.core.context import Context, instance_key
 from flowrl.core.node import Node
 from flowrl.core.ports import Service
-from flowrl.graph.model import Edge, Graph, links
+from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.messages import error_words, raised_there, record_data, record_of
@@ -187,22 +187,22 @@ class RemoteServices:
 
     def __init__(self, graph: Graph, layout: SiteLayout, site: str, waiting: SiteWaits) -> None:
         self._graph, self._layout, self._site, self._waiting = graph, layout, site, waiting
-        self._owned = own_services(graph)
+        self._owned = exclusive_services(graph)
         clients = [name for name, spec in graph.nodes.items() if spec.fires]
         self._told_by_client = {own for name in clients for own in self._owned[name]}
         self._callers: dict[str, Caller] = {}
         self._waits: dict[str, ServiceWait] = {}
         self._desks: dict[str, tuple[Receiver, Sender]] = {}
         self._stubs: dict[str, ClientStub] = {}
-        for edge in links(graph):
+        for edge in link_edges(graph):
             for replica in range(graph.nodes[edge.to.node].replicas):
                 self._open(edge, replica)
 
     def _open(self, edge: Edge, replica: int) -> None:
         """The lanes of a link with one end here: before any mail comes, as a client may be early."""
         name, exchange = _name(edge, replica), self._waiting.exchange
-        client = self._layout.where[edge.to.node, replica]
-        server = self._layout.where[edge.source.node, replica]
+        client = self._layout.site_of[edge.to.node, replica]
+        server = self._layout.site_of[edge.source.node, replica]
         if client == self._site != server:
             requests = exchange.sender(f"{name}?", server, bound=BOUND)
             answers = exchange.receiver(f"{name}!", server, bound=BOUND)
@@ -219,7 +219,7 @@ class RemoteServices:
         name = _name(edge, replica)
         if name not in self._stubs:
             told = self._contexts(wired, edge.source.node, replica)
-            server = self._layout.where[edge.source.node, replica]
+            server = self._layout.site_of[edge.source.node, replica]
             caller, wait = self._callers[name], self._waits[name]
             line = ServiceClient(self._service(edge), server, caller, wait, told)
             line.ask(HELLO)
@@ -230,7 +230,7 @@ class RemoteServices:
 
     def serve(self, wired: Instances, node: str, replica: int) -> None:
         """A service was made here; its clients elsewhere may call."""
-        for edge in links(self._graph):
+        for edge in link_edges(self._graph):
             name = _name(edge, replica)
             if edge.source.node == node and name in self._desks:
                 told = self._contexts(wired, node, replica)
