@@ -40,7 +40,8 @@ def test_rounds_cut_at_a_rounds_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "rounds", "env_steps"), [(60, 2, 60), (61, 3, 70), (50, 1, 50), (1, 1, 50), (40, 1, 50)]
+    ("steps", "rounds", "env_steps"),
+    [(60, 2, 60), (61, 3, 70), (50, 1, 50), (1, 1, 50), (40, 1, 50)],
 )
 def test_steps_cut_at_the_end_of_the_first_round_that_reaches_them(
     steps: int, rounds: int, env_steps: int
