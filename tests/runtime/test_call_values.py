@@ -71,7 +71,9 @@ def test_what_is_not_data_is_refused(value: Any) -> None:
 
 
 def test_a_record_that_was_not_named_is_refused() -> None:
-    with pytest.raises(Unsendable, match=r"test_records\.Box .*name it in the service's `values`"):
+    with pytest.raises(
+        Unsendable, match=r"test_call_values\.Box .*name it in the service's `values`"
+    ):
         CallValueCodec((Pair,)).plain(Box(1))
 
 
