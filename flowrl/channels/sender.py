@@ -15,7 +15,7 @@ from flowrl.channels.errors import Broken, Closed, Refused, WouldBlock
 from flowrl.channels.items import ASK, END
 from flowrl.channels.post import Bound, Parcel, Post
 from flowrl.channels.statistics import LaneStatistics
-from flowrl.core.state import START, Clock
+from flowrl.core.state import EMPTY_CLOCK, Clock
 
 
 class Sender:
@@ -46,7 +46,7 @@ class Sender:
         """Whether everything sent was taken."""
         return not self._kept
 
-    def send(self, value: Any, clock: Clock = START) -> None:
+    def send(self, value: Any, clock: Clock = EMPTY_CLOCK) -> None:
         """Give a token away; it must not change any more."""
         if self.over:
             raise self.over

@@ -86,7 +86,7 @@ class Evaluator(Node):
 
     def fire(self, weights: State) -> Batch | None:
         """Evaluate these weights; keep the best; the verdict, if the goal is reached."""
-        steps: list[Taken] | None = [] if self.ctx.wants("data") else None
+        steps: list[Taken] | None = [] if self.ctx.is_consumed("data") else None
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
