@@ -10,7 +10,7 @@ from flowrl.checks.serial_program import Schedule
 from flowrl.core.wording import count_text
 from flowrl.graph.model import Edge
 from flowrl.runs.result import RunResult
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import InstanceTimes
 
 
 def check_text(checked: CheckedGraph) -> str:
@@ -156,9 +156,9 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
     }
 
 
-def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
+def bottleneck_sentence(instance_times: Iterable[InstanceTimes], firing_s: float) -> str:
     """Where the time of a run went (without making its nodes), in a sentence."""
-    fired = [account for account in accounts if account.busy_s and firing_s]
+    fired = [account for account in instance_times if account.busy_s and firing_s]
     if not fired:
         return "nothing fired"
     first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.key))
@@ -168,7 +168,7 @@ def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
     return f"{text} (then {', '.join(shown)})" if shown else text
 
 
-def _share(account: Account, firing_s: float) -> str:
+def _share(account: InstanceTimes, firing_s: float) -> str:
     """How much an instance fired, and what it mostly waited for."""
     text = f"{account.key} {account.busy_s / firing_s:.0%}"
     wait = _wait_of(account)
@@ -178,7 +178,7 @@ def _share(account: Account, firing_s: float) -> str:
     return f"{text}, {kind} {s / firing_s:.0%} {edge}"
 
 
-def _wait_of(account: Account) -> tuple[float, str, str] | None:
+def _wait_of(account: InstanceTimes) -> tuple[float, str, str] | None:
     """The longest of an instance's waits."""
     waits = [(s, "waiting", f"for {edge}") for edge, s in account.waiting_s.items()]
     waits += [(s, "blocked", f"on {edge}") for edge, s in account.blocked_s.items()]

@@ -116,9 +116,9 @@ class Scheduler:
         """Whether a verdict was given, and all that its firing paces has fired."""
         return self._verdict is not None and len(self.site.at) <= self._verdict_depth
 
-    def close(self) -> list[NodeError]:
-        """Close all nodes; what they raised."""
-        return self.wired.close()
+    def close(self) -> None:
+        """Close all nodes once; what they raise is kept in `instances.close_errors`."""
+        self.wired.close()
 
     # the program
 

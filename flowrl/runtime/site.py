@@ -267,9 +267,10 @@ class SiteScheduler(Scheduler):
             self.deeds.do(lambda position: self._free or includes(cut, position))
             # where time went: services have answered calls since they had stopped
             self._reports.tell(self)
-            lines = self._home.happened_lines()
+            lines = self._home.irregularity_lines()
             say("states", self.states_at(cut), self.wired.dropped(), lines)
-            say("closed", [str(error) for error in self.close()])
+            self.close()
+            say("closed", [str(error) for error in self.wired.close_errors])
             idle(lambda: orders.leave, "stopped")
         except SiteStopped:
             return

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowrl.channels.errors import RefusedMessage
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.processes.launch import LaunchedSites
 from flowrl.runtime.status import AgedStatus, SiteStatus, read_status, status_from_data
 
@@ -50,7 +50,7 @@ class SiteStatuses:
                 )
         return found
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Where the time of all instances went, as far as they told."""
         found = []
         for name, (glance, _) in list(self._told.items()):
@@ -58,7 +58,7 @@ class SiteStatuses:
                 mine = [w for w in glance.waited if w.who == key]
                 waiting = {w.edge: w.s for w in mine if w.kind == "waiting"}
                 blocked = {w.edge: w.s for w in mine if w.kind == "blocked"}
-                found.append(Account(key, did.fired, did.busy_s, waiting, blocked, name))
+                found.append(InstanceTimes(key, did.fired, did.busy_s, waiting, blocked, name))
             found += _serving(name, glance)
         return found
 
@@ -70,12 +70,12 @@ class SiteStatuses:
         }
 
 
-def _serving(site: str, glance: SiteStatus) -> Iterator[Account]:
+def _serving(site: str, glance: SiteStatus) -> Iterator[InstanceTimes]:
     """What nodes that only clients elsewhere call did for them."""
     calls = [w for w in glance.waited if w.kind == "serving"]
     for who in dict.fromkeys(w.who for w in calls):
         mine = [w for w in calls if w.who == who]
-        yield Account(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
+        yield InstanceTimes(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
 
 
 def _later(glance: SiteStatus, s: float) -> SiteStatus:

@@ -101,7 +101,7 @@ class RemoteEdgeFactory(EdgeFactory):
             self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
         self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
 
-    def happened_lines(self) -> list[str]:
+    def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, but for drops."""
         return [line for newest in self._newest if (line := newest.line()) is not None]
 
