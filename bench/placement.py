@@ -106,7 +106,7 @@ def two_nodes(loops: int, lag: int = 1) -> CheckedGraph:
         },
         "edges": ["collector -> learner", {"learner -> collector": {"lag": lag}}],
     }
-    return check(load_data(tree)).demand()
+    return check(load_data(tree)).require_sound()
 
 
 def cartpole(updates: int) -> CheckedGraph:
@@ -116,7 +116,7 @@ def cartpole(updates: int) -> CheckedGraph:
         "buffer.updates_per_push": str(updates),
         "evaluator.weights.every": str(10**6),
     }
-    return check(load_graph("cartpole_dqn", sets)).demand()
+    return check(load_graph("cartpole_dqn", sets)).require_sound()
 
 
 Spent = dict[str, float]  # seconds that nodes fired for, and that they waited for

@@ -8,7 +8,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.wording import count_text
-from flowrl.graph.model import Edge
+from flowrl.graph.model import Edge, paths_text
 from flowrl.runs.result import RunResult
 from flowrl.runtime.executor import InstanceTimes
 
@@ -27,7 +27,18 @@ def check_text(checked: CheckedGraph) -> str:
     lines += ["", "Schedule", *(f"  {line}" for line in schedule_lines(checked))]
     lines += ["", "Edges", *edge_lines(checked)]
     lines += ["", *determinism_lines(checked)]
+    if checked.undescribed:
+        lines += ["", *unchecked_lines(checked)]
     return "\n".join(lines)
+
+
+def unchecked_lines(checked: CheckedGraph) -> list[str]:
+    """What was not checked because envs were not made, and for which nodes."""
+    return [
+        "Not checked, because envs were not made: columns, numbers of rows, memory, the rounds of warm-ups given in",
+        "steps, and what these nodes say of their determinism:",
+        *(f"  {name}: {reason}" for name, reason in checked.undescribed.items()),
+    ]
 
 
 def schedule_lines(checked: CheckedGraph) -> list[str]:
@@ -36,6 +47,7 @@ def schedule_lines(checked: CheckedGraph) -> list[str]:
     lines = []
     for number, warm in enumerate(program.warmup, 1):
         lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.schedule)}")
+    lines += unscheduled_phase_lines(checked)
     lines.append(f"every round: {_firings(checked, program.round)}")
     for paced in program.paced:
         lines.append(
@@ -105,8 +117,20 @@ def staleness(edge: Edge) -> str:
     return f"lag {edge.lag} ({edge.lag} round{'s' if edge.lag > 1 else ''} older than the last)"
 
 
+def unscheduled_phase_lines(checked: CheckedGraph) -> list[str]:
+    """A line for each warm-up phase whose rounds are unknown, because its nodes were not described."""
+    scheduled = [warm.phase for warm in checked.program.warmup]
+    return [
+        f"warm-up, {phase.steps} env steps: {paths_text(phase)}"
+        for phase in checked.graph.phases
+        if phase not in scheduled
+    ]
+
+
 def determinism_lines(checked: CheckedGraph) -> list[str]:
     """Whether the same seed gives the same bits, and if not, why."""
+    if checked.deterministic and checked.undescribed:
+        return ["Deterministic, as far as was checked."]
     if checked.deterministic:
         return ["Deterministic: the same seed gives the same bits, in every placement."]
     return ["Not deterministic:", *(f"  {reason}" for reason in checked.reasons)]
@@ -153,6 +177,8 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
         },
         "problems": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.problems],
         "warnings": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.warnings],
+        "envs_checked": not checked.undescribed,
+        "not_checked": checked.undescribed,
     }
 
 

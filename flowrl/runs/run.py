@@ -62,7 +62,7 @@ class Run:
         hash_tokens: bool = False,
     ) -> None:
         self.placement = placement
-        given = checked.demand().graph
+        given = checked.require_sound().graph
         self.seed = given.seed if seed is None else seed
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"the seed is {self.seed}; expected a whole number from 0 to 2^63 - 1")

@@ -39,7 +39,7 @@ class Scheduler:
     """Fires the instances here, round by round; who derives from it says when that ends."""
 
     def __init__(self, checked: CheckedGraph, seed: int, home: EdgeFactory | None = None) -> None:
-        self.checked = checked.demand()
+        self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
         self.rounds = 0  # whole rounds so far, without those of the warm-up
         self.instances = make_instances(checked, seed, home)

@@ -52,7 +52,7 @@ def engine_of(
 ) -> tuple[SerialExecutor, Trace]:
     """An engine for a sound graph, and its trace."""
     trace = Trace()
-    checked = check(load_data(graph)).demand()
+    checked = check(load_data(graph)).require_sound()
     return SerialExecutor(checked, trace, seed, Limits(**limits)), trace
 
 

@@ -52,7 +52,7 @@ class Coordinator:
         limits: Limits,
         hosts: JoinedHosts | None = None,
     ) -> None:
-        self.checked = checked.demand()
+        self.checked = checked.require_sound()
         self.limits = limits
         self.cuts = CutPlanner(checked, limits)
         self.sites = LaunchedSites(checked, layout, seed, hosts)
