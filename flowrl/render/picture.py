@@ -10,7 +10,7 @@ from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
 from flowrl.core.ports import Input
-from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, paths_text
 from flowrl.graph.param_reader import written_value
 from flowrl.graph.placement import nodes_by_site
 from flowrl.graph.replica_pairs import replica_pairs_of
@@ -197,7 +197,9 @@ def _warmup(checked: CheckedGraph) -> list[str]:
             for key, value in of.items()
         ]
         lines.append("; ".join([line, *settings]))
-    return lines
+    scheduled = [warm.phase for warm in checked.program.warmup]
+    unscheduled = [phase for phase in checked.graph.phases if phase not in scheduled]
+    return lines + [f"{phase.steps} env steps: {paths_text(phase)}" for phase in unscheduled]
 
 
 def _firings(part: Schedule) -> str:

@@ -54,7 +54,7 @@ def judge(
     """Play a run's best checkpoint with its evaluator; `video` is a folder or a file for films."""
     if not (run / "graph.yaml").is_file():
         raise UsageError(f"{run}: is not a run's folder (it has no graph.yaml)")
-    checked = check(load_graph(str(run / "graph.yaml"))).demand()
+    checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(f"{run}: its graph has no evaluator, so there is nothing to judge with")

@@ -52,7 +52,9 @@ class Instances:
     lanes: dict[PortRef, dict[ReplicaPair, Queue]] = field(default_factory=dict)
     hasher: TokenHasher | None = None  # where tokens are to be hashed
     closed: bool = False
-    unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
+    close_errors: list[NodeError] = field(
+        default_factory=list
+    )  # what nodes raised while they closed
 
     @property
     def site(self) -> SiteState:
@@ -92,20 +94,18 @@ class Instances:
         spec = self.checked.graph.nodes[name]
         self.services[name, replica] = _make_node(self, spec, old.ctx, fresh=True)
 
-    def close(self) -> list[NodeError]:
-        """Close every node once, whatever some of them raise; what they raised."""
-        if self.closed:
-            return self.unclosed
-        self.closed = True
-        self._close([*(r.node for r in self.all()), *self.services.values()])
-        return self.unclosed
+    def close(self) -> None:
+        """Close every node once, also after one of them has raised; errors go to `close_errors`."""
+        if not self.closed:
+            self.closed = True
+            self._close([*(r.node for r in self.all()), *self.services.values()])
 
     def _close(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             try:
                 node.close()
             except RAISED as error:  # told when the run ends: the others are closed all the same
-                self.unclosed.append(NodeError(node.ctx.key, "closing", error))
+                self.close_errors.append(NodeError(node.ctx.key, "closing", error))
 
     # inputs
 

@@ -39,7 +39,7 @@ class Scheduler:
     """Fires the instances here, round by round; who derives from it says when that ends."""
 
     def __init__(self, checked: CheckedGraph, seed: int, home: EdgeFactory | None = None) -> None:
-        self.checked = checked.demand()
+        self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
         self.rounds = 0  # whole rounds so far, without those of the warm-up
         self.wired = make_instances(checked, seed, home)
@@ -116,9 +116,9 @@ class Scheduler:
         """Whether a verdict was given, and all that its firing paces has fired."""
         return self._verdict is not None and len(self.site.at) <= self._verdict_depth
 
-    def close(self) -> list[NodeError]:
-        """Close all nodes; what they raised."""
-        return self.wired.close()
+    def close(self) -> None:
+        """Close all nodes once; what they raise is kept in `instances.close_errors`."""
+        self.wired.close()
 
     # the program
 

@@ -57,7 +57,9 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
         def record(self, teller: RecordSource, record: Any) -> None:
             """Hears nothing."""
 
-    checked = check(load_graph(graph) if isinstance(graph, str) else load_data(graph)).demand()
+    checked = check(
+        load_graph(graph) if isinstance(graph, str) else load_data(graph)
+    ).require_sound()
     layout = make_layout(checked.graph, resolve_placement(checked.graph, "processes"))
     coordinator = Coordinator(checked, Nobody(), layout, 0, Limits(rounds=1))
     try:

@@ -14,8 +14,8 @@ from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
 from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
+from flowrl.runtime.executor import Reason
 from flowrl.runtime.instance import Position
-from flowrl.runtime.serial_executor import Reason
 
 Why = tuple[Reason, str]
 
