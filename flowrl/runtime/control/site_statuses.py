@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.processes.launch import LaunchedSites
 from flowrl.runtime.status import AgedStatus, SiteStatus, read_status, status_from_data
@@ -20,7 +20,7 @@ class SiteStatuses:
     def __init__(self, sites: LaunchedSites) -> None:
         self._sites = sites
         self._told: dict[str, tuple[SiteStatus, float]] = {}
-        sites.on_aside(self.aside)
+        sites.on_out_of_band(self.aside)
 
     def told(self, name: str, data: list[Any]) -> None:
         """What a site tells with its progress."""
@@ -31,7 +31,7 @@ class SiteStatuses:
         try:
             glance = status_from_data(json.loads(text))
         except (ValueError, TypeError):
-            raise Refused("aside") from None
+            raise RefusedMessage("aside") from None
         known = self._told.get(name)
         if known is None or glance.fired >= known[0].fired:  # it may have been overtaken
             self._told[name] = (glance, time.perf_counter())
