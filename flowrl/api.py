@@ -16,7 +16,7 @@ from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data
 from flowrl.graph.loading import load_graph as load_file
 from flowrl.graph.sections import parse_seconds
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher

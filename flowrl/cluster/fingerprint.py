@@ -10,9 +10,9 @@ from typing import Any
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.graph.expand import expand
-from flowrl.graph.file_params import file_params
 from flowrl.graph.model import Graph
-from flowrl.graph.yaml_reader import parse_yaml
+from flowrl.graph.needed_files import file_params
+from flowrl.graph.yaml_text import parse_yaml
 
 Reading = dict[str, str]
 HERE_ONLY = ("modules", "placements")  # where something lies, which may differ

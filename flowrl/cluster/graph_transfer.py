@@ -10,9 +10,8 @@ from typing import Any
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster.fingerprint import differing, graph_data, reading, value_at
 from flowrl.core.errors import FlowError, UsageError
-from flowrl.graph.file_params import file_params
-from flowrl.graph.files_beside import files_beside
 from flowrl.graph.loading import LoadedGraph, load_data
+from flowrl.graph.needed_files import file_params, files_beside
 
 MODULES, MODULE_BYTES = 2000, 32 << 20  # Python files, and their size together
 FILE_BYTES = 1 << 30  # of all other files together

@@ -108,7 +108,7 @@ class Catalogue:
 
     def _unambiguous(self, module: str) -> None:
         """A module beside the graph that another one of its name would hide is a mistake."""
-        beside = [f for f in self.folders if _has_module(f, module)]
+        beside = [f for f in self.folders if has_module(f, module)]
         spec = _spec(module) if beside else None
         if spec is None or spec.origin is None:
             return
@@ -121,7 +121,7 @@ class Catalogue:
             raise UnknownType(what, f"rename {beside[0] / module}")
 
 
-def _has_module(folder: Path, name: str) -> bool:
+def has_module(folder: Path, name: str) -> bool:
     return bool(name) and (
         (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
     )

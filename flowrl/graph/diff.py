@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase, paths_text
 from flowrl.graph.param_reader import written_params, written_value
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 
 How = Literal["added", "removed", "changed"]
 NOTHING = "no difference"

@@ -13,7 +13,7 @@ from flowrl.core.errors import Problem, Problems, closest_word, spelling_hint
 from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.edge_statements import EdgeEnd, EdgeStatement
 from flowrl.graph.model import EDGE_OPTIONS, Edge, NodeSpec, PortRef
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 Pair = tuple[PortRef, PortRef]  # an output and the input that it feeds
 

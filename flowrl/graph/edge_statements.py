@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from flowrl.core.errors import Problems
 from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END
-from flowrl.graph.yaml_reader import SourceLocation, YamlValue
+from flowrl.graph.yaml_text import SourceLocation, YamlValue
 
 _END = re.compile(EDGE_END)
 _CHAIN = re.compile(EDGE_CHAIN)

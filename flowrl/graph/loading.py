@@ -21,7 +21,7 @@ from flowrl.graph.scope_reader import ScopeReader
 from flowrl.graph.sections import read_modules, read_sections, share_replicas
 from flowrl.graph.tree import GraphSource, read_tree
 from flowrl.graph.warmup_reader import PhaseReader
-from flowrl.graph.yaml_reader import SourceLocation, YamlValue, item_of, parse_yaml
+from flowrl.graph.yaml_text import SourceLocation, YamlValue, item_of, parse_yaml
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from flowrl.core.config import Config
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
 from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
-from flowrl.graph.yaml_reader import SourceLocation, YamlValue
+from flowrl.graph.yaml_text import SourceLocation, YamlValue
 
 NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]

@@ -10,7 +10,7 @@ from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.keywords import FAILURES, NODE_KEYS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, part_fields
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 MOST_REPLICAS = 10_000
 

@@ -16,7 +16,7 @@ from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
 from flowrl.graph.model import Edge, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
 from flowrl.graph.tree import as_mapping, set_value
-from flowrl.graph.yaml_reader import YamlValue, parse_value
+from flowrl.graph.yaml_text import YamlValue, parse_value
 
 Path = list[str]
 

@@ -14,7 +14,7 @@ from flowrl.core.config import REQUIRED, Config, PartSpec, describe_validation_e
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.tree import as_mapping, merge
-from flowrl.graph.yaml_reader import YamlValue, item_of
+from flowrl.graph.yaml_text import YamlValue, item_of
 
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.graph.keywords import PLACE
 from flowrl.graph.model import Graph, link_edges, linked_groups
-from flowrl.graph.yaml_reader import YamlValue, read_yaml
+from flowrl.graph.yaml_text import YamlValue, read_yaml
 
 MAIN = "main"
 LOCAL_PLACES = (MAIN, "thread", "process")  # places on the machine where the run was started

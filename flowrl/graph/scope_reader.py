@@ -16,7 +16,7 @@ from flowrl.graph.node_reader import NodeReader
 from flowrl.graph.overrides import Overrides
 from flowrl.graph.param_reader import Shared, part_fields
 from flowrl.graph.tree import GraphSource, Substitution, as_mapping, display_path, read_tree
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 MOST_NODES = 10_000
 MOST_NESTED = 20

@@ -12,7 +12,7 @@ from flowrl.graph.keywords import PHASE_KEYS
 from flowrl.graph.model import Graph, Phase, PortRef
 from flowrl.graph.param_reader import ParamReader, extra
 from flowrl.graph.sections import part_members
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 Paths = list[tuple[tuple[str, ...], tuple[str, ...]]]
 

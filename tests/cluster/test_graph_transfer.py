@@ -15,9 +15,8 @@ from flowrl.cluster import graph_transfer as sending
 from flowrl.cluster.fingerprint import differing, reading
 from flowrl.cluster.graph_transfer import SentGraph, received, to_send
 from flowrl.core.errors import UsageError
-from flowrl.graph.file_params import file_params
-from flowrl.graph.files_beside import files_beside, modules_beside
 from flowrl.graph.loading import load_data, load_graph
+from flowrl.graph.needed_files import file_params, files_beside, modules_beside
 from tests.toys.running import tree
 
 GRAPH = """

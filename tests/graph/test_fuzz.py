@@ -14,7 +14,7 @@ from flowrl.core.errors import GraphError, UsageError
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data, load_graph
-from flowrl.graph.yaml_reader import parse_yaml
+from flowrl.graph.yaml_text import parse_yaml
 from flowrl.render.report import check_json, check_text
 
 fuzz = settings(
