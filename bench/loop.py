@@ -19,7 +19,7 @@ from flowrl.api import load
 from flowrl.checks.check import Checked
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.instances import Instances, make_instances
@@ -55,7 +55,7 @@ class Stopwatch(Watcher):
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
     wired = make_instances(graph(), seed)
-    settle_numerics(1)
+    reset_numerics(1)
     start = time.perf_counter()
     state = _train(wired)
     taken = time.perf_counter() - start

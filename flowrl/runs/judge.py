@@ -13,7 +13,7 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.wording import counted
 from flowrl.graph.loading import load
 from flowrl.graph.model import NodeSpec
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runtime.instances import context_of
 from flowrl.version import VERSION
@@ -61,7 +61,7 @@ def judge(
     path = run / "checkpoints" / "best.safetensors"
     state, info = read_checkpoint(path)
     spec = _alone(checked.graph.nodes[names[0]], episodes)
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
     context.wanted = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
@@ -69,7 +69,7 @@ def judge(
     videos = _evaluate(spec, context, state, video)
     found = [r.values for r in context.records if isinstance(r, MetricsRecord)]
     metrics = dict(found[-1]) if found else {}
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
     return Judgement(
         str(run),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from flowrl.machine.child_process import exit_text
 from flowrl.nodes.envs.checks import Bad
 
 SHOWN = 10  # actions in the message; the crash file has all of the episode
@@ -79,9 +79,7 @@ PROCESS = "its process"
 
 def how_ended(status: int) -> str:
     """How a process came to its end, which had a debt of results."""
-    if status < 0:
-        return f"{PROCESS} was killed by {signal.Signals(-status).name}"
-    return f"{PROCESS} ended with status {status}"
+    return f"{PROCESS} {exit_text(status)}"
 
 
 def _text(error: BaseException) -> str:
