@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
-from flowrl.core.wording import counted
-from flowrl.graph.model import Edge
+from flowrl.core.wording import count_text
+from flowrl.graph.model import Edge, paths_text
 from flowrl.runs.result import RunResult
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import InstanceTimes
 
 
-def check_text(checked: Checked) -> str:
+def check_text(checked: CheckedGraph) -> str:
     """The verdict on a graph: its problems, or its schedule, edges and determinism."""
     lines = [str(p) for p in checked.problems]
     lines += [f"warning: {w}" for w in checked.warnings]
@@ -27,15 +27,27 @@ def check_text(checked: Checked) -> str:
     lines += ["", "Schedule", *(f"  {line}" for line in schedule_lines(checked))]
     lines += ["", "Edges", *edge_lines(checked)]
     lines += ["", *determinism_lines(checked)]
+    if checked.undescribed:
+        lines += ["", *unchecked_lines(checked)]
     return "\n".join(lines)
 
 
-def schedule_lines(checked: Checked) -> list[str]:
+def unchecked_lines(checked: CheckedGraph) -> list[str]:
+    """What was not checked because envs were not made, and for which nodes."""
+    return [
+        "Not checked, because envs were not made: columns, numbers of rows, memory, the rounds of warm-ups given in",
+        "steps, and what these nodes say of their determinism:",
+        *(f"  {name}: {reason}" for name, reason in checked.undescribed.items()),
+    ]
+
+
+def schedule_lines(checked: CheckedGraph) -> list[str]:
     """The serial program, a line for each of its parts."""
     program = checked.program
     lines = []
     for number, warm in enumerate(program.warmup, 1):
         lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.part)}")
+    lines += unscheduled_phase_lines(checked)
     lines.append(f"every round: {_firings(checked, program.round)}")
     for paced in program.paced:
         lines.append(
@@ -44,7 +56,7 @@ def schedule_lines(checked: Checked) -> list[str]:
     return lines
 
 
-def _firings(checked: Checked, part: Schedule) -> str:
+def _firings(checked: CheckedGraph, part: Schedule) -> str:
     shown, often = [], fires_without_rate(part)
     for name in part.order:
         replicas = checked.graph.nodes[name].replicas
@@ -55,7 +67,7 @@ def _firings(checked: Checked, part: Schedule) -> str:
     return ", ".join(shown)
 
 
-def edge_lines(checked: Checked) -> list[str]:
+def edge_lines(checked: CheckedGraph) -> list[str]:
     """A line for each edge: from, to, type, rates, staleness."""
     rows = [
         (str(e).partition(" <->")[0] if e.kind == "link" else ", ".join(map(str, e.sources)), e)
@@ -70,7 +82,7 @@ def edge_lines(checked: Checked) -> list[str]:
     ]
 
 
-def edge_facts(checked: Checked, edge: Edge) -> str:
+def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     """What flows on an edge, and how stale it is."""
     port_type = checked.graph.nodes[edge.to.node].port(edge.to.port).type
     if edge.kind == "link":
@@ -105,14 +117,26 @@ def staleness(edge: Edge) -> str:
     return f"lag {edge.lag} ({edge.lag} round{'s' if edge.lag > 1 else ''} older than the last)"
 
 
-def determinism_lines(checked: Checked) -> list[str]:
+def unscheduled_phase_lines(checked: CheckedGraph) -> list[str]:
+    """A line for each warm-up phase whose rounds are unknown, because its nodes were not described."""
+    scheduled = [warm.phase for warm in checked.program.warmup]
+    return [
+        f"warm-up, {phase.steps} env steps: {paths_text(phase)}"
+        for phase in checked.graph.phases
+        if phase not in scheduled
+    ]
+
+
+def determinism_lines(checked: CheckedGraph) -> list[str]:
     """Whether the same seed gives the same bits, and if not, why."""
+    if checked.deterministic and checked.undescribed:
+        return ["Deterministic, as far as was checked."]
     if checked.deterministic:
         return ["Deterministic: the same seed gives the same bits, in every placement."]
     return ["Not deterministic:", *(f"  {reason}" for reason in checked.reasons)]
 
 
-def check_json(checked: Checked) -> dict[str, object]:
+def check_json(checked: CheckedGraph) -> dict[str, object]:
     """The keys of `check --json`."""
     program = checked.program
     return {
@@ -153,12 +177,14 @@ def check_json(checked: Checked) -> dict[str, object]:
         },
         "problems": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.problems],
         "warnings": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.warnings],
+        "envs_checked": not checked.undescribed,
+        "not_checked": checked.undescribed,
     }
 
 
-def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
+def bottleneck_sentence(instance_times: Iterable[InstanceTimes], firing_s: float) -> str:
     """Where the time of a run went (without making its nodes), in a sentence."""
-    fired = [account for account in accounts if account.busy_s and firing_s]
+    fired = [account for account in instance_times if account.busy_s and firing_s]
     if not fired:
         return "nothing fired"
     first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.key))
@@ -168,7 +194,7 @@ def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
     return f"{text} (then {', '.join(shown)})" if shown else text
 
 
-def _share(account: Account, firing_s: float) -> str:
+def _share(account: InstanceTimes, firing_s: float) -> str:
     """How much an instance fired, and what it mostly waited for."""
     text = f"{account.key} {account.busy_s / firing_s:.0%}"
     wait = _wait_of(account)
@@ -178,7 +204,7 @@ def _share(account: Account, firing_s: float) -> str:
     return f"{text}, {kind} {s / firing_s:.0%} {edge}"
 
 
-def _wait_of(account: Account) -> tuple[float, str, str] | None:
+def _wait_of(account: InstanceTimes) -> tuple[float, str, str] | None:
     """The longest of an instance's waits."""
     waits = [(s, "waiting", f"for {edge}") for edge, s in account.waiting_s.items()]
     waits += [(s, "blocked", f"on {edge}") for edge, s in account.blocked_s.items()]
@@ -187,15 +213,13 @@ def _wait_of(account: Account) -> tuple[float, str, str] | None:
 
 def run_text(result: RunResult) -> str:
     """How a run ended, in some lines; why it failed was told with the error."""
-    done = (
-        f"{counted(result.env_steps, 'env step')}, {counted(result.train_iters, 'train iteration')}"
-    )
+    done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
         "failed: its folder has an error.txt"
         if result.status == "failed"
         else f"{result.status}: {result.why}",
-        f"{done}, {counted(result.episodes, 'episode')} {pace}",
+        f"{done}, {count_text(result.episodes, 'episode')} {pace}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from tests.toys.running import run, tree
 
 DROP = {"when_full": "drop_oldest", "capacity": 1}
 
 
 def problems(nodes: dict[str, Any], edges: list[Any]) -> list[str]:
-    return [str(p) for p in check(load_tree(tree(nodes, edges))).problems]
+    return [str(p) for p in check(load_data(tree(nodes, edges))).problems]
 
 
 def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:
@@ -25,6 +25,17 @@ def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:
     ]
     whole = tree(nodes, [{"s -> g": DROP}, {"g -> j.left": DROP}, {"s -> j.right": DROP}])
     assert run(whole, rounds=3)[1].of("j") == ["3 and 3", "7 and 7", "11 and 11"]
+
+
+def test_merging_any_replica_does_not_help_an_input_that_is_joined_with_another() -> None:
+    """Found by a random graph: the right input filled up, its producer blocked, and the run could not end."""
+    nodes = {"s": {"type": "Source", "give": 4}, "t": {"type": "Source", "give": 4}, "j": "Join"}
+    edges = [{"s -> j.left": DROP}, {"t -> j.right": {"merge": "any"}}]
+    words = "while j waits for tokens that were dropped elsewhere, these pile up; "
+    hint = "write 'when_full: drop_oldest' here too"
+    assert problems(nodes, edges) == [f"graph: t.data -> j.right: {words}{hint}"]
+    lossy = {**DROP, "merge": "any"}
+    assert problems(nodes, [edges[0], {"t -> j.right": lossy}]) == []
 
 
 def test_replicas_that_lose_different_tokens_cannot_be_joined_losslessly() -> None:

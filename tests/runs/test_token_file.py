@@ -18,7 +18,7 @@ from flowrl.core.errors import RunError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.core.state import START, State
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runs.token_diff import diff_tokens
@@ -52,7 +52,7 @@ def hashed(
     graph: Mapping[str, Any], out: Path, placement: str = "serial", seed: int = 0, **limits: Any
 ) -> Path:
     """The folder of a run with hashes."""
-    checked = check(load_tree(graph))
+    checked = check(load_data(graph))
     Run(checked, seed=seed, placement=placement, out=out, limits=Limits(**limits),
         hash_tokens=True).run()  # fmt: skip
     return out
@@ -98,7 +98,7 @@ def test_the_file_is_the_same_in_processes(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
-    Run(check(load_tree(chance(-1))), out=tmp_path / "r", limits=Limits(rounds=2)).run()
+    Run(check(load_data(chance(-1))), out=tmp_path / "r", limits=Limits(rounds=2)).run()
     assert not (tmp_path / "r" / NAME).exists()
 
 

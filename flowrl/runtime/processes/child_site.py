@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from flowrl.channels import Exchange, Mailbox
+from flowrl.channels import SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp_url
@@ -33,18 +33,18 @@ class ChildSite:
         """Become this site: listen at its addresses, and connect to its peers."""
         self._name = name
         self._site: dict[str, Any] = self._config["sites"][name]
-        mailbox = self._new_mailbox()
-        mailbox.listen(self._site["address"])
-        self._listen_on_network(mailbox)
+        connections = self._new_connections()
+        connections.listen(self._site["address"])
+        self._listen_on_network(connections)
         for peer, address in self._site["peers"].items():
-            mailbox.meet(peer, address)
-        self._exchange = Exchange(mailbox)
+            connections.connect(peer, address)
+        self._channels = SiteChannels(connections)
 
-    def _new_mailbox(self) -> Mailbox:
+    def _new_connections(self) -> SiteConnections:
         keys = Keys.of_text(self._site["keys"]) if self._site["keys"] else None
-        return Mailbox(self._name, bytes.fromhex(self._config["run"]), keys=keys)
+        return SiteConnections(self._name, bytes.fromhex(self._config["run"]), keys=keys)
 
-    def _listen_on_network(self, mailbox: Mailbox) -> None:
+    def _listen_on_network(self, connections: SiteConnections) -> None:
         """Use the inherited listener, if other machines reach this site; close those of the other sites."""
         for name, site in self._config["sites"].items():
             if site["listener"] is None:
@@ -52,11 +52,11 @@ class ChildSite:
             with socket.socket(fileno=site["listener"]) as listener:
                 if name == self._name:
                     machine, port = listener.getsockname()[:2]
-                    mailbox.listen(tcp_url(machine, port), listener.detach())
+                    connections.listen(tcp_url(machine, port), listener.detach())
 
     def run(self) -> None:
         """Run the site until the coordinator ends it."""
-        beacon = StatusBeacon(self._new_mailbox(), self._site["peers"][COORDINATOR])
+        beacon = StatusBeacon(self._new_connections(), self._site["peers"][COORDINATOR])
         seed = self._config["seed"]
-        run_site(self._checked, self._layout, self._name, self._exchange, seed, beacon.start)
+        run_site(self._checked, self._layout, self._name, self._channels, seed, beacon.start)
         beacon.close()

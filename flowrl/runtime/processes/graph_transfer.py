@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.checks.fingerprint import differing_parts, graph_data, graph_fingerprint, value_at
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.expand import expand
 from flowrl.graph.file_params import file_params
 from flowrl.graph.files_beside import files_beside
-from flowrl.graph.loading import Loaded, load_text, load_tree
+from flowrl.graph.loading import LoadedGraph, load_data, load_text
 
 MODULES, MODULE_BYTES = 2000, 32 << 20  # Python files, and their size together
 FILE_BYTES = 1 << 30  # of all other files together
@@ -42,12 +42,12 @@ class SentGraph:
                     yield name, piece
 
 
-def graph_on_this_machine(checked: Checked) -> dict[str, Any]:
+def graph_on_this_machine(checked: CheckedGraph) -> dict[str, Any]:
     """What `read_graph` needs in another process of this machine."""
     return {"title": checked.graph.name, "graph": expand(checked.graph)}
 
 
-def graph_to_send(checked: Checked) -> SentGraph:
+def graph_to_send(checked: CheckedGraph) -> SentGraph:
     """What `read_graph` needs on another machine."""
     graph = checked.graph
     data = graph_data(graph)
@@ -74,7 +74,7 @@ def graph_to_send(checked: Checked) -> SentGraph:
     return SentGraph(config, (*modules, *files))
 
 
-def read_graph(config: Mapping[str, Any]) -> Checked:
+def read_graph(config: Mapping[str, Any]) -> CheckedGraph:
     """The graph of a run in a process of its sites; GraphMismatch if a host reads another one than was sent."""
     if "fingerprint" not in config:
         return check(load_text(config["graph"], config["title"]))
@@ -85,18 +85,18 @@ def read_graph(config: Mapping[str, Any]) -> Checked:
     return checked
 
 
-def load_sent_graph(config: Mapping[str, Any], folder: Path) -> Loaded:
+def load_sent_graph(config: Mapping[str, Any], folder: Path) -> LoadedGraph:
     """The graph that was sent; `folder` holds its files."""
     data = {**config["graph"], "modules": [str(folder / name) for name in config["modules"]]}
     for (*outer, last), name in config["paths"]:
         value_at(data, outer)[last] = str(folder / name)
-    return load_tree(data, config["title"])
+    return load_data(data, config["title"])
 
 
 class GraphMismatch(FlowError):
     """A host reads the graph differently from the machine that started the run."""
 
-    def __init__(self, parts: list[str], checked: Checked) -> None:
+    def __init__(self, parts: list[str], checked: CheckedGraph) -> None:
         problems = "; ".join(map(str, checked.problems))
         why = problems or "install the same versions of the packages that its types are from"
         super().__init__(f"this host reads the graph differently ({', '.join(parts)}): {why}")

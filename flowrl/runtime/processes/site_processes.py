@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.machine.child_process import STDERR, ChildProcess, exit_text
 from flowrl.machine.numerics import THREAD_VARIABLES
@@ -174,7 +174,7 @@ class ForkServer:
                     return
 
 
-def modules_needed(checked: Checked, layout: SiteLayout, site: str) -> Modules:
+def modules_needed(checked: CheckedGraph, layout: SiteLayout, site: str) -> Modules:
     """The modules that the nodes of a site declare to need."""
-    facts = (checked.facts[node] for node, _ in layout.living(site))
-    return tuple(sorted({module for fact in facts for module in fact.loads}))
+    facts = (checked.facts[node] for node, _ in layout.instances_on(site))
+    return tuple(sorted({module for fact in facts for module in fact.imports}))

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import threading
 
-from flowrl.channels.items import ASIDE
-from flowrl.channels.mailbox import Mailbox
+from flowrl.channels.site_connections import SiteConnections
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.status import read_status
@@ -24,10 +23,10 @@ LONG_S = 0.3  # the site itself reports what is shorter
 class StatusBeacon:
     """One for each site process."""
 
-    def __init__(self, mailbox: Mailbox, coordinator: str) -> None:
-        """`mailbox` has the site's name and is owned by the beacon; `coordinator` is an address."""
-        self._mailbox = mailbox
-        mailbox.meet(COORDINATOR, coordinator)
+    def __init__(self, connections: SiteConnections, coordinator: str) -> None:
+        """`connections` has the site's name and is owned by the beacon; `coordinator` is an address."""
+        self._connections = connections
+        connections.connect(COORDINATOR, coordinator)
         self._scheduler: Scheduler | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
@@ -41,11 +40,11 @@ class StatusBeacon:
             assert self._scheduler is not None
             status = read_status(self._scheduler)
             if status.doing.for_s >= LONG_S:
-                self._mailbox.post(COORDINATOR, ASIDE, json.dumps(status.as_data()))
-                self._mailbox.flush()
+                self._connections.send_out_of_band(COORDINATOR, json.dumps(status.as_data()))
+                self._connections.flush()
 
     def close(self) -> None:
         self._closed.set()
         if self._scheduler is not None:
             self._thread.join()
-        self._mailbox.close(drop=True)
+        self._connections.close(drop=True)
