@@ -63,7 +63,7 @@ def judge(
     spec = _alone(checked.graph.nodes[names[0]], episodes)
     reset_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
-    context.wanted = frozenset()
+    context.consumed_outputs = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
         raise UsageError(f"--video: the evaluator '{spec.name}' does not film (it has no `film`)")
     videos = _evaluate(spec, context, state, video)

@@ -116,7 +116,7 @@ def test_what_was_sent_reads_as_the_same_graph(
     assert loaded.graph.name == "g"
     data = there / "files" / "0" / "demos.npz"
     assert loaded.graph.nodes["demos"].config.path == str(data)  # type: ignore[attr-defined]
-    with np.load_graph(data) as here, np.load_graph("graphs/cartpole_demos.npz") as original:
+    with np.load(data) as here, np.load("graphs/cartpole_demos.npz") as original:
         assert here.files == original.files
     assert (there / "modules" / "0" / "mine" / "inner.py").is_file()
     assert not list(there.rglob("unused.py"))
