@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 
-from flowrl.nodes.env_managers.workers.board import LEAVING, board_for
-from flowrl.nodes.env_managers.workers.server import Server
-from flowrl.nodes.envs.portable import whole
-from flowrl.nodes.envs.spec import columns_of
+from flowrl.nodes.env_managers.workers.shared_rows import STOPPING, shared_rows_for
+from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
+from flowrl.nodes.envs.portable import from_portable
+from flowrl.nodes.envs.spec import env_columns
 
 F_SETSIG = 10  # Linux: which signal `O_ASYNC` sends
 
@@ -25,12 +25,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the manager's to deal with
     faulthandler.enable()  # a segfault leaves a traceback where we print
     sys.path[:] = told["path"]
-    part = whole(told["part"])
-    observed, action = columns_of(part)
-    board = board_for(observed, action, told["rows"], told["workers"], told["memory"])
+    part = from_portable(told["part"])
+    observed, action = env_columns(part)
+    board = shared_rows_for(observed, action, told["rows"], told["workers"], told["memory"])
     count, first = told["count"], told["first"]
     rows = range(*told["mine"])
-    server = Server(
+    server = WorkerLoop(
         board,
         told["worker"],
         rows,
@@ -45,14 +45,14 @@ def main() -> None:
             return False
         if gong is not None and "bell" not in told:
             gong.sleep(worker)
-        return bool(board.state[worker] != LEAVING)
+        return bool(board.state[worker] != STOPPING)
 
-    server.serve(sleep, lambda: ring(answer), told["look_s"])
-    if board.state[worker] == LEAVING:
+    server.serve(sleep, lambda: wake_reader(answer), told["look_s"])
+    if board.state[worker] == STOPPING:
         server.close()
 
 
-def ring(bell: int) -> None:
+def wake_reader(bell: int) -> None:
     """Wake whoever reads there; if nobody does yet, a full pipe wakes as well."""
     with contextlib.suppress(BlockingIOError, BrokenPipeError):
         os.write(bell, b".")

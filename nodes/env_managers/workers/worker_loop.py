@@ -10,37 +10,42 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.nodes.env_managers.carried import Carriers, carriers_of
-from flowrl.nodes.env_managers.env_error import said
-from flowrl.nodes.env_managers.workers.board import (
+from flowrl.nodes.env_managers.carry_over import CarryOverLayers, carry_over_layers
+from flowrl.nodes.env_managers.env_error import describe_failure
+from flowrl.nodes.env_managers.workers.adaptive_wait import AdaptiveWait
+from flowrl.nodes.env_managers.workers.shared_rows import (
     ASLEEP,
     AWAKE,
-    BEGIN,
+    CLOSE_FAILED,
     FAILED,
-    FAILED_AFTER,
     IDLE,
-    LEAVING,
-    RENEW,
+    NEXT_RESET_FAILED,
+    RECREATE,
+    RESET,
+    RUNNING,
     STEP,
+    STOPPING,
     TERMINATED,
     TRUNCATED,
-    UNCLOSED,
-    UP,
-    Board,
+    SharedRows,
 )
-from flowrl.nodes.env_managers.workers.patience import Patience
-from flowrl.nodes.envs.checks import LARGEST, observation, observations, rewards
+from flowrl.nodes.envs.output_checks import (
+    MAX_REWARD,
+    check_observation,
+    check_observations,
+    check_rewards,
+)
 from flowrl.nodes.observations import Nested, Observed
 
 DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
 
 
-class Server:
+class WorkerLoop:
     """The envs of one worker. `alive` says whether this worker has not been given up."""
 
     def __init__(
         self,
-        board: Board,
+        board: SharedRows,
         worker: int,
         rows: range,
         make: Callable[[int], Any],
@@ -59,7 +64,7 @@ class Server:
         )  # of arrays that are taken as they are
         self._envs: dict[int, Any] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
-        self._carriers: dict[int, Carriers] = {}  # of the envs that have any
+        self._carriers: dict[int, CarryOverLayers] = {}  # of the envs that have any
         self._know_returns: set[int] = set()  # the rows whose envs know their episode's better
         self._done = 0
         self._memory, self._todo = board.memory, board.places["todo"]
@@ -69,17 +74,17 @@ class Server:
         """Work until `sleep` says that it is over; `wake` is called when the manager sleeps."""
         board, memory, clock = self.board, self._memory, time.perf_counter
         begin, end = self._todo + self.rows.start, self._todo + self.rows.stop
-        idle, patience = bytes(len(self.rows)), Patience(look_s)
+        idle, adaptive_wait = bytes(len(self.rows)), AdaptiveWait(look_s)
 
         def ordered() -> bool:
             return memory[begin:end] != idle
 
-        if board.state[self.worker] == LEAVING:
+        if board.state[self.worker] == STOPPING:
             return  # sent home before it began
-        board.state[self.worker] = UP
+        board.state[self.worker] = RUNNING
         while self.alive:
             since_s = clock()
-            if not patience.look(ordered):
+            if not adaptive_wait.spin(ordered):
                 board.rest[self.worker] = ASLEEP
                 while True:
                     with self.lock:  # its atomic instruction: no look at `todo` before that is seen
@@ -89,7 +94,7 @@ class Server:
                     if not sleep():
                         return
                 board.rest[self.worker] = AWAKE
-            patience.waited(since_s)
+            adaptive_wait.record_wait(since_s)
             self._work(memory[begin:end])
             if self.alive and self._waited_for():
                 wake()
@@ -113,7 +118,7 @@ class Server:
         row, order = next((row, order) for row, order in enumerate(todo, first) if order)
         if board.pause[row]:
             time.sleep(board.pause[row])
-        self._finish(row, self._begin(row, order == RENEW) and FAILED)
+        self._finish(row, self._begin(row, order == RECREATE) and FAILED)
 
     def _step(self, row: int, action: Any) -> None:
         """(Every word here costs: `_tell` and `_is_done` are written out.)"""
@@ -123,8 +128,8 @@ class Server:
             board.set_doing[self.worker] = done << DOING_BITS | (row + 1) << 2 | STEP
         try:
             obs, reward, final, cut, _ = self._steps[row](action)
-            if not (isinstance(reward, float) and -LARGEST <= reward <= LARGEST):
-                reward = rewards([reward])[0]
+            if not (isinstance(reward, float) and -MAX_REWARD <= reward <= MAX_REWARD):
+                reward = check_rewards([reward])[0]
             over = final or cut
             into = board.last if over else board.obs
             with self.lock:
@@ -138,7 +143,7 @@ class Server:
                 ):
                     into[row] = obs
                 else:
-                    into[row] = observations([obs], self._observed, self._dtype)[0]
+                    into[row] = check_observations([obs], self._observed, self._dtype)[0]
                 if not over:
                     self._memory[self._flags + row] = 0
                     board.set_doing[self.worker] = done << DOING_BITS
@@ -153,12 +158,12 @@ class Server:
         knows = row in self._know_returns
         self.board.total[row] = self._envs[row].unwrapped_return if knows else np.nan
         if self._auto:
-            flags |= self._begin(row) and FAILED_AFTER
+            flags |= self._begin(row) and NEXT_RESET_FAILED
         self._finish(row, flags)
 
     def _begin(self, row: int, renew: bool = False) -> bool:
         """Begin an episode; whether that failed."""
-        self._tell(row, BEGIN)
+        self._tell(row, RESET)
         board = self.board
         try:
             if renew:  # it has nothing of what was before
@@ -168,7 +173,7 @@ class Server:
             carriers = self._carriers.get(row)
             carried = "" if carriers is None else carriers.carried()
             obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
-            found = observation(obs, self._observed, self._dtype)
+            found = check_observation(obs, self._observed, self._dtype)
         except Exception as error:
             self._write(row, "reset", error)
         else:
@@ -187,12 +192,14 @@ class Server:
             try:
                 old.close()
             except Exception as error:  # it has failed before: that it cannot be closed is no news
-                print(f"env {row} could not be closed: {said('close', error)}", flush=True)
+                print(
+                    f"env {row} could not be closed: {describe_failure('close', error)}", flush=True
+                )
         env = self._envs[row] = self._make(row)
         self._steps[row] = env.step
         if hasattr(env, "unwrapped_return"):
             self._know_returns.add(row)
-        if (carriers := carriers_of(env)) is not None:
+        if (carriers := carry_over_layers(env)) is not None:
             carriers.carry(carried)
             self._carriers[row] = carriers
 
@@ -202,7 +209,7 @@ class Server:
             self.board.set_doing[self.worker] = self._done << DOING_BITS | (row + 1) << 2 | order
 
     def _write(self, row: int, doing: str, error: Exception) -> None:
-        what = f"{said(doing, error)}\n{''.join(traceback.format_exception(error))}"
+        what = f"{describe_failure(doing, error)}\n{''.join(traceback.format_exception(error))}"
         with self.lock:
             if self.alive:
                 self.board.write(row, what)
@@ -225,11 +232,11 @@ class Server:
                 env.close()
             except Exception as error:
                 self._write(row, "close", error)
-                self._memory[self._flags + row] = UNCLOSED
+                self._memory[self._flags + row] = CLOSE_FAILED
         self._envs.clear()
 
 
-def doing_of(word: int) -> tuple[int, int]:
+def decode_activity(word: int) -> tuple[int, int]:
     """The row and the order that a worker's word `doing` names; -1 and IDLE where it rests."""
     low = word & ((1 << DOING_BITS) - 1)
     return (low >> 2) - 1, low & 3

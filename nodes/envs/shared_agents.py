@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.envs.agents import (
+from flowrl.nodes.envs.agent_rows import (
     ACTED,
     LENGTH,
     PLAYS,
@@ -19,27 +19,29 @@ from flowrl.nodes.envs.agents import (
     TERMINATED,
     TOTAL,
     TRUNCATED,
-    Agents,
+    AgentColumns,
 )
-from flowrl.nodes.envs.checks import Bad, observations
-from flowrl.nodes.envs.parallel import alike
-from flowrl.nodes.envs.spec import column, observed
-from flowrl.nodes.envs.wrapped.agents import Agent
+from flowrl.nodes.envs.output_checks import InvalidOutputError, check_observations
+from flowrl.nodes.envs.parallel_api import common_space
+from flowrl.nodes.envs.spec import observation_columns, space_column
+from flowrl.nodes.envs.wrapped.agents import WrappedAgent
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 from flowrl.nodes.observations import leaves
 
 
-class Shared:
+class SharedAgentsEnv:
     """Begins, steps and closes as every env does; ends when nobody plays any more."""
 
     def __init__(self, env: Any, wrappers: Wrappers, most_steps: int | None) -> None:
         """Each agent is put into `wrappers`; after `most_steps` all who still play are cut off."""
         self._env, self._most = env, most_steps
         self._places = {agent: k for k, agent in enumerate(env.possible_agents)}
-        spaces = alike(env, "observation"), alike(env, "action")
-        self._played = {agent: Agent(*spaces, wrappers) for agent in self._places}
+        spaces = common_space(env, "observation"), common_space(env, "action")
+        self._played = {agent: WrappedAgent(*spaces, wrappers) for agent in self._places}
         seen, done = self._played[env.possible_agents[0]].spaces
-        self.agents = Agents(len(self._places), observed(seen), column(done, "action"))
+        self.agents = AgentColumns(
+            len(self._places), observation_columns(seen), space_column(done, "action")
+        )
         self._dtype = self.agents.record.dtype
         self._obs_dtype = np.dtype(self.agents.obs.dtype)
         self._leaves = [(leaf, f"{SEEN}/{leaf}") for leaf in leaves(self.agents.obs) if leaf]
@@ -132,8 +134,8 @@ class Shared:
     def _show(self, record: Array, shown: Mapping[str, Any]) -> None:
         """What these agents see, and their episodes so far."""
         try:
-            rows = observations([*shown.values()], self.agents.obs, self._obs_dtype)
-        except Bad as bad:
+            rows = check_observations([*shown.values()], self.agents.obs, self._obs_dtype)
+        except InvalidOutputError as bad:
             raise ValueError(f"{[*shown][bad.k]}: {bad}") from bad
         at = [self._places[agent] for agent in shown]
         if not self._leaves:

@@ -8,13 +8,13 @@ from gymnasium import Wrapper
 from gymnasium.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
 
 
-def from_zero(env: Any) -> Any:
+def make_zero_based(env: Any) -> Any:
     """The env; where its choices begin elsewhere, one that counts them from 0."""
     spaces = (env.observation_space, env.action_space)
-    return FromZero(env) if any(map(_begins_elsewhere, spaces)) else env
+    return ZeroBasedEnv(env) if any(map(_begins_elsewhere, spaces)) else env
 
 
-class FromZero(Wrapper):
+class ZeroBasedEnv(Wrapper):
     """Policies and models know `n` choices, and no other first one than 0."""
 
     def __init__(self, env: Any) -> None:

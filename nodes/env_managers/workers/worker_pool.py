@@ -12,18 +12,21 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.workers.board import (
+from flowrl.nodes.env_managers.workers.adaptive_wait import AdaptiveWait
+from flowrl.nodes.env_managers.workers.scheduling_hints import (
+    request_precise_timers,
+    request_short_slices,
+)
+from flowrl.nodes.env_managers.workers.shared_rows import (
     ASLEEP,
     IDLE,
-    LEAVING,
     STARTING,
     STEP,
-    Board,
+    STOPPING,
+    SharedRows,
 )
-from flowrl.nodes.env_managers.workers.patience import Patience
-from flowrl.nodes.env_managers.workers.server import doing_of
-from flowrl.nodes.env_managers.workers.waking import ask_for_exact_timers, ask_for_short_slices
-from flowrl.nodes.env_managers.workers.worker import LEAVE_S, Answers, Worker
+from flowrl.nodes.env_managers.workers.worker import STOP_TIMEOUT_S, ManagerWaker, Worker
+from flowrl.nodes.env_managers.workers.worker_loop import decode_activity
 
 NAP_S = 0.05  # the longest sleep without a look at the workers
 MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped
@@ -34,14 +37,14 @@ Lost = Callable[
 ]  # worker, row that it was busy with, why, deadline
 
 
-class Crew:
+class WorkerPool:
     """The workers; `lost` is called when one had to be given up, and calls `hire_again`."""
 
     def __init__(
         self,
-        board: Board,
+        board: SharedRows,
         rows: Sequence[range],
-        hire: Callable[[int, Answers], Worker],
+        hire: Callable[[int, ManagerWaker], Worker],
         lost: Lost,
         config: Any,
         look_s: float,
@@ -53,12 +56,12 @@ class Crew:
             lost,
             config,
         )
-        ask_for_short_slices()  # who is hired inherits this
-        ask_for_exact_timers()  # and this
+        request_short_slices()  # who is hired inherits this
+        request_precise_timers()  # and this
         self.dropped_output_bytes = 0
-        self.answers = Answers()
+        self.answers = ManagerWaker()
         self._fence = Lock()
-        self._patience = Patience(look_s)
+        self._adaptive_wait = AdaptiveWait(look_s)
         limits = [config.step_timeout_s, config.reset_timeout_s]
         self.nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
         self._looked_s, self._steps = 0.0, 0
@@ -110,7 +113,7 @@ class Crew:
 
     def _wake(self, workers: Iterable[int]) -> None:
         if self.board.gong is not None:
-            self.board.gong.strike(workers)
+            self.board.gong.wake(workers)
             return
         for worker in workers:
             self.workers[worker].wake()
@@ -130,9 +133,9 @@ class Crew:
         if ready():
             return
         since_s = time.perf_counter()
-        if not self._patience.look(ready):
+        if not self._adaptive_wait.spin(ready):
             self._sleep_until(ready, rows, busy, until_s)
-        self._patience.waited(since_s)
+        self._adaptive_wait.record_wait(since_s)
 
     def busy(self, rows: Array | None = None) -> int:
         """How many of these rows (by default of all) have no result yet."""
@@ -201,7 +204,7 @@ class Crew:
             if why is None:
                 why, limit_s = self._too_long(number)
             if why is not None:
-                row, _ = doing_of(int(self.board.doing[number]))
+                row, _ = decode_activity(int(self.board.doing[number]))
                 self._lost(number, row, why, limit_s)
             elif (printed := worker.printed_bytes()) > MOST_OUTPUT_BYTES:
                 self.dropped_output_bytes += printed
@@ -225,7 +228,7 @@ class Crew:
                     None,
                 )
             return None, None
-        row, order = doing_of(word)
+        row, order = decode_activity(word)
         pause_s = 0.0
         if row < 0:  # it rests, though there is something to do: perhaps somebody has stopped it
             row, order = self._ordered(number)
@@ -263,16 +266,16 @@ class Crew:
 
     def close(self) -> list[int]:
         """Send all home, in bounded time; the workers that had envs and did not leave by themselves."""
-        deadline = time.monotonic() + LEAVE_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         began = (self.board.state != STARTING).tolist()
-        self.board.state[:] = LEAVING
+        self.board.state[:] = STOPPING
         self._wake(range(len(self.workers)))
         left = [worker.leave(deadline) for worker in self.workers]
         self.answers.close()
         return [n for n, has_left in enumerate(left) if began[n] and not has_left]
 
 
-def cores() -> int:
+def usable_cores() -> int:
     """Those that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowrl.nodes.env_managers.carried import Carriers, carriers_of
-from flowrl.nodes.env_managers.replay_here import RAISED
+from flowrl.nodes.env_managers.carry_over import CarryOverLayers, carry_over_layers
+from flowrl.nodes.env_managers.replay_here import ENV_EXCEPTIONS
 from flowrl.nodes.env_managers.time_limits import TimeLimits
 from flowrl.nodes.env_managers.watchdog import Watchdog
 
 
-class EnvsHere:
+class LocalEnvs:
     """Each is made when it begins its first episode, and anew after it was given up."""
 
     def __init__(self, count: int, make: Callable[[int], Any], watchdog: Watchdog) -> None:
@@ -21,7 +21,7 @@ class EnvsHere:
         self.step_one: list[Callable[..., Any]] = [_not_made] * count
         self.reset_one: list[Callable[..., Any]] = [_not_made] * count
         self.carried = [""] * count  # what each took from the episodes before this one
-        self._carriers: list[Carriers | None] = [None] * count
+        self._carriers: list[CarryOverLayers | None] = [None] * count
         self._counts_itself = [False] * count
 
     def need(self, index: int) -> None:
@@ -35,7 +35,7 @@ class EnvsHere:
         self.step_one[index] = self._watched("step", index, self.limits.stepped(index, env).step)
         self.reset_one[index] = self._watched("reset", index, env.reset)
         self._counts_itself[index] = hasattr(env, "unwrapped_return")
-        carriers = self._carriers[index] = carriers_of(env)
+        carriers = self._carriers[index] = carry_over_layers(env)
         if carriers is not None:
             carriers.carry(carried)
 
@@ -67,6 +67,6 @@ def _close(env: Any) -> BaseException | None:
     """Close an env; what it raised. (One that has failed may fail again: it is given up in any case.)"""
     try:
         env.close()
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         return error
     return None

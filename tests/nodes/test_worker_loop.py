@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.nodes.env_managers.workers.board import BEGIN, STEP, board_for
-from flowrl.nodes.env_managers.workers.server import Server
+from flowrl.nodes.env_managers.workers.shared_rows import RESET, STEP, shared_rows_for
+from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
 from tests.nodes.toy_envs import Counting
 
 ROWS = 4
@@ -15,10 +15,10 @@ ROWS = 4
 def rings(order: list[int], awaited: list[int], busy: int) -> list[int]:
     """A manager sleeps until at most `busy` of the rows `awaited` are: after which rows it is woken."""
     obs, action = Column("float32", (2,)), Column("int64")
-    board = board_for(obs, action, ROWS, 1)
-    server = Server(board, 0, range(ROWS), lambda row: Counting(length=9), obs, False)
+    board = shared_rows_for(obs, action, ROWS, 1)
+    server = WorkerLoop(board, 0, range(ROWS), lambda row: Counting(length=9), obs, False)
     for row in range(ROWS):
-        board.todo[row] = BEGIN
+        board.todo[row] = RESET
         server._work(bytes(board.todo))
     board.todo[:] = STEP
     board.awaited[awaited], board.waiting[0] = True, busy + 1

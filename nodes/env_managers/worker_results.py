@@ -13,27 +13,33 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.carried import GOES_ON
-from flowrl.nodes.env_managers.env_error import EnvError, InWorker
-from flowrl.nodes.env_managers.failures import Failures
-from flowrl.nodes.env_managers.rescue import Rescue
-from flowrl.nodes.env_managers.saved_episodes import Played
-from flowrl.nodes.env_managers.workers.board import BEGIN, ENDED, FAILED, FAILED_AFTER, RENEW
-from flowrl.nodes.env_managers.workers.crew import Crew
+from flowrl.nodes.env_managers.carry_over import CONTINUES
+from flowrl.nodes.env_managers.env_error import EnvError, WorkerTraceback
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
+from flowrl.nodes.env_managers.failures import FailureTracker
+from flowrl.nodes.env_managers.saved_episodes import EnvHistory
+from flowrl.nodes.env_managers.worker_recovery import WorkerRecovery
+from flowrl.nodes.env_managers.workers.shared_rows import (
+    ENDED,
+    FAILED,
+    NEXT_RESET_FAILED,
+    RECREATE,
+    RESET,
+)
+from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool
 from flowrl.nodes.envs.steps import Episode
 
 
-class Settling:
+class EnvTracker:
     """The envs between one reset of all and the next."""
 
     def __init__(
         self,
-        crew: Crew,
+        crew: WorkerPool,
         config: Any,
-        accounts: Accounts,
-        failures: Failures,
+        accounts: EpisodeStatistics,
+        failures: FailureTracker,
         row: Array,
         checked: bool,
         error: Callable[..., EnvError],
@@ -54,7 +60,7 @@ class Settling:
         self.odd: set[int] = set()  # envs that failed on the way to their next result
         self.unfit: set[int] = set()  # envs that were lost while nobody waited for them
         self.unrestored: set[int] = set()  # envs that are not where they were saved
-        self.rescue = Rescue(
+        self.rescue = WorkerRecovery(
             crew,
             accounts,
             self.log,
@@ -78,7 +84,7 @@ class Settling:
         self.odd.clear()
         self.carried[:] = [self.board.carries(int(row)) for row in self.row]
 
-    def restored(self, index: int, played: Played, why_not: str) -> None:
+    def restored(self, index: int, played: EnvHistory, why_not: str) -> None:
         """An env was played again to where it was; or not, and will begin anew in its next step."""
         self.begins[index] = False
         self.carried[index] = played.carried
@@ -102,7 +108,7 @@ class Settling:
         self.board.flags[row] = 0
         self.crew.order(row, order)
 
-    def order_spare(self, index: int, row: int, order: int = BEGIN, pause_s: float = 0.0) -> None:
+    def order_spare(self, index: int, row: int, order: int = RESET, pause_s: float = 0.0) -> None:
         """Begin the next episode ahead of time."""
         self.board.seed[row] = self.accounts.seed_of(index)
         self._order(row, order, pause_s)
@@ -125,7 +131,7 @@ class Settling:
         if flags & FAILED:
             self._retry(index, row)
             return False
-        if flags & FAILED_AFTER:
+        if flags & NEXT_RESET_FAILED:
             self._keep_end(index, row, flags)
             self._retry(index, row)
             return False
@@ -162,7 +168,7 @@ class Settling:
         self._note(index, row, old == row and index in self.odd)
         self.row[index] = row
         if old != row:
-            order = RENEW if index in self.odd else BEGIN
+            order = RECREATE if index in self.odd else RESET
             self.order_spare(index, old, order)
         else:
             self.next_seeds([index])
@@ -175,7 +181,7 @@ class Settling:
         """How the env's episode began; a retry has noted its seed."""
         carried, steps = self.board.carries(row), self.accounts.length(index)
         seed = 0 if by_retry else self.accounts.begin(index)
-        if carried != GOES_ON:
+        if carried != CONTINUES:
             self.carried[index] = carried
             if not by_retry:
                 self.log.begin(index, seed)
@@ -200,8 +206,8 @@ class Settling:
                 self.source[index] = self.other(row)
                 return
         if told:
-            return self.begin(index, row, BEGIN)
-        order = RENEW if self._failures.renews(index) else BEGIN
+            return self.begin(index, row, RESET)
+        order = RECREATE if self._failures.renews(index) else RESET
         self.begin(index, row, order, self._failures.pause_s(index))
 
     def _keep_end(self, index: int, row: int, flags: int) -> None:
@@ -215,7 +221,7 @@ class Settling:
         if not self._failures.failed(index, None):
             self._fail(index, row, 0)
         self.accounts.skip(index)
-        order = RENEW if self._failures.renews(index) else BEGIN
+        order = RECREATE if self._failures.renews(index) else RESET
         self.order_spare(index, row, order, self._failures.pause_s(index))
 
     def _fail(self, index: int, row: int, step: int) -> NoReturn:
@@ -225,4 +231,4 @@ class Settling:
         seed = int(self.board.seed[row]) if not step else self.accounts.seeds[index]
         self._failures.tell()
         error = self._error(index, seed, step, taken, what, traced, complete, self.rescue.limit_s)
-        raise error from (InWorker(traced) if traced else None)
+        raise error from (WorkerTraceback(traced) if traced else None)

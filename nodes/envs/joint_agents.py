@@ -11,13 +11,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.parallel import alike
+from flowrl.nodes.envs.parallel_api import common_space
 from flowrl.nodes.models.features import ACTION_MASK
 
 SEEN = "observation"  # PettingZoo's name for what is seen beside a mask
 
 
-class Joint(gymnasium.Env):
+class JointAgentsEnv(gymnasium.Env):
     """An episode ends when nobody plays any more: truncated, if anybody's last step was."""
 
     def __init__(self, env: Any, mean: bool) -> None:
@@ -25,10 +25,10 @@ class Joint(gymnasium.Env):
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
         self._agents = list(env.possible_agents)
-        seen = alike(env, "observation")
+        seen = common_space(env, "observation")
         self._masks = isinstance(seen, Dict) and set(seen.spaces) == {SEEN, ACTION_MASK}
         self._one = seen[SEEN] if self._masks else seen
-        self._act = alike(env, "action")
+        self._act = common_space(env, "action")
         n = len(self._agents)
         leaves: dict[str, Any] = {"agents": _seen_by_all(self._one, n), "alive": MultiBinary(n)}
         if self._masks:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.entry import refuse_other
+from flowrl.nodes.envs.entry_points import require_interface
 
 PARALLEL = ("possible_agents", "observation_space", "action_space", "reset", "step")
 # ^ `agents`, too: but some have that from their first reset on only
 
 
-def refuse_other_than_parallel(env: Any, id: str) -> None:
+def require_parallel_api(env: Any, id: str) -> None:
     """Raises `Unsound` where an env does not have that interface."""
-    refuse_other(env, f"'{id}'", PARALLEL, "give an env with PettingZoo's parallel interface")
+    require_interface(env, f"'{id}'", PARALLEL, "give an env with PettingZoo's parallel interface")
     if hasattr(env, "agent_iter"):  # the same names, but a step is of one agent
         what = f"the agents of '{id}' act in turn"
         raise UnsoundError(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
@@ -21,7 +21,7 @@ def refuse_other_than_parallel(env: Any, id: str) -> None:
         raise UnsoundError("the env has no possible agents", "take another", "env")
 
 
-def alike(env: Any, what: str) -> Any:
+def common_space(env: Any, what: str) -> Any:
     """The space of observations or actions (`what`), which must be the same for all agents."""
     space_of = getattr(env, f"{what}_space")
     spaces = {agent: space_of(agent) for agent in env.possible_agents}

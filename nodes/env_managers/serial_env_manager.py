@@ -13,45 +13,56 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.carried import GOES_ON
-from flowrl.nodes.env_managers.env_error import Unclosed, said
+from flowrl.nodes.env_managers.carry_over import CONTINUES
+from flowrl.nodes.env_managers.env_error import EnvCloseError, describe_failure
 from flowrl.nodes.env_managers.env_manager import EnvManager
-from flowrl.nodes.env_managers.envs_here import EnvsHere
-from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.env_managers.replay_here import RAISED, Unrestored, why_not_again
+from flowrl.nodes.env_managers.failures import (
+    FailureConfig,
+    FailureCounts,
+    FailureTracker,
+    nondeterminism_of_retries,
+)
+from flowrl.nodes.env_managers.local_envs import LocalEnvs
+from flowrl.nodes.env_managers.replay_here import ENV_EXCEPTIONS, RestoreFailedError, replay_history
 from flowrl.nodes.env_managers.saved_episodes import (
-    Played,
-    played_episodes,
-    saved_episodes,
+    EnvHistory,
+    decode_histories,
+    encode_histories,
 )
 from flowrl.nodes.env_managers.watchdog import Watchdog
-from flowrl.nodes.envs.checks import Bad, good_rows, observation, observations, rewards
+from flowrl.nodes.envs.output_checks import (
+    InvalidOutputError,
+    check_observation,
+    check_observations,
+    check_rewards,
+    check_rows,
+)
 from flowrl.nodes.envs.steps import Episode, Steps
 
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
 Failed = dict[int, BaseException]  # by row of a step
 
 
-class BaseEnvManager(EnvManager):
+class SerialEnvManager(EnvManager):
     """Some envs of one kind, stepped in turn. The fastest kind for envs that are cheap."""
 
-    class Config(Tolerant):
+    class Config(FailureConfig):
         pass
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
         """Retries are."""
-        return why_nondeterministic(config)
+        return nondeterminism_of_retries(config)
 
     def setup(self) -> None:
         """Envs are made at the first reset."""
         super().setup()
         self._obs_dtype = np.dtype(self._obs_column.dtype)
-        self._here: EnvsHere | None = None
+        self._here: LocalEnvs | None = None
         self._sent: dict[int, Any] = {}
         self._no_ends = np.zeros(self.config.count, np.bool_)
         self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
-        self._failures = Failures(self.config, self.ctx)
+        self._failures = FailureTracker(self.config, self.ctx)
         limits = {"step": self.config.step_timeout_s, "reset": self.config.reset_timeout_s}
         self._watchdog = Watchdog(limits, self._late)
 
@@ -62,7 +73,7 @@ class BaseEnvManager(EnvManager):
         self.ctx.log(f"env {index}: {doing} took {took_s:.1f} s; {doing}_timeout_s is {limit:g}")
 
     @property
-    def failures(self) -> Counts:
+    def failures(self) -> FailureCounts:
         """What happened so far."""
         return self._failures.counts
 
@@ -78,11 +89,11 @@ class BaseEnvManager(EnvManager):
         self._seen, self._owned = obs, False
         return obs
 
-    def _new_envs(self) -> EnvsHere:
+    def _new_envs(self) -> LocalEnvs:
         def make(index: int) -> Any:
             return self._part.make(self._make_index(index))
 
-        return EnvsHere(self.config.count, make, self._watchdog)
+        return LocalEnvs(self.config.count, make, self._watchdog)
 
     def _new_rows(self, count: int) -> Array:
         return np.empty((count, *self._obs_column.shape), self._obs_dtype)
@@ -115,14 +126,14 @@ class BaseEnvManager(EnvManager):
         acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
         return np.array(at, np.int64), self._advance(self._envs_here(), at, acts)
 
-    def _envs_here(self) -> EnvsHere:
+    def _envs_here(self) -> LocalEnvs:
         if self._here is None:
             raise ValueError("the envs have not begun; call reset() first")
         return self._here
 
     # stepping
 
-    def _advance(self, here: EnvsHere, at: Sequence[int], acts: Array) -> Steps:
+    def _advance(self, here: LocalEnvs, at: Sequence[int], acts: Array) -> Steps:
         everyone = None if at is self._ids else np.asarray(at)
         self._log.add(everyone, acts)
         ends: Ends = {}
@@ -134,9 +145,9 @@ class BaseEnvManager(EnvManager):
         if failed:
             return self._mixed(at, seen, given, ends, failed)
         try:
-            next_obs = observations(seen, self._obs_column, self._obs_dtype)
-            reward = rewards(given)
-        except Bad as bad:
+            next_obs = check_observations(seen, self._obs_column, self._obs_dtype)
+            reward = check_rewards(given)
+        except InvalidOutputError as bad:
             return self._mixed(at, seen, given, ends, {bad.k: bad})
         self._accounts.count_steps(everyone, reward)
         if ends:
@@ -149,7 +160,7 @@ class BaseEnvManager(EnvManager):
         self, at: Sequence[int], seen: list[Any], given: list[Any], ends: Ends, failed: Failed
     ) -> Steps:
         """The steps, where some failed: those are void, and their envs begin anew."""
-        next_obs, reward, good = good_rows(seen, given, failed, self._obs_column, self._obs_dtype)
+        next_obs, reward, good = check_rows(seen, given, failed, self._obs_column, self._obs_dtype)
         self._accounts.count_steps([at[k] for k in good], reward[good])
         return self._begun(at, next_obs, reward, ends, failed)
 
@@ -196,16 +207,16 @@ class BaseEnvManager(EnvManager):
                 here.need(index)
                 self._note(index, seed, steps)
                 obs, _ = here.reset_one[index](seed=seed)
-                return observation(obs, self._obs_column, self._obs_dtype)
+                return check_observation(obs, self._obs_column, self._obs_dtype)
             except UnsoundError:  # no failure of an env: it was never one
                 raise
-            except RAISED as error:
+            except ENV_EXCEPTIONS as error:
                 self._failed(index, None, error)
 
     def _note(self, index: int, seed: int, steps: int) -> None:
         """How the episode begins that is the env's next; its last one took so many steps."""
         here = self._envs_here()
-        if (text := here.carries(index)) == GOES_ON:
+        if (text := here.carries(index)) == CONTINUES:
             self._log.go_on(index, seed, steps)
         else:
             self._log.begin(index, seed)
@@ -213,14 +224,14 @@ class BaseEnvManager(EnvManager):
 
     def _failed(self, index: int, lost: int | None, error: BaseException) -> None:
         """A step or a reset failed; if there is another attempt, wait for its time."""
-        if isinstance(error, Unrestored):
+        if isinstance(error, RestoreFailedError):
             return  # which is told already
         again = self._failures.failed(index, lost)
         self._failures.tell()
         if not again:
             self._fail(index, lost or 0, error)
         doing = "reset" if lost is None else "step"
-        self.ctx.log(f"env {index}: {said(doing, error)}; it is begun anew")
+        self.ctx.log(f"env {index}: {describe_failure(doing, error)}; it is begun anew")
         time.sleep(self._failures.pause_s(index))
         if self._failures.renews(index):
             self._envs_here().give_up(index)
@@ -228,7 +239,7 @@ class BaseEnvManager(EnvManager):
     def _fail(self, index: int, step: int, error: BaseException) -> NoReturn:
         taken, complete = self._log.of(index) if step else ([], True)
         seed, traced = self._accounts.seeds[index], "".join(traceback.format_exception(error))
-        what = said("step" if step else "reset", error)
+        what = describe_failure("step" if step else "reset", error)
         raise self._error(index, seed, step, taken, what, traced, complete) from error
 
     # saving
@@ -238,7 +249,7 @@ class BaseEnvManager(EnvManager):
             return None
         if self._sent:
             raise ValueError("steps are under way; receive them before the envs are saved")
-        saved = saved_episodes(self._log, self._here.carried, self._seen, self._action_column)
+        saved = encode_histories(self._log, self._here.carried, self._seen, self._action_column)
         return {**saved, "failures": self._failures.state_dict()}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -247,7 +258,7 @@ class BaseEnvManager(EnvManager):
         self._log, self._sent = ActionLog(self.config.count), {}
         self._failures.load_state_dict(saved["failures"])
         self._seen, self._owned = np.array(saved["seen"]), True
-        for index, played in enumerate(played_episodes(saved, self._accounts)):
+        for index, played in enumerate(decode_histories(saved, self._accounts)):
             self._log.restore(index, played.episodes)
             here.carried[index] = played.carried
             if why := self._why_not_again(here, index, played):
@@ -256,13 +267,13 @@ class BaseEnvManager(EnvManager):
                 self._log.lose(index)
         self._failures.tell()
 
-    def _why_not_again(self, here: EnvsHere, index: int, played: Played) -> str:
-        return why_not_again(
+    def _why_not_again(self, here: LocalEnvs, index: int, played: EnvHistory) -> str:
+        return replay_history(
             played,
             partial(here.make, index),
             lambda seed: here.reset_one[index](seed=seed),
             lambda action: here.step_one[index](action),
-            lambda seen: observation(seen, self._obs_column, self._obs_dtype),
+            lambda seen: check_observation(seen, self._obs_column, self._obs_dtype),
         )
 
     def close(self) -> None:
@@ -270,7 +281,7 @@ class BaseEnvManager(EnvManager):
         self._watchdog.close()
         here, self._here = self._here, None
         for index, error in sorted(here.close().items()) if here is not None else ():
-            raise Unclosed(f"env {index}: {said('close', error)}") from error
+            raise EnvCloseError(f"env {index}: {describe_failure('close', error)}") from error
 
 
 def _stepped(
@@ -290,7 +301,7 @@ def _stepped(
                 see(obs)
                 give(reward)
             return seen, given
-        except RAISED as error:
+        except ENV_EXCEPTIONS as error:
             failed[len(seen)] = error
             see(None)
             give(0.0)
@@ -302,6 +313,6 @@ def _once_refused(step_one: list[Callable[..., Any]], index: int) -> Callable[..
 
     def refuse(action: Any) -> NoReturn:
         step_one[index] = own
-        raise Unrestored
+        raise RestoreFailedError
 
     return refuse

@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column
-from flowrl.nodes.env_managers.carried import MOST_BYTES as CARRIED_BYTES
-from flowrl.nodes.env_managers.workers.gong import Gong, can_sleep_here
+from flowrl.nodes.env_managers.carry_over import MAX_BYTES as CARRIED_BYTES
+from flowrl.nodes.env_managers.workers.futex_waker import FutexWaker, futex_is_available
 from flowrl.nodes.observations import Observed
 
-IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
-TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
+IDLE, STEP, RESET, RECREATE = range(4)  # orders; RENEW is: close the env, make it again, begin
+TERMINATED, TRUNCATED, FAILED, NEXT_RESET_FAILED = 1, 2, 4, 8  # flags of a result
 # ^ FAILED_AFTER: the episode ended as it should, but the next could not begin
-UNCLOSED = 16  # told by a worker that left: the env raised when it was closed
+CLOSE_FAILED = 16  # told by a worker that left: the env raised when it was closed
 ENDED = TERMINATED | TRUNCATED
-STARTING, UP, LEAVING = range(3)  # states of a worker
+STARTING, RUNNING, STOPPING = range(3)  # states of a worker
 AWAKE, ASLEEP = range(2)
 NOTHING = 0  # in `doing`
 TEXT_BYTES = 4096
 LINE = 64  # bytes of a cache line: what different sides write lies apart
 
 
-class Board:
+class SharedRows:
     """Rows for `rows` envs, and a few words for each of `workers` workers."""
 
     def __init__(
@@ -68,8 +68,8 @@ class Board:
         places, size = _places(fields)
         self.memory = mmap.mmap(-1, size) if memory is None else _mapped(memory, size)
         self.places, self._no_flags = places, bytes(rows)
-        shared = memory is not None and can_sleep_here()
-        self.gong = Gong(self.memory, places["gong"]) if shared else None
+        shared = memory is not None and futex_is_available()
+        self.gong = FutexWaker(self.memory, places["gong"]) if shared else None
         self._flags = slice(places["flags"], places["flags"] + rows)
         self.rows, self.workers = rows, workers
         for name, (dtype, count, shape) in fields.items():
@@ -133,16 +133,16 @@ def _put(place: Array, data: bytes) -> None:
     place[len(data) :] = 0
 
 
-def board_for(
+def shared_rows_for(
     observed: Observed, action: Column, rows: int, workers: int, memory: int | None = None
-) -> Board:
+) -> SharedRows:
     """The board for such observations and actions."""
-    return Board(
+    return SharedRows(
         (observed.dtype, observed.shape), (action.dtype, action.shape), rows, workers, memory
     )
 
 
-def shared_memory() -> int:
+def create_shared_memory() -> int:
     """A descriptor of memory without a name: nothing stays behind, however its users end."""
     if sys.platform == "linux":
         return os.memfd_create("flowrl-envs", 0)

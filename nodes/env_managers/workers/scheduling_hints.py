@@ -24,7 +24,7 @@ ATTRIBUTES = struct.Struct(
 PR_SET_TIMERSLACK = 29
 
 
-def ask_for_short_slices() -> bool:
+def request_short_slices() -> bool:
     """For this thread and what it starts from now on; whether the system understood."""
     number = NUMBERS.get(platform.machine())
     if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -34,7 +34,7 @@ def ask_for_short_slices() -> bool:
     return bool(ctypes.CDLL(None).syscall(number, 0, words, 0) == 0)
 
 
-def ask_for_exact_timers() -> bool:
+def request_precise_timers() -> bool:
     """For this thread and what it starts from now on; whether the system understood."""
     if sys.platform != "linux":
         return False

@@ -20,10 +20,10 @@ import numpy as np
 
 from flowrl.core.errors import RunError, UsageError
 from flowrl.nodes.env_managers.crash import FORMAT
-from flowrl.nodes.env_managers.env_error import PROCESS, how_ended
-from flowrl.nodes.envs.checks import observations, rewards
-from flowrl.nodes.envs.portable import whole
-from flowrl.nodes.envs.spec import columns_of
+from flowrl.nodes.env_managers.env_error import PROCESS_SUBJECT, describe_exit
+from flowrl.nodes.envs.output_checks import check_observations, check_rewards
+from flowrl.nodes.envs.portable import from_portable
+from flowrl.nodes.envs.spec import env_columns
 
 Begin = Callable[[], Any]  # called before each reset and step: sets its deadline
 
@@ -64,8 +64,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _play(told: dict[str, Any], begin: Begin, stop: bool = False) -> None:
     """Reset and steps, each looked at as in a run; `stop`: in the debugger before the last."""
     sys.path.insert(0, "")  # envs beside the caller, as with every graph
-    part = whole(told["env"])
-    observed, _ = columns_of(part)
+    part = from_portable(told["env"])
+    observed, _ = env_columns(part)
     env = part.make(told["make_index"])
     actions = np.array(told["actions"], told["dtype"])
     calls = [partial(env.reset, seed=told["seed"]), *(partial(env.step, a) for a in actions)]
@@ -76,8 +76,8 @@ def _play(told: dict[str, Any], begin: Begin, stop: bool = False) -> None:
             obs, _ = result
         else:
             obs, reward, _, _, _ = result
-            rewards([reward])
-        observations([obs], observed, np.dtype(observed.dtype))
+            check_rewards([reward])
+        check_observations([obs], observed, np.dtype(observed.dtype))
     env.close()
 
 
@@ -92,13 +92,13 @@ def _apart(path: str, told: dict[str, Any]) -> str:
     """What went wrong in a process that may end, or hang, as it likes; empty: nothing."""
     with tempfile.TemporaryDirectory() as folder:
         verdict = Path(folder) / "verdict"
-        words = [sys.executable, "-m", "flowrl.nodes.env_managers.replay", path, str(verdict)]
+        words = [sys.executable, "-m", "flowrl.nodes.env_managers.crash_replay", path, str(verdict)]
         status = subprocess.run(words, check=False).returncode
         if verdict.exists():
             return verdict.read_text(encoding="utf-8")
     if told["timeout_s"] and status == 1:  # faulthandler's
         return f"it took longer than {told['timeout_s']:g} s, and was where this shows"
-    return how_ended(status)
+    return describe_exit(status)
 
 
 def main() -> None:
@@ -122,7 +122,7 @@ def main() -> None:
 def _debugged(told: dict[str, Any], say: Callable[[str], Any]) -> str:
     """What went wrong here, looked at where it did; where nobody could look then, right before."""
     faulthandler.enable(sys.__stderr__ or sys.stderr)
-    ends = told["what"].startswith(PROCESS)
+    ends = told["what"].startswith(PROCESS_SUBJECT)
     if ends:
         say("  that leaves nothing to look at: the debugger stops before the call that does it")
     limit_s = told["timeout_s"]

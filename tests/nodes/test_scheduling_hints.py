@@ -11,12 +11,12 @@ import threading
 
 import pytest
 
-from flowrl.nodes.env_managers.workers import waking
-from flowrl.nodes.env_managers.workers.waking import (
+from flowrl.nodes.env_managers.workers import scheduling_hints as waking
+from flowrl.nodes.env_managers.workers.scheduling_hints import (
     ATTRIBUTES,
     SLICE_NS,
-    ask_for_exact_timers,
-    ask_for_short_slices,
+    request_precise_timers,
+    request_short_slices,
 )
 
 GETTERS = {"x86_64": 315, "aarch64": 275, "riscv64": 275}
@@ -46,7 +46,7 @@ def test_a_thread_asks_for_itself_and_keeps_policy_and_priority() -> None:
     before = attributes()
 
     def asked() -> tuple[bool, tuple[int, ...]]:
-        return ask_for_short_slices(), attributes()
+        return request_short_slices(), attributes()
 
     [(understood, found)] = in_a_thread(asked)  # type: ignore[misc]
     assert understood
@@ -60,14 +60,14 @@ def test_a_thread_asks_for_itself_and_keeps_policy_and_priority() -> None:
 def test_whoever_has_another_policy_keeps_it() -> None:
     def asked() -> tuple[bool, int]:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        return ask_for_short_slices(), os.sched_getscheduler(0)
+        return request_short_slices(), os.sched_getscheduler(0)
 
     assert in_a_thread(asked) == [(False, os.SCHED_BATCH)]
 
 
 def test_a_system_without_the_call_goes_on_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waking.platform, "machine", lambda: "pdp11")
-    assert not ask_for_short_slices()
+    assert not request_short_slices()
 
 
 def slack_ns() -> int:
@@ -79,7 +79,7 @@ def test_timers_become_exact_for_a_thread_and_what_it_starts() -> None:
     before = slack_ns()
 
     def asked() -> tuple[bool, int, list[object], bytes]:
-        understood, code = ask_for_exact_timers(), f"import ctypes; print({READ_SLACK})"
+        understood, code = request_precise_timers(), f"import ctypes; print({READ_SLACK})"
         child = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
         return understood, slack_ns(), in_a_thread(slack_ns), child.stdout.strip()
 
@@ -89,4 +89,4 @@ def test_timers_become_exact_for_a_thread_and_what_it_starts() -> None:
 
 def test_another_system_keeps_its_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waking.sys, "platform", "darwin")
-    assert not ask_for_exact_timers()
+    assert not request_precise_timers()

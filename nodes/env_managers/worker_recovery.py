@@ -10,35 +10,35 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.carried import GOES_ON
-from flowrl.nodes.env_managers.failures import Counts
-from flowrl.nodes.env_managers.replay_on_board import Episodes, play_again
-from flowrl.nodes.env_managers.workers.board import (
-    BEGIN,
+from flowrl.nodes.env_managers.carry_over import CONTINUES
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
+from flowrl.nodes.env_managers.failures import FailureCounts
+from flowrl.nodes.env_managers.replay_on_board import EpisodeActions, replay_episodes
+from flowrl.nodes.env_managers.workers.shared_rows import (
     ENDED,
     FAILED,
-    FAILED_AFTER,
     IDLE,
-    RENEW,
+    NEXT_RESET_FAILED,
+    RECREATE,
+    RESET,
     STARTING,
     STEP,
 )
-from flowrl.nodes.env_managers.workers.crew import Crew
+from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool
 
 RESULT = ("action", "flags", "reward", "total", "last", "seed", "obs")
 
 
 @dataclass(slots=True)
-class Rescue:
+class WorkerRecovery:
     """What was lost with a worker, and how it comes back. The manager keeps these lists."""
 
-    crew: Crew
-    accounts: Accounts
+    crew: WorkerPool
+    accounts: EpisodeStatistics
     log: ActionLog
     carried: list[str]  # what each env had of earlier episodes
-    counts: Counts
+    counts: FailureCounts
     row: Array  # where each env plays
     begins: list[bool]  # whether it begins an episode, rather than being in one
     sent: dict[int, None]  # envs whose result is waited for
@@ -107,13 +107,13 @@ class Rescue:
     def _bring_back(self, number: int, row: int, order: int) -> int:
         """Have a new worker's env be where it was; what is to be ordered then."""
         index, board = self._index(row), self.crew.board
-        if order in (BEGIN, RENEW):
-            return BEGIN
+        if order in (RESET, RECREATE):
+            return RESET
         if order != STEP:
-            if board.flags[row] & (FAILED | FAILED_AFTER):
+            if board.flags[row] & (FAILED | NEXT_RESET_FAILED):
                 return IDLE  # it is begun anew anyway
             if row != self.row[index] or self.begins[index]:
-                return BEGIN  # a spare, or an episode that nobody has seen: both know their seed
+                return RESET  # a spare, or an episode that nobody has seen: both know their seed
             if board.flags[row] & ENDED and self.pre_reset:
                 return IDLE  # it becomes the spare
         why = self._again(number, row, order)
@@ -128,13 +128,13 @@ class Rescue:
         """Bring an env that was in an episode back to where it was; what went wrong."""
         index, board = self._index(row), self.crew.board
         played, complete = self.log.episodes(index)
-        episodes: Episodes = played
+        episodes: EpisodeActions = played
         if order == STEP:
             seed, actions = played[-1]
             episodes = [*played[:-1], (seed, actions[:-1])]  # the last is done after that
         elif board.flags[row] & ENDED:  # it was in the next already
-            after: Episodes = [(int(board.seed[row]), [])]
-            goes_on = board.carries(row) == GOES_ON
+            after: EpisodeActions = [(int(board.seed[row]), [])]
+            goes_on = board.carries(row) == CONTINUES
             episodes, complete = ([*played, *after], complete) if goes_on else (after, True)
         if not complete:
             return "its episode is too long to be played again"
@@ -144,14 +144,14 @@ class Rescue:
             return ""
         return self._busy[number] or "it did not come to the same state again"
 
-    def _same(self, number: int, row: int, episodes: Episodes) -> bool:
+    def _same(self, number: int, row: int, episodes: EpisodeActions) -> bool:
         """Whether the env of a row, played again, sees what its row says that it saw.
 
         If so, the row is left as it was found.
         """
         board = self.crew.board
         found = {name: getattr(board, name)[row].copy() for name in RESULT}
-        came = row in play_again(self.crew, {row: episodes})
+        came = row in replay_episodes(self.crew, {row: episodes})
         if self._busy[number] or not came or not np.array_equal(board.obs[row], found["obs"]):
             return False
         for name, value in found.items():

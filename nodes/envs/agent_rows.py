@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column
-from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
+from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.observations import Nested, Observed, under
@@ -28,7 +28,7 @@ TOTAL, LENGTH = "total", "length"  # of its episode so far, in the env's own rew
 
 
 @dataclass(frozen=True, slots=True)
-class Agents:
+class AgentColumns:
     """How many agents an env has, and what one of them sees and does."""
 
     count: int
@@ -54,28 +54,28 @@ class Agents:
         return Column(column.dtype, (self.count, *column.shape))
 
 
-def agents_of(env: Any) -> Agents | None:
+def agent_columns(env: Any) -> AgentColumns | None:
     """The agents of an env part, where each is a row of its own."""
-    part = ready(env)
+    part = env_part(env)
     return part.each_agent() if hasattr(part, "each_agent") else None
 
 
-def spec_of(env: Any, count: int) -> EnvSpec:
+def env_spec(env: Any, count: int) -> EnvSpec:
     """What is told of so many such envs."""
-    part = ready(env)
-    obs, action = columns_of(part)  # says what is wrong with it
-    agents = agents_of(part)
+    part = env_part(env)
+    obs, action = env_columns(part)  # says what is wrong with it
+    agents = agent_columns(part)
     if agents is None:
         return EnvSpec(obs, action, count)
     return EnvSpec(agents.obs, agents.action, count * agents.count, agents.count)
 
 
-def lanes(envs: Any) -> Any:
+def as_agent_rows(envs: Any) -> Any:
     """A manager, or whatever stands for one, as a policy sees it: a row is what acts for itself."""
-    return envs if isinstance(envs, Lanes) or envs.spec().agents == 1 else Lanes(envs)
+    return envs if isinstance(envs, AgentRows) or envs.spec().agents == 1 else AgentRows(envs)
 
 
-class Lanes:
+class AgentRows:
     """The agents of a manager's envs. Those of one env are stepped together, side by side in order."""
 
     def __init__(self, envs: Any) -> None:
@@ -146,7 +146,7 @@ class Lanes:
         acted, final, cut = (told[name].reshape(-1) for name in (ACTED, TERMINATED, TRUNCATED))
         total, length = told[TOTAL].reshape(-1), told[LENGTH].reshape(-1)
         ended = np.flatnonzero(final | cut).tolist()
-        broken = [row for k in steps.broken for row in range(k * n, k * n + n)]
+        broken = [row for k in steps.failed for row in range(k * n, k * n + n)]
         return Steps(
             self.to_act_on(steps.obs),
             told[REWARD].reshape(-1).astype(np.float32),

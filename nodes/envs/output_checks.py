@@ -11,11 +11,11 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.observations import Nested, Observed, leaf_of
 
-LARGEST = float(np.finfo(np.float32).max)  # rewards travel in single precision
+MAX_REWARD = float(np.finfo(np.float32).max)  # rewards travel in single precision
 NUMBERS = "biuf"  # kinds of dtypes: truth values count as 0 and 1
 
 
-class Bad(ValueError):
+class InvalidOutputError(ValueError):
     """The `k`-th of the values is not what was promised."""
 
     def __init__(self, k: int, what: str) -> None:
@@ -23,14 +23,14 @@ class Bad(ValueError):
         super().__init__(what)
 
 
-def observations(seen: Sequence[Any], observed: Observed, dtype: np.dtype[Any]) -> Array:
+def check_observations(seen: Sequence[Any], observed: Observed, dtype: np.dtype[Any]) -> Array:
     """Observations as one new array (B, …) of the dtype, which is the column's."""
     if isinstance(observed, Nested):
         return _nested(seen, observed, dtype)
     return _plain(seen, observed, dtype)
 
 
-def observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
+def check_observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
     """One observation as the column has it; perhaps the same array."""
     if (
         type(one) is np.ndarray
@@ -41,7 +41,7 @@ def observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
         and (dtype.kind != "f" or _finite(one))
     ):
         return one
-    found: Array = observations([one], observed, dtype)[0]
+    found: Array = check_observations([one], observed, dtype)[0]
     return found
 
 
@@ -51,8 +51,8 @@ def _nested(seen: Sequence[Any], nested: Nested, dtype: np.dtype[Any]) -> Array:
         values = [_leaf(one, leaf, k) for k, one in enumerate(seen)]
         try:
             found[leaf] = _plain(values, column, dtype[leaf].base)
-        except Bad as bad:
-            raise Bad(bad.k, f"'{leaf}': {bad}") from bad
+        except InvalidOutputError as bad:
+            raise InvalidOutputError(bad.k, f"'{leaf}': {bad}") from bad
     return found
 
 
@@ -60,7 +60,9 @@ def _leaf(value: Any, leaf: str, k: int) -> Any:
     try:
         return leaf_of(value, leaf)
     except (LookupError, TypeError) as missing:
-        raise Bad(k, f"the observation has no '{leaf}', which its space promises") from missing
+        raise InvalidOutputError(
+            k, f"the observation has no '{leaf}', which its space promises"
+        ) from missing
 
 
 def _plain(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
@@ -72,14 +74,16 @@ def _plain(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
         obs = _cast(seen, column, dtype)
     if dtype.kind == "f" and not _finite(obs):
         k = next(k for k, one in enumerate(obs) if not np.isfinite(one).all())
-        raise Bad(k, f"the observation is not finite: {obs[k]}")
+        raise InvalidOutputError(k, f"the observation is not finite: {obs[k]}")
     if column.n is not None and not _below(obs, column.n):
         k = next(k for k, one in enumerate(obs) if not _below(one, column.n))
-        raise Bad(k, f"the observation is {obs[k]}; its space says 0 to {column.n - 1}")
+        raise InvalidOutputError(
+            k, f"the observation is {obs[k]}; its space says 0 to {column.n - 1}"
+        )
     return obs
 
 
-def good_rows(
+def check_rows(
     seen: Sequence[Any],
     given: Sequence[Any],
     failed: dict[int, BaseException],
@@ -93,26 +97,26 @@ def good_rows(
         good = [k for k in range(len(seen)) if k not in failed]
         try:
             if good:
-                obs[good] = observations([seen[k] for k in good], observed, dtype)
-                reward[good] = rewards([given[k] for k in good])
+                obs[good] = check_observations([seen[k] for k in good], observed, dtype)
+                reward[good] = check_rewards([given[k] for k in good])
             return obs, reward, good
-        except Bad as bad:
+        except InvalidOutputError as bad:
             failed[good[bad.k]] = bad
 
 
-def rewards(given: Sequence[Any]) -> Array:
+def check_rewards(given: Sequence[Any]) -> Array:
     """Rewards as one new array (B,) float64, of numbers that single precision holds, too."""
     try:
         array = np.array(given)
     except ValueError:  # their shapes differ
         array = np.zeros(0)
     one_each = array.shape == (len(given),) and array.dtype.kind in NUMBERS
-    if one_each and np.count_nonzero(np.abs(array) <= LARGEST) == len(array):
+    if one_each and np.count_nonzero(np.abs(array) <= MAX_REWARD) == len(array):
         return array.astype(np.float64, copy=False)
     for k, reward in enumerate(given):
         if not _is_number(reward):
             what = "it must be a finite number, also in single precision"
-            raise Bad(k, f"the reward is {reprlib.repr(reward)}; {what}")
+            raise InvalidOutputError(k, f"the reward is {reprlib.repr(reward)}; {what}")
     return np.array(list(map(float, given)))
 
 
@@ -120,7 +124,7 @@ def _finite(values: Array) -> bool:
     return np.count_nonzero(np.isfinite(values)) == values.size  # `all` takes twice as long
 
 
-class AllFinite:
+class FiniteCheck:
     """Whether all numbers of some arrays, which are written to at each step, are finite: several
     times as fast as numpy's `all`, which costs more than an env's step."""
 
@@ -146,7 +150,7 @@ def _is_number(reward: Any) -> bool:
         array = np.asarray(reward)
     except ValueError:
         return False
-    return array.ndim == 0 and array.dtype.kind in NUMBERS and bool(np.abs(array) <= LARGEST)
+    return array.ndim == 0 and array.dtype.kind in NUMBERS and bool(np.abs(array) <= MAX_REWARD)
 
 
 def _cast(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
@@ -155,13 +159,15 @@ def _cast(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
         try:
             array = np.asarray(one)
         except ValueError as ragged:
-            raise Bad(k, f"the observation is no array: {ragged}") from ragged
+            raise InvalidOutputError(k, f"the observation is no array: {ragged}") from ragged
         if array.shape != column.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             named = array.dtype.kind == "O"
             got = reprlib.repr(one) if named else Column(str(array.dtype), array.shape)
-            raise Bad(k, f"the observation is {got}; its space says {column}")
+            raise InvalidOutputError(k, f"the observation is {got}; its space says {column}")
         with np.errstate(over="ignore"):  # what becomes infinite is found right after
             found[k] = array
         if dtype.kind in "iu" and not np.array_equal(found[k], array):
-            raise Bad(k, f"the observation is {array}, which is more than {column} holds")
+            raise InvalidOutputError(
+                k, f"the observation is {array}, which is more than {column} holds"
+            )
     return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
 
-def stepped() -> Accounts:
+def stepped() -> EpisodeStatistics:
     """Three envs, of which the first began one step later than the others."""
-    accounts = Accounts(3, 0, True)
+    accounts = EpisodeStatistics(3, 0, True)
     for index in range(3):
         accounts.begin(index)
     accounts.count_steps(None, np.array([1.0, 2.0, 4.0]))

@@ -12,7 +12,7 @@ from flowrl.core.batch import Array
 from flowrl.nodes.envs.steps import Episode
 
 
-class Accounts:
+class EpisodeStatistics:
     """The episodes of some envs. The seed of env i's episode k follows from `seed`, i and k alone:
     so it is the same however many envs there are, whoever begins it, and whenever."""
 

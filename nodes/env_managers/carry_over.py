@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-MOST_BYTES = 4096  # of text: it has a place in memory that workers share
-GOES_ON = "null"
+MAX_BYTES = 4096  # of text: it has a place in memory that workers share
+CONTINUES = "null"
 
 
-class Carriers:
+class CarryOverLayers:
     """The layers of one env that keep something; what they keep is one text."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
@@ -25,23 +25,23 @@ class Carriers:
     def carried(self) -> str:
         """To be asked right before a reset; `GOES_ON` where any layer goes on."""
         found = [layer.carried() for layer in self._layers]
-        text = GOES_ON if None in found else json.dumps(found, separators=(",", ":"))
-        if len(text) > MOST_BYTES:
+        text = CONTINUES if None in found else json.dumps(found, separators=(",", ":"))
+        if len(text) > MAX_BYTES:
             who = [type(layer).__name__ for layer in self._layers]
-            raise ValueError(f"{who} carry {len(text)} bytes of text; keep it to {MOST_BYTES}")
+            raise ValueError(f"{who} carry {len(text)} bytes of text; keep it to {MAX_BYTES}")
         return text
 
     def carry(self, text: str) -> None:
         """Before the first reset: as if the episodes had been that left this text (maybe none)."""
-        if text and text != GOES_ON:
+        if text and text != CONTINUES:
             for layer, data in zip(self._layers, json.loads(text), strict=True):
                 layer.carry(data)
 
 
-def carriers_of(env: Any) -> Carriers | None:
+def carry_over_layers(env: Any) -> CarryOverLayers | None:
     """Those of an env; most have none, and pay nothing."""
     found = [layer for layer in _layers(env) if hasattr(type(layer), "carried")]
-    return Carriers(found) if found else None
+    return CarryOverLayers(found) if found else None
 
 
 def _layers(env: Any) -> Iterator[Any]:

@@ -9,17 +9,17 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
-from flowrl.nodes.envs.entry import package
+from flowrl.nodes.envs.entry_points import import_package
 
 
-class Modern(gymnasium.Env):
+class LegacyGymEnv(gymnasium.Env):
     """An old env behind the interface of gymnasium."""
 
     def __init__(self, env: Any, max_episode_steps: int | None = None) -> None:
         self._env = env
         self._limit, self._steps = max_episode_steps, 0
-        self.observation_space = modern_space(env.observation_space)
-        self.action_space = modern_space(env.action_space)
+        self.observation_space = convert_space(env.observation_space)
+        self.action_space = convert_space(env.action_space)
         self._inner = getattr(env, "unwrapped", env)
         self._reset_takes_seed = "seed" in inspect.signature(self._inner.reset).parameters
 
@@ -40,7 +40,7 @@ class Modern(gymnasium.Env):
         if hasattr(self._env, "seed"):
             self._env.seed(seed)
         elif hasattr(self._inner, "_np_random"):  # gym 0.26: its own `reset`, which this env
-            package("gym", "pip install gym").Env.reset(
+            import_package("gym", "pip install gym").Env.reset(
                 self._inner, seed=seed
             )  # replaced, sets `np_random`
 
@@ -62,7 +62,7 @@ class Modern(gymnasium.Env):
         self._env.close()
 
 
-def modern_space(space: Any) -> Any:
+def convert_space(space: Any) -> Any:
     """Gymnasium's space for one of gym's; a kind that is not known stays, and is told later."""
     kind = next((c.__name__ for c in type(space).__mro__ if c.__name__ in _SPACES), "")
     if isinstance(space, spaces.Space) or not kind:
@@ -76,6 +76,6 @@ _SPACES = {
     "Discrete": lambda old: spaces.Discrete(int(old.n), start=int(getattr(old, "start", 0))),
     "MultiDiscrete": lambda old: spaces.MultiDiscrete(old.nvec),
     "MultiBinary": lambda old: spaces.MultiBinary(old.n),
-    "Dict": lambda old: spaces.Dict({k: modern_space(s) for k, s in old.spaces.items()}),
-    "Tuple": lambda old: spaces.Tuple([modern_space(s) for s in old.spaces]),
+    "Dict": lambda old: spaces.Dict({k: convert_space(s) for k, s in old.spaces.items()}),
+    "Tuple": lambda old: spaces.Tuple([convert_space(s) for s in old.spaces]),
 }

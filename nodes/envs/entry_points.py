@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.node import UnsoundError
 
 
-def package(name: str, hint: str) -> Any:
+def import_package(name: str, hint: str) -> Any:
     """An env package; that it is missing is said with how to get it."""
     try:
         return importlib.import_module(name)
@@ -17,7 +17,7 @@ def package(name: str, hint: str) -> Any:
         raise UnsoundError(f"the package '{name}' is not installed", hint) from missing
 
 
-def entry_point(id: str) -> Any:
+def import_entry_point(id: str) -> Any:
     """The class or function that `package.module:Name` names; None for an id (even `module:Id-v0`)."""
     module, _, name = id.partition(":")
     if not name or not name.isidentifier():
@@ -35,7 +35,7 @@ def entry_point(id: str) -> Any:
 INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
 
 
-def refuse_other(
+def require_interface(
     env: Any,
     maker: str,
     interface: Sequence[str] = INTERFACE,

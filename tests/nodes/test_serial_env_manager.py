@@ -8,31 +8,33 @@ import numpy as np
 import pytest
 
 from flowrl.core.node import Surroundings
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec
 
 TOYS = "tests.nodes.toy_envs"
 
 
-def manager(cls: str = "Counting", count: int = 2, seed: int = 0, **kwargs: Any) -> BaseEnvManager:
+def manager(
+    cls: str = "Counting", count: int = 2, seed: int = 0, **kwargs: Any
+) -> SerialEnvManager:
     env = Gymnasium(id=f"{TOYS}:{cls}", kwargs=kwargs)
-    return BaseEnvManager(env=env, count=count, seed=seed)
+    return SerialEnvManager(env=env, count=count, seed=seed)
 
 
 def zeros(count: int = 2) -> Any:
     return np.zeros(count, np.int64)
 
 
-def seeds(envs: BaseEnvManager) -> list[list[int]]:
+def seeds(envs: SerialEnvManager) -> list[list[int]]:
     return [env.seeds for env in envs._here.envs]
 
 
 def test_the_service_is_described_by_the_columns_and_the_count() -> None:
-    config = BaseEnvManager.Config(env=Gymnasium(id="CartPole-v1"), count=3)
-    spec = BaseEnvManager.describe(config, Surroundings({}, {}, frozenset())).service
-    assert spec == BaseEnvManager(config=config).spec()
+    config = SerialEnvManager.Config(env=Gymnasium(id="CartPole-v1"), count=3)
+    spec = SerialEnvManager.describe(config, Surroundings({}, {}, frozenset())).service
+    assert spec == SerialEnvManager(config=config).spec()
     assert isinstance(spec, EnvSpec)
     assert (str(spec.obs), spec.action.n, spec.count) == ("float32[4]", 2, 3)
 
@@ -139,7 +141,7 @@ def test_envs_are_sent_and_received_in_any_order_as_if_each_were_stepped_alone()
             for one, other in zip(steps[:5], expected[:5], strict=True):
                 np.testing.assert_array_equal(one, other)
             assert steps.episodes == expected.episodes
-            assert steps.broken == ()
+            assert steps.failed == ()
 
 
 def test_what_was_sent_is_received_as_it_was_sent() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.utils.env_checker import check_env
 
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.env_managers import manager, same
 
@@ -56,7 +56,7 @@ class Levers(Die):
 
 @pytest.mark.parametrize("env", [Gymnasium(id=DIE), Die], ids=["by path", "by hand"])
 def test_what_is_chosen_and_seen_begins_at_0(env: Any) -> None:
-    envs = BaseEnvManager(env=env, count=2)
+    envs = SerialEnvManager(env=env, count=2)
     spec = envs.spec()
     assert (spec.obs.n, spec.action.n) == (6, 3)
     first = envs.reset()
@@ -67,14 +67,14 @@ def test_what_is_chosen_and_seen_begins_at_0(env: Any) -> None:
 
 
 def test_several_choices_each_begin_at_0() -> None:
-    envs = BaseEnvManager(env=Levers, count=1)
+    envs = SerialEnvManager(env=Levers, count=1)
     envs.reset()
     assert envs.advance(np.array([[0, 0]])).reward.tolist() == [34.0]
     assert envs.advance(np.array([[1, 1]])).reward.tolist() == [45.0]
 
 
 def test_leaves_of_nested_observations_do_too() -> None:
-    envs = BaseEnvManager(env=Gymnasium(id=DIE, kwargs={"nested": True}), count=1)
+    envs = SerialEnvManager(env=Gymnasium(id=DIE, kwargs={"nested": True}), count=1)
     obs = envs.reset()
     assert (obs["die"][0], obs["more/0"].tolist()) == (
         envs._here.envs[0].unwrapped.die - 1,
