@@ -9,6 +9,7 @@ from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
+from flowrl.checks.descriptions import EnvUse
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.expand import expand
@@ -30,20 +31,24 @@ class FlowGraph:
         self.source = source
         self._set = dict(set or {})
 
-    def check(self) -> CheckedGraph:
-        """What is known before it runs: `.ok`, `.problems`, `.deterministic`, `.reasons`."""
-        return self._checked({})
+    def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
+        """What is known before it runs: `.ok`, `.problems`, `.deterministic`, `.reasons`.
+
+        With `envs="skip"` no envs are made, with `"make_if_installed"` only those whose packages are installed. Nodes
+        whose columns are then unknown are in `.undescribed`.
+        """
+        return self._checked({}, envs)
 
     def expand(self) -> str:
         """The resolved graph as YAML."""
-        return expand(self.check().demand().graph)
+        return expand(self.check(envs="skip").require_sound().graph)
 
     def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
         """The graph as DOT, or written to a file by its ending."""
         from flowrl.graph.placement import resolve_placement
         from flowrl.render.draw import draw as draw_graph
 
-        checked = self.check().demand()
+        checked = self.check(envs="make_if_installed").require_sound()
         sites = resolve_placement(checked.graph, placement) if placement else None
         return draw_graph(checked, sites, Path(path) if path is not None else None)
 
@@ -65,7 +70,7 @@ class FlowGraph:
 
         `meeting`: where hosts join, for a placement that names some.
         """
-        checked = self._checked(set or {}).demand()
+        checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.overridden_by(**given, time_s=_seconds(time))
         return Run(
@@ -79,11 +84,11 @@ class FlowGraph:
             hash_tokens=hash_tokens,
         ).run()
 
-    def _checked(self, more: Mapping[str, Any]) -> CheckedGraph:
+    def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
         sets = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
         if isinstance(self.source, Mapping):
-            return check_graph(load_data(self.source, sets=sets))
-        return check_graph(load_file(self.source, sets))
+            return check_graph(load_data(self.source, sets=sets), envs)
+        return check_graph(load_file(self.source, sets), envs)
 
 
 def _count(name: str, value: int | None) -> int | None:

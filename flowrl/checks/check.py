@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from flowrl.checks.amounts import memory_problems, row_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.connections import connection_problems
-from flowrl.checks.descriptions import NodeDescriber
+from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
@@ -30,6 +30,8 @@ class CheckedGraph:
     problems: list[Problem] = field(default_factory=list)  # errors
     warnings: list[Problem] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)  # why runs may differ
+    # Nodes that `describe` was not asked about, or could not answer for, and why: their facts are unknown.
+    undescribed: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -41,32 +43,38 @@ class CheckedGraph:
         """The same seed gives the same bits."""
         return not self.reasons
 
-    def demand(self) -> CheckedGraph:
+    def require_sound(self) -> CheckedGraph:
         """Itself if it is sound; else raises all problems."""
         if self.problems:
             raise GraphError(self.problems)
         return self
 
 
-def check(loaded: LoadedGraph) -> CheckedGraph:
-    """Check a graph as far as it could be read."""
+def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
+    """Check a graph as far as it could be read.
+
+    Nodes describe their columns by making an env; `envs` says whether they may. What is then unknown is listed in
+    `undescribed`, and the checks that need it are left out.
+    """
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.incomplete))
     program = plan_program(graph, problems, loaded.incomplete)
-    describer = NodeDescriber(graph, problems)
+    describer = NodeDescriber(graph, problems, envs)
     described = describer.all()
     problems.extend(column_problems(graph, described))
     if not broken:  # a part that is missing would make everything in a phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
         problems.extend(warmup_column_problems(graph, program, describer))
-        problems.extend(row_problems(graph, program, described))
+        if len(program.warmup) == len(graph.phases):
+            problems.extend(row_problems(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(staleness_problems(graph))
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(_failures(graph))
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
+    checked.undescribed = described.undescribed
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
     checked.reasons = list(_reasons(checked))
     return checked

@@ -5,14 +5,18 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from flowrl.checks.ordering import find_cycle, is_feedback, topological_order
 from flowrl.core.batch import Schema
-from flowrl.core.config import Config
+from flowrl.core.config import Config, PartSpec
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundError
 from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+
+# Whether nodes may make envs to describe themselves: they must; those whose packages are installed; none.
+EnvUse = Literal["make", "make_if_installed", "skip"]
 
 
 @dataclass(slots=True)
@@ -22,13 +26,14 @@ class NodeDescriptions:
     facts: dict[str, Facts] = field(default_factory=dict)
     schemas: dict[PortRef, Schema | None] = field(default_factory=dict)  # at each stream input
     rows: dict[PortRef, int] = field(default_factory=dict)  # of a token at each stream input
+    undescribed: dict[str, str] = field(default_factory=dict)  # nodes without facts, and why
 
 
 class NodeDescriber:
     """Asks nodes for their facts; collects problems."""
 
-    def __init__(self, graph: Graph, problems: list[Problem]) -> None:
-        self.graph, self.problems = graph, problems
+    def __init__(self, graph: Graph, problems: list[Problem], envs: EnvUse = "make") -> None:
+        self.graph, self.problems, self.envs = graph, problems, envs
         self.found = NodeDescriptions()
         self.into: dict[str, list[Edge]] = {}
         self.taken: set[PortRef] = set()
@@ -63,8 +68,11 @@ class NodeDescriber:
         return order
 
     def ask(self, name: str, config: Config) -> Facts | None:
-        """The facts of a node with this config; None if it, or a neighbour, has a problem."""
+        """The facts of a node with this config; None if it, or a neighbour, has a problem or was not described."""
         spec, edges = self.graph.nodes[name], self.into.get(name, [])
+        if reason := self.reason_to_skip(config, edges):
+            self.found.undescribed[name] = reason
+            return None
         inputs, links = self.inputs(edges), self.links(edges)
         connected = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
         for port, kind in spec.cls.ports.items():
@@ -74,7 +82,26 @@ class NodeDescriber:
         known = Surroundings(
             {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
         )
-        return _describe(spec, config, known, self.problems)
+        try:
+            return _describe(spec, config, known, self.problems)
+        except MissingPackageError as error:
+            if self.envs == "make":
+                self.problems.append(_unsound(spec, error))
+            else:
+                self.found.undescribed[name] = str(error)
+            return None
+
+    def reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
+        """Why a node cannot be described without making an env; empty where it can."""
+        if self.envs == "skip" and _has_env(config):
+            return "its env was not made"
+        for edge in edges:
+            if edge.kind == "state" or is_feedback(self.graph, edge):
+                continue
+            for source in edge.sources:
+                if source.node in self.found.undescribed:
+                    return f"it depends on {source.node}"
+        return ""
 
     def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
         """The columns at each connected stream input whose sources are known."""
@@ -143,6 +170,15 @@ def columns_text(schema: Schema | None) -> str:
     return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
 
 
+def _has_env(config: Config) -> bool:
+    values = (getattr(config, name) for name in type(config).model_fields)
+    return any(isinstance(value, PartSpec) and value.cls.kind == "env" for value in values)
+
+
+def _unsound(spec: NodeSpec, error: UnsoundError) -> Problem:
+    return Problem(str(spec.location(error.key)), f"nodes.{spec.name}: {error.what}", error.hint)
+
+
 def _describe(
     spec: NodeSpec, config: Config, surroundings: Surroundings, problems: list[Problem]
 ) -> Facts | None:
@@ -151,9 +187,10 @@ def _describe(
         if not isinstance(facts, Facts):
             raise TypeError(f"it gave {type(facts).__name__}, not Facts")
         return facts
+    except MissingPackageError:
+        raise
     except UnsoundError as error:
-        location, what = str(spec.location(error.key)), f"nodes.{spec.name}: {error.what}"
-        problems.append(Problem(location, what, error.hint))
+        problems.append(_unsound(spec, error))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"

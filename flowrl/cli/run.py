@@ -23,7 +23,7 @@ from flowrl.runs.run import Run
 
 def run(arguments: Namespace) -> int:
     """`flowrl run`."""
-    checked = read(arguments).demand()
+    checked = read(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     made = Run(

@@ -56,11 +56,21 @@ class Facts:
 
 
 class UnsoundError(ValueError):
-    """Raised by `describe`: this node cannot work with these parameters and neighbours."""
+    """Raised by `describe`: this node cannot work with these parameters and neighbours.
+
+    `key` is the parameter that is wrong, as a path such as `env.id`.
+    """
 
     def __init__(self, what: str, hint: str = "", key: str = "") -> None:
         self.what, self.hint, self.key = what, hint, key
         super().__init__(f"{what}; {hint}" if hint else what)
+
+
+class MissingPackageError(UnsoundError):
+    """Raised by `describe`: a package that the node needs is not installed.
+
+    A run is refused. What only looks at a graph (`draw`) goes on without the node's facts.
+    """
 
 
 class Node:

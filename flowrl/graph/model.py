@@ -144,6 +144,11 @@ class Phase:
     )  # node -> parameter -> value
 
 
+def paths_text(phase: Phase) -> str:
+    """The active paths of a phase, as they are written: `collector -> buffer, …`."""
+    return ", ".join(f"{', '.join(a)} -> {', '.join(b)}" for a, b in phase.paths)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Where a run ends at the latest."""

@@ -132,22 +132,22 @@ class RunFolder:
             file.write(text + "\n")
             file.flush()
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         """What a node tells in a firing."""
         if isinstance(record, MetricsRecord):
-            self._metrics(teller, record.values)
+            self._metrics(source, record.values)
         elif isinstance(record, CheckpointRecord):
-            self.checkpoint(record.name, {teller.key: record.state}, dict(record.info))
+            self.checkpoint(record.name, {source.key: record.state}, dict(record.info))
         else:
             text = record.reason if isinstance(record, VerdictRecord) else record
-            self.log(teller.key, f"[{teller.fired}] {text}")
+            self.log(source.key, f"[{source.fired}] {text}")
 
-    def _metrics(self, teller: RecordSource, values: Mapping[str, float]) -> None:
-        total = teller.total
+    def _metrics(self, source: RecordSource, values: Mapping[str, float]) -> None:
+        total = source.total
         row = {
-            "node": teller.key,
-            "role": teller.role,
-            "firing": teller.fired,
+            "node": source.key,
+            "role": source.role,
+            "firing": source.fired,
             "env_steps": total.env_steps,
             "episodes": total.episodes,
             "train_iters": total.train_iters,
@@ -156,7 +156,7 @@ class RunFolder:
         self.line("metrics.jsonl", json.dumps(row))
         with told(self.path):
             if self._board is not None:
-                self._board.add(teller.key, total.env_steps, values)
+                self._board.add(source.key, total.env_steps, values)
 
     def timings(
         self, wall_s: float, row: Callable[[], Mapping[str, Any]], now: bool = False

@@ -54,7 +54,7 @@ def judge(
     """Play a run's best checkpoint with its evaluator; `video` is a folder or a file for films."""
     if not (run / "graph.yaml").is_file():
         raise UsageError(f"{run}: is not a run's folder (it has no graph.yaml)")
-    checked = check(load_graph(str(run / "graph.yaml"))).demand()
+    checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(f"{run}: its graph has no evaluator, so there is nothing to judge with")
@@ -63,7 +63,7 @@ def judge(
     spec = _alone(checked.graph.nodes[names[0]], episodes)
     settle_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
-    context.wanted = frozenset()
+    context.consumed_outputs = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
         raise UsageError(f"--video: the evaluator '{spec.name}' does not film (it has no `film`)")
     videos = _evaluate(spec, context, state, video)

@@ -23,7 +23,7 @@ from flowrl.nodes.envs.spec import (
     space_column,
 )
 from flowrl.nodes.envs.steps import COLUMNS, Steps, Timestep
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 
 class VectorEnvManager(EnvManager):
@@ -44,7 +44,7 @@ class VectorEnvManager(EnvManager):
         return Facts(service=EnvSpec(obs, action, config.count), nondeterministic=why)
 
     @classmethod
-    def columns(cls, config: Any) -> tuple[Observed, Column]:
+    def columns(cls, config: Any) -> tuple[ObsColumns, Column]:
         """Of one env's observations and actions."""
         with failures_as_unsound():
             pool = cls.make(config, 1, 0)
@@ -53,7 +53,7 @@ class VectorEnvManager(EnvManager):
             found = observation_columns(obs), space_column(action, "action")
         finally:
             pool.close()
-        if isinstance(found[0], Nested):
+        if isinstance(found[0], NestedColumns):
             raise UnsoundError("a pool's observations are nested", "use env_manager", "env")
         return found
 

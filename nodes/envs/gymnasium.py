@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.envs.entry_points import (
     import_entry_point,
     import_package,
@@ -19,7 +19,7 @@ from flowrl.nodes.envs.entry_points import (
 from flowrl.nodes.envs.registry import package_needed_by, register_package_of
 from flowrl.nodes.envs.spec import probe_columns
 from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose, wrap_env
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 
 class Gymnasium(Part):
@@ -42,9 +42,9 @@ class Gymnasium(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Observed, Column] | None = None
+        self._spec: tuple[ObsColumns, Column] | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
             self._spec = probe_columns(self.make(0))
@@ -89,7 +89,7 @@ class Gymnasium(Part):
         except gymnasium.error.DependencyNotInstalled as missing:
             needed = package_needed_by(c.id)
             said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
-            raise UnsoundError(
+            raise MissingPackageError(
                 f"the env '{c.id}' {said}", install_hint(needed), "env.id"
             ) from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
@@ -116,4 +116,5 @@ def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsoun
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
     said = str(cause).partition(" Did you mean")[0].rstrip(".")
-    return UnsoundError(f"cannot make the env '{id}': {said}", hint, "env.id")
+    kind = UnsoundError if near else MissingPackageError
+    return kind(f"cannot make the env '{id}': {said}", hint, "env.id")

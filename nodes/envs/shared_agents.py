@@ -26,7 +26,7 @@ from flowrl.nodes.envs.parallel_api import common_space
 from flowrl.nodes.envs.spec import observation_columns, space_column
 from flowrl.nodes.envs.wrapped.agents import WrappedAgent
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
-from flowrl.nodes.observations import leaves
+from flowrl.nodes.observations import leaf_columns
 
 
 class SharedAgentsEnv:
@@ -44,7 +44,7 @@ class SharedAgentsEnv:
         )
         self._dtype = self.agents.record.dtype
         self._obs_dtype = np.dtype(self.agents.obs.dtype)
-        self._leaves = [(leaf, f"{SEEN}/{leaf}") for leaf in leaves(self.agents.obs) if leaf]
+        self._leaves = [(leaf, f"{SEEN}/{leaf}") for leaf in leaf_columns(self.agents.obs) if leaf]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Those who play from the beginning begin."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
-from flowrl.core.node import UnsoundError
-from flowrl.nodes.observations import SEPARATOR, Nested, Observed
+from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
 FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
@@ -22,20 +22,20 @@ SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 class EnvSpec:
     """What an env manager tells whoever links to it: of what acts for itself, an env or an agent."""
 
-    obs: Observed
+    obs: ObsColumns
     action: Column
     count: int  # of these, in all envs
     agents: int = 1  # of these, in each env: what steps together
 
 
-def observation_columns(space: Any) -> Observed:
+def observation_columns(space: Any) -> ObsColumns:
     """The column of an observation space of gym or gymnasium, or its leaves' columns."""
     if not _kind(space, _INNER):
         return space_column(space, "observation")
     found = dict(_leaves(space, ""))
     if not found:
         raise UnsoundError("observations are an empty space", "wrap the env", "env")
-    return Nested(found)
+    return NestedColumns(found)
 
 
 def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
@@ -121,7 +121,7 @@ _COLUMNS = {
 }
 
 
-def probe_columns(env: Any) -> tuple[Observed, Column]:
+def probe_columns(env: Any) -> tuple[ObsColumns, Column]:
     """The columns of an env that was made to see them."""
     try:
         return observation_columns(env.observation_space), space_column(env.action_space, "action")
@@ -131,12 +131,12 @@ def probe_columns(env: Any) -> tuple[Observed, Column]:
             env.close()
 
 
-def env_columns(env: Any) -> tuple[Observed, Column]:
+def env_columns(env: Any) -> tuple[ObsColumns, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
         raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
     with failures_as_unsound():
-        columns: tuple[Observed, Column] = env_part(env).spec()
+        columns: tuple[ObsColumns, Column] = env_part(env).spec()
         return columns
 
 
@@ -148,7 +148,8 @@ def failures_as_unsound() -> Iterator[None]:
     except UnsoundError:
         raise
     except (Exception, SystemExit) as broken:  # an env's constructor may raise anything
-        raise UnsoundError(
+        kind = MissingPackageError if isinstance(broken, ModuleNotFoundError) else UnsoundError
+        raise kind(
             f"the env cannot be made: {type(broken).__name__}: {broken}",
             "mend its id or its arguments",
             "env",

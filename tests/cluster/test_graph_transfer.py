@@ -66,7 +66,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def checked(project: Path) -> CheckedGraph:
-    return check(load_graph(project / "g.yaml")).demand()
+    return check(load_graph(project / "g.yaml")).require_sound()
 
 
 def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:

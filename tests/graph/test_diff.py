@@ -14,7 +14,7 @@ from tests.render.graphs_to_show import HERE, checked, tree
 
 def graph(name: str = "small", **more: Any) -> Graph:
     """A sound graph."""
-    return checked(name, **more).demand().graph
+    return checked(name, **more).require_sound().graph
 
 
 def nodes(**more: Any) -> dict[str, Any]:

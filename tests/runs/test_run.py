@@ -151,8 +151,8 @@ def test_tensorboard_reads_the_same_metrics(tmp_path: Path) -> None:
 def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
     made = Run(checked(), out=tmp_path / "r", limits=Limits(train_iters=5))
     made.run()
-    assert made.engine is not None
-    [weights] = made.engine.weights().values()
+    assert made.executor is not None
+    [weights] = made.executor.weights().values()
     last, told = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
     np.testing.assert_array_equal(last.arrays["sum"], weights.arrays["sum"])
     assert (last.version, last.command) == (5, {"half": 0.5})
@@ -342,7 +342,7 @@ def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
 
 def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
     class Blind(Watcher):
-        def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+        def event(self, run: Run, source: RecordSource, record: Record) -> None:
             raise BrokenPipeError("nobody reads")
 
         def end(self, run: Run) -> None:
@@ -351,8 +351,8 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
     made = Run(checked(), out=tmp_path / "r", watcher=Blind(), limits=Limits(rounds=1))
     with pytest.raises(BrokenPipeError):
         made.run()
-    assert made.engine is not None
-    assert made.engine.wired.closed
+    assert made.executor is not None
+    assert made.executor.instances.closed
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
 

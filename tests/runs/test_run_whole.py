@@ -155,7 +155,7 @@ def test_env_steps_are_what_collectors_gave_and_learned_rows_come_after_them(
     cartpole: tuple[Path, RunResult],
 ) -> None:
     out, result = cartpole
-    graph = check(load_graph(out / "graph.yaml")).demand().graph
+    graph = check(load_graph(out / "graph.yaml")).require_sound().graph
     [spec] = [spec for spec in graph.nodes.values() if spec.cls.role == "collector"]
     n_sample = spec.config.n_sample
     for row in read_lines(out / "metrics.jsonl"):

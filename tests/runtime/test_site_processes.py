@@ -54,10 +54,12 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
     """A coordinator whose sites are ready, and have not begun."""
 
     class Nobody:
-        def record(self, teller: RecordSource, record: Any) -> None:
+        def record(self, source: RecordSource, record: Any) -> None:
             """Hears nothing."""
 
-    checked = check(load_graph(graph) if isinstance(graph, str) else load_data(graph)).demand()
+    checked = check(
+        load_graph(graph) if isinstance(graph, str) else load_data(graph)
+    ).require_sound()
     layout = make_layout(checked.graph, resolve_placement(checked.graph, "processes"))
     coordinator = Coordinator(checked, Nobody(), layout, 0, Limits(rounds=1))
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.channels.folder import PREFIX
+from flowrl.channels.socket_folder import PREFIX
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits

@@ -1,7 +1,7 @@
 """Wakes any subset of worker processes with one futex system call (Linux).
 
-Waking workers one by one is slow on busy cores: the first worker woken may preempt the caller, and the rest wait until the
-caller is scheduled again. FUTEX_WAKE_BITSET wakes all of them at once.
+Waking workers one by one is slow on busy cores: the first worker woken may preempt the caller, and the rest
+wait until the caller is scheduled again. FUTEX_WAKE_BITSET wakes all of them at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def futex_is_available() -> bool:
 
 
 class FutexWaker:
-    """A counter in shared memory. Each wake-up increments it, so a worker that was about to sleep notices the change."""
+    """A counter in shared memory.
+
+    Each wake-up increments it, so a worker that was about to sleep notices the change.
+    """
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._counter = ctypes.c_uint32.from_buffer(memory, offset)

@@ -19,7 +19,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.env_managers.carry_over import MAX_BYTES as CARRIED_BYTES
 from flowrl.nodes.env_managers.workers.futex_waker import FutexWaker, futex_is_available
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 IDLE, STEP, RESET, RECREATE = range(4)  # orders; RENEW is: close the env, make it again, begin
 TERMINATED, TRUNCATED, FAILED, NEXT_RESET_FAILED = 1, 2, 4, 8  # flags of a result
@@ -134,7 +134,7 @@ def _put(place: Array, data: bytes) -> None:
 
 
 def shared_rows_for(
-    observed: Observed, action: Column, rows: int, workers: int, memory: int | None = None
+    observed: ObsColumns, action: Column, rows: int, workers: int, memory: int | None = None
 ) -> SharedRows:
     """The board for such observations and actions."""
     return SharedRows(

@@ -35,7 +35,7 @@ from flowrl.nodes.envs.output_checks import (
     check_observations,
     check_rewards,
 )
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
 
@@ -49,7 +49,7 @@ class WorkerLoop:
         worker: int,
         rows: range,
         make: Callable[[int], Any],
-        observed: Observed,
+        observed: ObsColumns,
         auto: bool,
         lock: Any = None,
     ) -> None:
@@ -58,7 +58,7 @@ class WorkerLoop:
         self.alive = True
         self.lock = lock or Lock()  # held while a result is written; whoever gives us up takes it
         self._observed, self._dtype = observed, np.dtype(observed.dtype)
-        choices = not isinstance(observed, Nested) and observed.n is not None
+        choices = not isinstance(observed, NestedColumns) and observed.n is not None
         self._shape = (
             None if choices else board.obs.shape[1:]
         )  # of arrays that are taken as they are
