@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load
+from flowrl.graph.loading import load_graph
 
 REPEATS = 5
 LANE = 10  # nodes in a lane
@@ -69,7 +69,7 @@ def measure(nodes: int) -> tuple[float, float]:
         path.write_text(large_graph(nodes))
         for _ in range(REPEATS):
             begin = time.perf_counter()
-            loaded = load(path)
+            loaded = load_graph(path)
             middle = time.perf_counter()
             problems = check(loaded).problems
             assert problems == [], problems[0]

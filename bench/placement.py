@@ -21,20 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
 from flowrl.core.context import Record
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.state import State
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import placement_named
-from flowrl.graph.site_layout import layout_of
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import settle_numerics
-from flowrl.runtime.account import Account
 from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
@@ -97,7 +97,7 @@ class Nobody:
         """Nothing."""
 
 
-def two_nodes(loops: int, lag: int = 1) -> Checked:
+def two_nodes(loops: int, lag: int = 1) -> CheckedGraph:
     """Collecting and learning of equal cost, which overlap."""
     tree = {
         "nodes": {
@@ -106,58 +106,58 @@ def two_nodes(loops: int, lag: int = 1) -> Checked:
         },
         "edges": ["collector -> learner", {"learner -> collector": {"lag": lag}}],
     }
-    return check(load_tree(tree)).demand()
+    return check(load_data(tree)).require_sound()
 
 
-def cartpole(updates: int) -> Checked:
+def cartpole(updates: int) -> CheckedGraph:
     """DQN on CartPole with so many train iterations a round, and no evaluations."""
     sets = {
         "collector.weights.lag": "1",
         "buffer.updates_per_push": str(updates),
         "evaluator.weights.every": str(10**6),
     }
-    return check(load("cartpole_dqn", sets)).demand()
+    return check(load_graph("cartpole_dqn", sets)).require_sound()
 
 
 Spent = dict[str, float]  # seconds that nodes fired for, and that they waited for
 
 
 def firing_s(
-    checked: Checked, placement: str, rounds: int, spent: Spent | None = None
+    checked: CheckedGraph, placement: str, rounds: int, spent: Spent | None = None
 ) -> tuple[float, str]:
     """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
     limits = Limits(rounds=rounds)
     settle_numerics(checked.graph.torch_threads)
     if placement == "serial":
-        engine = SerialExecutor(checked, Nobody(), 0, limits)
+        executor = SerialExecutor(checked, Nobody(), 0, limits)
         began_s = time.perf_counter()
-        engine.run()
+        executor.run()
         took_s = time.perf_counter() - began_s
-        add_up(engine.accounts(), spent)
-        digest = engine.digest()
-        for error in engine.close():
+        add_up(executor.instance_times(), spent)
+        digest = executor.digest()
+        for error in executor.close():
             raise error
         return took_s, digest
-    layout = layout_of(checked.graph, placement_named(checked.graph, placement))
+    layout = make_layout(checked.graph, resolve_placement(checked.graph, placement))
     coordinator = Coordinator(checked, Nobody(), layout, 0, limits)
     try:
         coordinator.run()
         assert coordinator.began_s is not None
         assert coordinator.ended_s is not None
-        add_up(coordinator.accounts(), spent)
+        add_up(coordinator.instance_times(), spent)
         return coordinator.ended_s - coordinator.began_s, coordinator.digest()
     finally:
         coordinator.close()
 
 
-def add_up(accounts: Sequence[Account], spent: Spent | None) -> None:
+def add_up(instance_times: Sequence[InstanceTimes], spent: Spent | None) -> None:
     """Add what all nodes spent."""
     if spent is not None:
-        spent["firing"] += sum(account.busy_s for account in accounts)
-        spent["waiting"] += sum(sum(account.waiting_s.values()) for account in accounts)
+        spent["firing"] += sum(account.busy_s for account in instance_times)
+        spent["waiting"] += sum(sum(account.waiting_s.values()) for account in instance_times)
 
 
-def spent_by(checked: Checked) -> dict[str, float]:
+def spent_by(checked: CheckedGraph) -> dict[str, float]:
     """Milliseconds of a round: a node's firing in one process and in two, and its waiting in two."""
     spent = {placement: Spent(firing=0.0, waiting=0.0) for placement in ("serial", "processes")}
     for _ in range(REPEATS):
@@ -181,7 +181,7 @@ def apart(loops: int, rounds: int) -> float:
 
 
 def compared(
-    checked: Checked, rounds: int, repeats: int, between: Callable[[], Any] = lambda: None
+    checked: CheckedGraph, rounds: int, repeats: int, between: Callable[[], Any] = lambda: None
 ) -> Mapping[str, float]:
     """Median seconds of each placement, interleaved; the digests are the same, or this fails."""
     taken: dict[str, list[float]] = {placement: [] for placement in PLACEMENTS}
@@ -211,10 +211,10 @@ def _timed(call: Callable[[], Any]) -> float:
 def balanced_updates() -> int:
     """Train iterations a round that cost about what collecting does."""
     checked = cartpole(8)
-    engine = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
-    engine.run()
-    busy = {account.key: account.busy_s for account in engine.accounts()}
-    for error in engine.close():
+    executor = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
+    executor.run()
+    busy = {account.key: account.busy_s for account in executor.instance_times()}
+    for error in executor.close():
         raise error
     return max(round(8 * busy["collector"] / (busy["learner"] + busy["buffer"])), 1)
 

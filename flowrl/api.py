@@ -7,14 +7,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
+from flowrl.checks.descriptions import EnvUse
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.expand import expand
-from flowrl.graph.loading import load as load_file
-from flowrl.graph.loading import load_tree
-from flowrl.graph.sections import seconds
+from flowrl.graph.loading import load_data
+from flowrl.graph.loading import load_graph as load_file
+from flowrl.graph.sections import parse_seconds
 from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
@@ -30,21 +31,25 @@ class FlowGraph:
         self.source = source
         self._set = dict(set or {})
 
-    def check(self) -> Checked:
-        """What is known before it runs: `.ok`, `.problems`, `.deterministic`, `.reasons`."""
-        return self._checked({})
+    def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
+        """What is known before it runs: `.ok`, `.problems`, `.deterministic`, `.reasons`.
+
+        With `envs="skip"` no envs are made, with `"make_if_installed"` only those whose packages are installed. Nodes
+        whose columns are then unknown are in `.undescribed`.
+        """
+        return self._checked({}, envs)
 
     def expand(self) -> str:
         """The resolved graph as YAML."""
-        return expand(self.check().demand().graph)
+        return expand(self.check(envs="skip").require_sound().graph)
 
     def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
         """The graph as DOT, or written to a file by its ending."""
-        from flowrl.graph.placement import placement_named
+        from flowrl.graph.placement import resolve_placement
         from flowrl.render.draw import draw as draw_graph
 
-        checked = self.check().demand()
-        sites = placement_named(checked.graph, placement) if placement else None
+        checked = self.check(envs="make_if_installed").require_sound()
+        sites = resolve_placement(checked.graph, placement) if placement else None
         return draw_graph(checked, sites, Path(path) if path is not None else None)
 
     def run(
@@ -65,9 +70,9 @@ class FlowGraph:
 
         `meeting`: where hosts join, for a placement that names some.
         """
-        checked = self._checked(set or {}).demand()
+        checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
-        limits = checked.graph.limits.over(**given, time_s=_seconds(time))
+        limits = checked.graph.limits.overridden_by(**given, time_s=_seconds(time))
         return Run(
             checked,
             seed=seed,
@@ -79,11 +84,11 @@ class FlowGraph:
             hash_tokens=hash_tokens,
         ).run()
 
-    def _checked(self, more: Mapping[str, Any]) -> Checked:
+    def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
         sets = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
         if isinstance(self.source, Mapping):
-            return check_graph(load_tree(self.source, sets=sets))
-        return check_graph(load_file(self.source, sets))
+            return check_graph(load_data(self.source, sets=sets), envs)
+        return check_graph(load_file(self.source, sets), envs)
 
 
 def _count(name: str, value: int | None) -> int | None:
@@ -93,7 +98,7 @@ def _count(name: str, value: int | None) -> int | None:
 
 
 def _seconds(time: str | float | None) -> float | None:
-    found = None if time is None else seconds(time)
+    found = None if time is None else parse_seconds(time)
     if time is not None and found is None:
         raise UsageError(f"run: time is {time!r}; expected seconds, or a time such as 30s or 10m")
     return found

@@ -12,8 +12,8 @@ from textwrap import dedent
 
 import pytest
 
-from flowrl.checks.check import Checked, check
-from flowrl.graph.loading import load
+from flowrl.checks.check import CheckedGraph, check
+from flowrl.graph.loading import load_graph
 
 # before any module of the tests remembers the environment
 FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
@@ -38,7 +38,7 @@ def pytest_unconfigure() -> None:
 
 
 Write = Callable[..., Path]
-Check = Callable[..., Checked]
+Check = Callable[..., CheckedGraph]
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 def checked(write: Write) -> Check:
     """Check a graph: the text of `g.yaml`, and values as `--set` takes them."""
 
-    def checked(text: str, **sets: str) -> Checked:
+    def checked(text: str, **sets: str) -> CheckedGraph:
         write(text)
-        return check(load("g.yaml", {k.replace("__", "."): v for k, v in sets.items()}))
+        return check(load_graph("g.yaml", {k.replace("__", "."): v for k, v in sets.items()}))
 
     return checked
 

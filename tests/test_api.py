@@ -69,7 +69,7 @@ def test_set_takes_values_of_python(file: Path) -> None:
         "e.goal": None,
         "limits": {"rounds": 2},
     }
-    graph = flowrl.load(file, given).check().demand().graph
+    graph = flowrl.load(file, given).check().require_sound().graph
     assert graph.nodes["c"].config.steps == 3
     assert graph.nodes["c"].config.mode == "odd: #1"
     assert graph.nodes["e"].config.goal is None
@@ -78,7 +78,7 @@ def test_set_takes_values_of_python(file: Path) -> None:
 
 @pytest.mark.parametrize("value", ["7", "null", "true", "- a", "", " x ", "a\nb", "${p}"[1:], "é"])
 def test_a_text_that_looks_like_something_else_stays_a_text(value: str) -> None:
-    graph = flowrl.load(GRAPH, {"c.mode": value}).check().demand().graph
+    graph = flowrl.load(GRAPH, {"c.mode": value}).check().require_sound().graph
     assert graph.nodes["c"].config.mode == value
 
 

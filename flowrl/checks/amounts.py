@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowrl.checks.descriptions import Described
+from flowrl.checks.descriptions import NodeDescriptions
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.machine.memory import machine_memory_bytes, size_text
 
 
-def first_rows(graph: Graph, program: SerialProgram, described: Described) -> Iterator[Problem]:
+def row_problems(
+    graph: Graph, program: SerialProgram, described: NodeDescriptions
+) -> Iterator[Problem]:
     """Enough rows must have come in before the first output is wanted."""
     into = {edge.to: edge for edge in graph.edges}
     for name, facts in described.facts.items():
@@ -43,13 +45,13 @@ def _too_short(
 ) -> Problem:
     name, source = edge.to.node, edge.source.node
     phases = [w.phase for w in program.warmup if name in w.part.firings]
-    mark = phases[0].mark if phases else graph.nodes[name].mark(param)
+    location = phases[0].location if phases else graph.nodes[name].location(param)
     what = f"nodes.{name}: the first batch needs {needed} rows ({param}), and {rows} have come in by then"
     longer = f"'warmup: [{{edges: [{source} -> {name}], steps: {needed}}}]'"
-    return Problem(str(mark), what, f"warm up longer: {longer}, or lower {param}")
+    return Problem(str(location), what, f"warm up longer: {longer}, or lower {param}")
 
 
-def memory_problems(graph: Graph, described: Described) -> Iterator[Problem]:
+def memory_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
     """What all nodes would allocate, against what this machine has."""
     wants = {
         name: facts.memory_bytes * graph.nodes[name].replicas
@@ -64,4 +66,4 @@ def memory_problems(graph: Graph, described: Described) -> Iterator[Problem]:
     key = next((k for k in ("size", "capacity") if k in spec.written.fields), "")
     others = f" of {size_text(total)} in all" if len(wants) > 1 else ""
     what = f"nodes.{name} would take {size_text(wants[name])}{others}; this machine has {size_text(have)}"
-    yield Problem(str(spec.mark(key)), what, "make it smaller, or store smaller columns")
+    yield Problem(str(spec.location(key)), what, "make it smaller, or store smaller columns")

@@ -82,7 +82,7 @@ def _rates(
         if rate < 1:
             param = str(spec.rate_param(ref.port))
             what = f"nodes.{ref.node}: {param} is {rate}, and it is the rate of '{ref.port}'"
-            problems.append(Problem(str(spec.mark(param)), what, "make it 1 or more"))
+            problems.append(Problem(str(spec.location(param)), what, "make it 1 or more"))
         found[ref] = max(rate, 1)
     return found
 
@@ -153,7 +153,7 @@ def _share_out(
             f"the edge {equation.source} -> {equation.edge.to} does not balance: no whole rate of "
             f"{port} moves {_shown(moved)} tokens in {_shown(times)} firings"
         )
-        found.problems.append(Problem(str(equation.edge.mark), what, "change a rate beside it"))
+        found.problems.append(Problem(str(equation.edge.location), what, "change a rate beside it"))
 
 
 def _solve_any(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> None:
@@ -175,7 +175,9 @@ def _solve_any(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> Non
             f"the edge {edge} does not balance: in a round its sources give {_shown(given)} tokens "
             f"and {to} takes {_shown(ratios.value(to) * taken)}"
         )
-        found.problems.append(Problem(str(edge.mark), what, "change a rate on a path between them"))
+        found.problems.append(
+            Problem(str(edge.location), what, "change a rate on a path between them")
+        )
 
 
 def _unbalanced(equation: _Equation, ratios: _Ratios) -> Problem:
@@ -195,7 +197,7 @@ def _unbalanced(equation: _Equation, ratios: _Ratios) -> Problem:
     if equation.b != to and (a * equation.given / b).denominator == 1:
         hints.append(f"let {to} take {_shown(a * equation.given / b)} in each firing")
     hint = ", or ".join(hints) or "change a rate on another path between the two"
-    return Problem(str(equation.edge.mark), what, hint)
+    return Problem(str(equation.edge.location), what, hint)
 
 
 def _moved(key: Key, value: Fraction, rate: int) -> str:
@@ -211,7 +213,7 @@ def _too_many(graph: Graph, firings: Mapping[str, int]) -> Iterator[Problem]:
     if name and firings[name] > MOST_FIRINGS:
         what = f"nodes.{name}: a round would be {_shown(firings[name])} firings of it"
         hint = "rates with large common factors keep rounds short"
-        yield Problem(str(graph.nodes[name].mark()), what, hint)
+        yield Problem(str(graph.nodes[name].location()), what, hint)
 
 
 def _shown(number: Fraction | int) -> str:

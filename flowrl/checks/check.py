@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from flowrl.checks.amounts import first_rows, memory_problems
+from flowrl.checks.amounts import memory_problems, row_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.connections import connection_problems
-from flowrl.checks.descriptions import Describer
+from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
@@ -16,12 +16,12 @@ from flowrl.checks.warmup import plan_warmup
 from flowrl.core.errors import GraphError, Problem
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out
-from flowrl.graph.loading import Loaded
+from flowrl.graph.loading import LoadedGraph
 from flowrl.graph.model import Graph, PortRef
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedGraph:
     """A graph with its program and facts, and what is wrong with it."""
 
     graph: Graph
@@ -30,6 +30,8 @@ class Checked:
     problems: list[Problem] = field(default_factory=list)  # errors
     warnings: list[Problem] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)  # why runs may differ
+    # Nodes that `describe` was not asked about, or could not answer for, and why: their facts are unknown.
+    undescribed: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -41,32 +43,38 @@ class Checked:
         """The same seed gives the same bits."""
         return not self.reasons
 
-    def demand(self) -> Checked:
+    def require_sound(self) -> CheckedGraph:
         """Itself if it is sound; else raises all problems."""
         if self.problems:
             raise GraphError(self.problems)
         return self
 
 
-def check(loaded: Loaded) -> Checked:
-    """Check a graph as far as it could be read."""
+def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
+    """Check a graph as far as it could be read.
+
+    Nodes describe their columns by making an env; `envs` says whether they may. What is then unknown is listed in
+    `undescribed`, and the checks that need it are left out.
+    """
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
-    problems.extend(connection_problems(graph, loaded.unsure))
-    program = plan_program(graph, problems, loaded.unsure)
-    describer = Describer(graph, problems)
+    problems.extend(connection_problems(graph, loaded.incomplete))
+    program = plan_program(graph, problems, loaded.incomplete)
+    describer = NodeDescriber(graph, problems, envs)
     described = describer.all()
     problems.extend(column_problems(graph, described))
     if not broken:  # a part that is missing would make everything in a phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
         problems.extend(warmup_column_problems(graph, program, describer))
-        problems.extend(first_rows(graph, program, described))
+        if len(program.warmup) == len(graph.phases):
+            problems.extend(row_problems(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(staleness_problems(graph))
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(_failures(graph))
-    checked = Checked(graph, program, described.facts, list(dict.fromkeys(problems)))
+    checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
+    checked.undescribed = described.undescribed
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
     checked.reasons = list(_reasons(checked))
     return checked
@@ -81,13 +89,13 @@ def _failures(graph: Graph) -> Iterator[Problem]:
         ]
         if spec.on_failure == "ignore" and outs:
             yield Problem(
-                str(spec.mark()),
+                str(spec.location()),
                 f"nodes.{name}: on_failure is ignore, and others wait for its output '{outs[0]}'",
                 "use restart",
             )
 
 
-def _reasons(checked: Checked) -> Iterator[str]:
+def _reasons(checked: CheckedGraph) -> Iterator[str]:
     """Why two runs of this graph may differ."""
     graph = checked.graph
     for edge in graph.edges:

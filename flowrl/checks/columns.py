@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowrl.checks.descriptions import Described, Describer, columns_text
+from flowrl.checks.descriptions import NodeDescriber, NodeDescriptions, columns_text
 from flowrl.checks.serial_program import SerialProgram, WarmUpSchedule
 from flowrl.core.batch import Column, Schema
 from flowrl.core.errors import Problem, spelling_hint
@@ -13,7 +13,7 @@ from flowrl.core.node import Facts
 from flowrl.graph.model import Edge, Graph
 
 
-def column_problems(graph: Graph, described: Described) -> Iterator[Problem]:
+def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
     """Columns that are missing, or of another type or shape than is needed."""
     for edge in graph.edges:
         facts = described.facts.get(edge.to.node)
@@ -23,7 +23,7 @@ def column_problems(graph: Graph, described: Described) -> Iterator[Problem]:
         given = described.schemas[edge.to]
         if given is None:
             what = f"{edge.to} needs columns ({columns_text(needs)}), and {_sources(edge)} gives no table"
-            yield Problem(str(edge.mark), what, "connect what gives a Batch")
+            yield Problem(str(edge.location), what, "connect what gives a Batch")
         else:
             for name, column in needs.items():
                 if given.get(name) != column:
@@ -41,7 +41,7 @@ def _wrong_column(edge: Edge, name: str, column: Column, given: Schema) -> Probl
         hint = f"it gives {columns_text(given)}"
         near = spelling_hint(name, given)
         hint = f"{hint}; {near}" if near.startswith("did you mean") else hint
-    return Problem(str(edge.mark), what, hint)
+    return Problem(str(edge.location), what, hint)
 
 
 def _sources(edge: Edge) -> str:
@@ -49,7 +49,7 @@ def _sources(edge: Edge) -> str:
 
 
 def warmup_column_problems(
-    graph: Graph, program: SerialProgram, describer: Describer
+    graph: Graph, program: SerialProgram, describer: NodeDescriber
 ) -> Iterator[Problem]:
     """A phase's settings must not change what an edge carries."""
     for warm in program.warmup:
@@ -58,7 +58,7 @@ def warmup_column_problems(
             before = len(describer.problems)
             usual, facts = describer.found.facts.get(node), describer.ask(node, config)
             describer.problems[before:] = [  # not the node's own parameters are wrong
-                replace(problem, where=str(warm.phase.mark), what=f"warmup: {problem.what}")
+                replace(problem, where=str(warm.phase.location), what=f"warmup: {problem.what}")
                 for problem in describer.problems[before:]
             ]
             if usual is not None and facts is not None:
@@ -72,4 +72,6 @@ def _lost(warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts) -> Iterat
         lost = [f"{name} ({column})" for name, column in before.items() if now.get(name) != column]
         if lost:
             what = f"warmup: with {settings} set, {node}.{port} does not give the column {lost[0]}"
-            yield Problem(str(warm.phase.mark), what, "use a setting that gives the same columns")
+            yield Problem(
+                str(warm.phase.location), what, "use a setting that gives the same columns"
+            )

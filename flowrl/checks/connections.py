@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowrl.checks.ordering import a_cycle, topological
+from flowrl.checks.ordering import find_cycle, topological_order
 from flowrl.core.errors import Problem
 from flowrl.core.ports import ANY, In, Input, Link, Out, Output, Port, Service, StateIn, StateOut
-from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, links
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, link_edges
 
 _WORDS = {  # what a port is called in a message
     In: "input",
@@ -19,14 +19,14 @@ _WORDS = {  # what a port is called in a message
 }
 
 
-def connection_problems(graph: Graph, unsure: frozenset[str]) -> Iterator[Problem]:
-    """What is wrong with the connections; `unsure` nodes may miss an edge because of a problem told already."""
+def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Problem]:
+    """Problems of connections. Ports of `incomplete` nodes are not checked: they may lack an edge that has one."""
     fed = {e.to for e in graph.edges}
     taken = {source for e in graph.edges for source in e.sources}
     for name, spec in graph.nodes.items():
         for port, kind in spec.cls.ports.items():
             ref = PortRef(name, port)
-            if kind.optional or name in unsure:
+            if kind.optional or name in incomplete:
                 continue
             if isinstance(kind, Input) and ref not in fed:
                 yield _unfed(graph, spec, port, kind)
@@ -43,7 +43,7 @@ def _unfed(graph: Graph, spec: NodeSpec, port: str, kind: Input) -> Problem:
     if fits:
         hint = f"add '{fits[0]} {arrow} {spec.name}.{port}'"
     what = f"nodes.{spec.name}: the {_WORDS[type(kind)]} '{port}' ({kind.type}) is not connected"
-    return Problem(str(spec.mark()), what, hint)
+    return Problem(str(spec.location()), what, hint)
 
 
 def _untaken(graph: Graph, spec: NodeSpec, port: str, kind: Output) -> Problem:
@@ -53,7 +53,7 @@ def _untaken(graph: Graph, spec: NodeSpec, port: str, kind: Output) -> Problem:
     if fits:
         hint = f"add '{spec.name}.{port} {arrow} {fits[0]}'"
     what = f"nodes.{spec.name}: nobody takes the {_WORDS[type(kind)]} '{port}' ({kind.type})"
-    return Problem(str(spec.mark()), what, hint)
+    return Problem(str(spec.location()), what, hint)
 
 
 def _fitting(graph: Graph, name: str, kind: Port, side: object) -> list[str]:
@@ -71,7 +71,7 @@ def _fitting(graph: Graph, name: str, kind: Port, side: object) -> list[str]:
 def _shared_services(graph: Graph) -> Iterator[Problem]:
     """A stateful service has one client."""
     calls: dict[PortRef, list[Edge]] = {}
-    for edge in links(graph):
+    for edge in link_edges(graph):
         calls.setdefault(edge.source, []).append(edge)
     for ref, edges in calls.items():
         service = graph.nodes[ref.node].port(ref.port)
@@ -79,13 +79,13 @@ def _shared_services(graph: Graph) -> Iterator[Problem]:
             clients = ", ".join(sorted(str(e.to) for e in edges))
             what = f"the service {ref} has {len(edges)} clients ({clients}); it keeps state, so it can have one"
             hint = f"give each client a node of its own such as '{ref.node}'"
-            yield Problem(str(edges[-1].mark), what, hint)
+            yield Problem(str(edges[-1].location), what, hint)
 
 
 def _link_circle(graph: Graph) -> Iterator[Problem]:
-    calls = links(graph)
-    left = graph.nodes.keys() - set(topological(graph.nodes, calls))
+    calls = link_edges(graph)
+    left = graph.nodes.keys() - set(topological_order(graph.nodes, calls))
     if left:
-        ring, edge = a_cycle(left, calls)
+        ring, edge = find_cycle(left, calls)
         what = f"the links {' <-> '.join(ring)} call each other in a circle"
-        yield Problem(str(edge.mark), what, "cut one")
+        yield Problem(str(edge.location), what, "cut one")

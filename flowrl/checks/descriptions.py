@@ -5,38 +5,43 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from flowrl.checks.ordering import a_cycle, is_feedback, topological
+from flowrl.checks.ordering import find_cycle, is_feedback, topological_order
 from flowrl.core.batch import Schema
-from flowrl.core.config import Config
+from flowrl.core.config import Config, PartSpec
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundError
 from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 
+# Whether nodes may make envs to describe themselves: they must; those whose packages are installed; none.
+EnvUse = Literal["make", "make_if_installed", "skip"]
+
 
 @dataclass(slots=True)
-class Described:
+class NodeDescriptions:
     """The facts of all nodes that could be asked, and what flows on their streams."""
 
     facts: dict[str, Facts] = field(default_factory=dict)
     schemas: dict[PortRef, Schema | None] = field(default_factory=dict)  # at each stream input
     rows: dict[PortRef, int] = field(default_factory=dict)  # of a token at each stream input
+    undescribed: dict[str, str] = field(default_factory=dict)  # nodes without facts, and why
 
 
-class Describer:
+class NodeDescriber:
     """Asks nodes for their facts; collects problems."""
 
-    def __init__(self, graph: Graph, problems: list[Problem]) -> None:
-        self.graph, self.problems = graph, problems
-        self.found = Described()
+    def __init__(self, graph: Graph, problems: list[Problem], envs: EnvUse = "make") -> None:
+        self.graph, self.problems, self.envs = graph, problems, envs
+        self.found = NodeDescriptions()
         self.into: dict[str, list[Edge]] = {}
         self.taken: set[PortRef] = set()
         for edge in graph.edges:
             self.into.setdefault(edge.to.node, []).append(edge)
             self.taken.update(edge.sources)
 
-    def all(self) -> Described:
+    def all(self) -> NodeDescriptions:
         """Ask every node."""
         for name in self.order():
             facts = self.ask(name, self.graph.nodes[name].config)
@@ -52,27 +57,51 @@ class Describer:
         """Services before their clients, producers before their consumers."""
         before = [e for e in self.graph.edges if e.kind != "state"]
         before = [e for e in before if e.kind == "link" or not is_feedback(self.graph, e)]
-        order = topological(self.graph.nodes, before)
+        order = topological_order(self.graph.nodes, before)
         left = self.graph.nodes.keys() - set(order)
         if left:
-            ring, edge = a_cycle(left, before)
+            ring, edge = find_cycle(left, before)
             if {e.kind for e in before if {e.source.node, e.to.node} <= set(ring)} > {"link"}:
                 what = f"the streams and links {' -> '.join(ring)} lead in a circle"
                 hint = "a service cannot depend on what its client gives"
-                self.problems.append(Problem(str(edge.mark), what, hint))
+                self.problems.append(Problem(str(edge.location), what, hint))
         return order
 
     def ask(self, name: str, config: Config) -> Facts | None:
-        """The facts of a node with this config; None if it, or a neighbour, has a problem."""
+        """The facts of a node with this config; None if it, or a neighbour, has a problem or was not described."""
         spec, edges = self.graph.nodes[name], self.into.get(name, [])
+        if reason := self.reason_to_skip(config, edges):
+            self.found.undescribed[name] = reason
+            return None
         inputs, links = self.inputs(edges), self.links(edges)
-        wanted = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
+        connected = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
         for port, kind in spec.cls.ports.items():
             given = inputs if isinstance(kind, In) else links
             if isinstance(kind, In | Link) and not kind.optional and port not in given:
                 return None  # not connected, or a neighbour without facts: told elsewhere
-        known = Surroundings({p: inputs[p] for p in spec.cls.ports if p in inputs}, links, wanted)
-        return _describe(spec, config, known, self.problems)
+        known = Surroundings(
+            {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
+        )
+        try:
+            return _describe(spec, config, known, self.problems)
+        except MissingPackageError as error:
+            if self.envs == "make":
+                self.problems.append(_unsound(spec, error))
+            else:
+                self.found.undescribed[name] = str(error)
+            return None
+
+    def reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
+        """Why a node cannot be described without making an env; empty where it can."""
+        if self.envs == "skip" and _has_env(config):
+            return "its env was not made"
+        for edge in edges:
+            if edge.kind == "state" or is_feedback(self.graph, edge):
+                continue
+            for source in edge.sources:
+                if source.node in self.found.undescribed:
+                    return f"it depends on {source.node}"
+        return ""
 
     def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
         """The columns at each connected stream input whose sources are known."""
@@ -131,7 +160,7 @@ def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | N
         f"{edge}: its sources give different columns: {edge.source} gives {columns_text(first)}; "
         f"{source} gives {columns_text(other)}"
     )
-    return Problem(str(edge.mark), what, "put a node in between that makes them alike")
+    return Problem(str(edge.location), what, "put a node in between that makes them alike")
 
 
 def columns_text(schema: Schema | None) -> str:
@@ -139,6 +168,15 @@ def columns_text(schema: Schema | None) -> str:
     if schema is None:
         return "no table"
     return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
+
+
+def _has_env(config: Config) -> bool:
+    values = (getattr(config, name) for name in type(config).model_fields)
+    return any(isinstance(value, PartSpec) and value.cls.kind == "env" for value in values)
+
+
+def _unsound(spec: NodeSpec, error: UnsoundError) -> Problem:
+    return Problem(str(spec.location(error.key)), f"nodes.{spec.name}: {error.what}", error.hint)
 
 
 def _describe(
@@ -149,12 +187,13 @@ def _describe(
         if not isinstance(facts, Facts):
             raise TypeError(f"it gave {type(facts).__name__}, not Facts")
         return facts
+    except MissingPackageError:
+        raise
     except UnsoundError as error:
-        mark, what = str(spec.mark(error.key)), f"nodes.{spec.name}: {error.what}"
-        problems.append(Problem(mark, what, error.hint))
+        problems.append(_unsound(spec, error))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         what = f"nodes.{spec.name}: describe raised {type(error).__name__}: {error} ({place})"
-        problems.append(Problem(str(spec.mark()), what, f"mend the node type '{spec.type}'"))
+        problems.append(Problem(str(spec.location()), what, f"mend the node type '{spec.type}'"))
     return None

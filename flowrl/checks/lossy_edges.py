@@ -49,7 +49,7 @@ def _piling_up(name: str, into: Iterable[Edge]) -> Iterator[Problem]:
     for edge in into:
         if edge.when_full == "wait":
             yield Problem(
-                str(edge.mark),
+                str(edge.location),
                 f"{edge}: while {name} waits for tokens that were dropped elsewhere, these pile up",
                 "write 'when_full: drop_oldest' here too",
             )

@@ -9,7 +9,7 @@ import networkx as nx
 
 from flowrl.core.errors import Problem
 from flowrl.core.ports import In
-from flowrl.graph.model import Edge, Graph, links
+from flowrl.graph.model import Edge, Graph, link_edges
 
 
 def is_feedback(graph: Graph, edge: Edge) -> bool:
@@ -23,23 +23,23 @@ def firing_order(
 ) -> list[str]:
     """Nodes in the order of their streams; a cycle without initial tokens is a problem."""
     edges = [e for e in streams if not is_feedback(graph, e)]
-    order = topological(names, edges)
+    order = topological_order(names, edges)
     left = names - set(order)
     if left:
-        ring, edge = a_cycle(left, edges)
+        ring, edge = find_cycle(left, edges)
         what = f"the cycle {' -> '.join(ring)} has no initial token: each of its nodes waits for the one before"
         hint = (
             "close a loop through an input that begins with tokens, or carry state on a state edge"
         )
-        problems.append(Problem(str(edge.mark), what, hint))
+        problems.append(Problem(str(edge.location), what, hint))
     return [*order, *sorted(left)]
 
 
-def topological(
+def topological_order(
     names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
 ) -> list[str]:
     """The names so that no edge leads back, ties by rank; what lies on a cycle or behind one is left out."""
-    flow = flow_of(names, edges)
+    flow = dependency_graph(names, edges)
     stuck: set[str] = set()
     for group in nx.strongly_connected_components(flow):
         name = next(iter(group))
@@ -48,7 +48,7 @@ def topological(
     return list(nx.lexicographical_topological_sort(flow.subgraph(set(flow) - stuck), rank))
 
 
-def flow_of(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
+def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
     """Who gives to whom."""
     flow = nx.DiGraph()
     flow.add_nodes_from(names)
@@ -56,10 +56,10 @@ def flow_of(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
     return flow
 
 
-def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
+def find_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
     """One cycle among nodes that a topological order leaves out, and the edge that closes it."""
     inside = [e for e in edges if e.to.node in left]
-    ring = [name for name, _ in nx.find_cycle(flow_of(sorted(left), inside), sorted(left))]
+    ring = [name for name, _ in nx.find_cycle(dependency_graph(sorted(left), inside), sorted(left))]
     start = ring.index(min(ring))
     ring = [*ring[start:], *ring[:start]]
     closing = next(
@@ -68,11 +68,11 @@ def a_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
     return [*ring, ring[0]], closing
 
 
-def own_services(graph: Graph) -> dict[str, list[str]]:
+def exclusive_services(graph: Graph) -> dict[str, list[str]]:
     """For each node, those that do not fire and that only it calls, or one of them: links make them one with it."""
-    order = services_first(graph)
+    order = services_before_clients(graph)
     clients: dict[str, set[str]] = {}
-    for edge in links(graph):
+    for edge in link_edges(graph):
         clients.setdefault(edge.source.node, set()).add(edge.to.node)
     # clients come before those that they call
     called = [name for name in reversed(order) if name in clients and not graph.nodes[name].fires]
@@ -86,7 +86,7 @@ def own_services(graph: Graph) -> dict[str, list[str]]:
     return owned
 
 
-def services_first(graph: Graph) -> list[str]:
+def services_before_clients(graph: Graph) -> list[str]:
     """All nodes, each after the services that it calls, else in the order of the file."""
     place = {name: at for at, name in enumerate(graph.nodes)}
-    return topological(graph.nodes, links(graph), place.__getitem__)
+    return topological_order(graph.nodes, link_edges(graph), place.__getitem__)

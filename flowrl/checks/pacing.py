@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import networkx as nx
 
-from flowrl.checks.ordering import flow_of
+from flowrl.checks.ordering import dependency_graph
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph
 
@@ -15,12 +15,12 @@ Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
 
 def stream_groups(graph: Graph) -> dict[str, str]:
     """Each node's group of nodes that streams or links join."""
-    joined = flow_of(graph.nodes, [e for e in graph.edges if e.kind != "state"])
+    joined = dependency_graph(graph.nodes, [e for e in graph.edges if e.kind != "state"])
     groups = nx.weakly_connected_components(joined)
     return {name: first for group in groups for first in [min(group)] for name in group}
 
 
-def paced_by(graph: Graph, name: str) -> set[str]:
+def nodes_paced_by(graph: Graph, name: str) -> set[str]:
     """The nodes that fire after a node's versions, or after those of a node that does."""
     groups = stream_groups(graph)
     found: set[str] = set()
@@ -34,11 +34,11 @@ def paced_by(graph: Graph, name: str) -> set[str]:
 
 
 def paced_groups(
-    graph: Graph, groups: Groups, unsure: frozenset[str], problems: list[Problem]
+    graph: Graph, groups: Groups, incomplete: frozenset[str], problems: list[Problem]
 ) -> dict[str, Edge]:
     """The groups that `every` paces, with the edge that does.
 
-    `unsure` nodes may miss an edge because of a problem told already.
+    An edge of an `incomplete` node may be missing because of a problem that was reported before.
     """
     states = [e for e in graph.edges if e.kind == "state"]
     found: dict[str, Edge] = {}
@@ -52,7 +52,7 @@ def paced_groups(
         if edge.lag and edge.latest:
             problems.append(_excludes(edge, "lag", "latest"))
     problems.extend(_driven_in_circles(groups, found))
-    driven = _on_streams(graph) | unsure
+    driven = _on_streams(graph) | incomplete
     for edge in states:
         fires_in_rounds = edge.every is None and groups[edge.to.node] not in found
         if fires_in_rounds and edge.to.node not in driven:
@@ -61,13 +61,13 @@ def paced_groups(
 
 
 def _clashes(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Problem]:
-    mark, to, source = str(edge.mark), edge.to.node, edge.source.node
+    location, to, source = str(edge.location), edge.to.node, edge.source.node
     if groups[source] == groups[to]:
         what = f"{edge}: 'every' is for nodes that nothing but state drives, and streams or links join {to} to {source}"
-        yield Problem(mark, what, "use 'lag' here")
+        yield Problem(location, what, "use 'lag' here")
     elif before is not None and (before.source, before.every) != (edge.source, edge.every):
         what = f"{edge}: another pace drives {to} already ({before}, every {before.every})"
-        yield Problem(mark, what, "leave 'every' out here")
+        yield Problem(location, what, "leave 'every' out here")
     for option in ("lag", "latest"):
         if getattr(edge, option):
             yield _excludes(edge, option, "every")
@@ -75,7 +75,7 @@ def _clashes(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Proble
 
 def _excludes(edge: Edge, one: str, other: str) -> Problem:
     what = f"{edge}: '{one}' and '{other}' exclude each other"
-    return Problem(str(edge.mark), what, "leave one out")
+    return Problem(str(edge.location), what, "leave one out")
 
 
 def _driven_in_circles(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
@@ -87,7 +87,7 @@ def _driven_in_circles(groups: Groups, found: dict[str, Edge]) -> Iterator[Probl
         if at in found and at == group:
             edge = found.pop(group)
             what = f"{edge}: the nodes pace each other in a circle, and nothing else drives them"
-            yield Problem(str(edge.mark), what, "let one of them follow a learner")
+            yield Problem(str(edge.location), what, "let one of them follow a learner")
 
 
 def _on_streams(graph: Graph) -> set[str]:
@@ -97,4 +97,6 @@ def _on_streams(graph: Graph) -> set[str]:
 
 def _needs_pace(edge: Edge) -> Problem:
     what = f"{edge}: nothing but this state drives {edge.to.node}, so it needs a pace"
-    return Problem(str(edge.mark), what, f"write '{edge.source.node} -> {edge.to}: {{every: 100}}'")
+    return Problem(
+        str(edge.location), what, f"write '{edge.source.node} -> {edge.to}: {{every: 100}}'"
+    )

@@ -79,11 +79,11 @@ class SerialProgram:
 
 
 def plan_program(
-    graph: Graph, problems: list[Problem], unsure: frozenset[str] = frozenset()
+    graph: Graph, problems: list[Problem], incomplete: frozenset[str] = frozenset()
 ) -> SerialProgram:
     """The program of a graph; what keeps it from being one is noted as problems."""
     groups = stream_groups(graph)
-    paced = paced_groups(graph, groups, unsure, problems)
+    paced = paced_groups(graph, groups, incomplete, problems)
     problems.extend(replica_problems(graph))
     in_round = [n for n in graph.nodes if groups[n] not in paced]
     program = SerialProgram(make_schedule(graph, in_round, problems))
@@ -131,7 +131,7 @@ def replica_problems(graph: Graph) -> Iterable[Problem]:
             if to.replicas > 1 and count not in (1, to.replicas):
                 what = f"{edge}: {source.node} has {count} replicas and {to.name} has {to.replicas}"
                 hint = "give them the same number, or let one of them have 1"
-                yield Problem(str(edge.mark), what, hint)
+                yield Problem(str(edge.location), what, hint)
 
 
 def _capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -> None:
@@ -148,9 +148,9 @@ def _capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -
             if edge.capacity is not None and edge.capacity < part.rates[edge.to]:
                 what = f"{edge}: its capacity is {edge.capacity} and {edge.to.node} takes {part.rates[edge.to]} at once"
                 hint = f"write 'capacity: {needed}' or more, or leave it out"
-                problems.append(Problem(str(edge.mark), what, hint))
+                problems.append(Problem(str(edge.location), what, hint))
                 continue
             if edge.capacity is not None and edge.capacity < needed and edge.when_full == "wait":
                 what = f"{edge}: its capacity is {edge.capacity} and one round puts {needed} tokens on it"
                 hint = f"write 'capacity: {needed}' or more, or leave it out"
-                problems.append(Problem(str(edge.mark), what, hint))
+                problems.append(Problem(str(edge.location), what, hint))

@@ -21,7 +21,7 @@ def staleness_problems(graph: Graph) -> Iterator[Problem]:
         if worst is not None and worst.lag > edge.max_staleness:
             what = f"{edge}: max_staleness is {edge.max_staleness} rounds, and {worst} has lag {worst.lag}"
             hint = f"lower the lag to {edge.max_staleness}, or allow {worst.lag}"
-            yield Problem(str(edge.mark), what, hint)
+            yield Problem(str(edge.location), what, hint)
 
 
 def drops_stale_tokens(graph: Graph, edge: Edge) -> bool:
@@ -37,19 +37,19 @@ def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[
         if edge.kind == "state":
             what = f"{edge}: nothing bounds how stale the latest version is"
             hint = "write 'max_staleness' at the stream into the learner: what is too old is dropped there"
-            yield Problem(str(edge.mark), what, hint)
+            yield Problem(str(edge.location), what, hint)
         elif state.source.node != to.name or to.cls.role != "learner":
             what = (
                 f"{edge}: {to.name} does not know how old its tokens are, which depend on {state}"
             )
             hint = f"write 'max_staleness' at a stream into {state.source.node}, if it is a learner"
-            yield Problem(str(edge.mark), what, hint)
+            yield Problem(str(edge.location), what, hint)
 
 
 def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
     """Warnings: on-policy learners that would see data of older weights than they must."""
     for name in (n for n, f in facts.items() if f.on_policy):
-        for edge in graph.into(name):
+        for edge in graph.edges_into(name):
             for state in _state_upstream(graph, edge) if edge.kind == "stream" else ():
                 if state.source.node == name and (state.lag or state.latest):
                     how = "latest" if state.latest else f"lag {state.lag}"
@@ -57,7 +57,7 @@ def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem
                     hint = "leave the lag out, or use an algorithm that corrects for it"
                     if state.latest:
                         hint = "leave 'latest' out, or use an algorithm that corrects for it"
-                    yield Problem(str(state.mark), what, hint, warning=True)
+                    yield Problem(str(state.location), what, hint, warning=True)
 
 
 def _state_upstream(graph: Graph, edge: Edge) -> list[Edge]:

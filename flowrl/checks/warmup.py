@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import networkx as nx
 
-from flowrl.checks.ordering import flow_of, is_feedback
+from flowrl.checks.ordering import dependency_graph, is_feedback
 from flowrl.checks.serial_program import Schedule, SerialProgram, WarmUpSchedule, make_schedule
 from flowrl.core.errors import Problem
 from flowrl.core.ports import In
@@ -21,7 +21,7 @@ def plan_warmup(
         nodes, edges, missing = active(graph, phase, program.round)
         for a, b in missing:
             what = f"warmup: no stream leads from '{a}' to '{b}'"
-            problems.append(Problem(str(phase.mark), what, "list edges of the graph"))
+            problems.append(Problem(str(phase.location), what, "list edges of the graph"))
         idle = [
             *_idle_sources(graph, phase, nodes, edges),
             *_idle_inputs(graph, phase, nodes, edges),
@@ -40,7 +40,7 @@ def active(
     graph: Graph, phase: Phase, part: Schedule
 ) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
     """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
-    flow = flow_of(graph.nodes, [e for e in part.edges if not is_feedback(graph, e)])
+    flow = dependency_graph(graph.nodes, [e for e in part.edges if not is_feedback(graph, e)])
     nodes: set[str] = set()
     hops: set[tuple[str, str]] = set()
     missing = []
@@ -108,4 +108,4 @@ def _rounds(
 
 
 def _wrong(phase: Phase, what: str, hint: str) -> Problem:
-    return Problem(str(phase.mark), what, hint)
+    return Problem(str(phase.location), what, hint)

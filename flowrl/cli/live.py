@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import FlowError
-from flowrl.core.wording import counted
+from flowrl.core.wording import count_text
 from flowrl.runs.queries import Silent, ask, find_live, look
 from flowrl.runs.registry import Entry, entries, lives
 from flowrl.runs.run_status import Look
@@ -176,6 +176,6 @@ def _ended(entry: Entry) -> tuple[str, str]:
     except (OSError, ValueError):
         return "?", f"{entry.run_dir}: process {entry.pid} has ended without a summary"
     again = f"\nthe same again: {summary['repeat']}" if summary.get("repeat") else ""
-    done = counted(summary["env_steps"], "env step")
-    done = f"{done}, {counted(summary['train_iters'], 'train iteration')}"
+    done = count_text(summary["env_steps"], "env step")
+    done = f"{done}, {count_text(summary['train_iters'], 'train iteration')}"
     return summary["status"], f"{summary['status']}: {summary['why']}\n{done}{again}"

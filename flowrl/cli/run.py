@@ -14,7 +14,7 @@ from flowrl.cli.output import ours_alone
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
-from flowrl.graph.sections import seconds
+from flowrl.graph.sections import parse_seconds
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.result_text import result_text
@@ -23,7 +23,7 @@ from flowrl.runs.run import Run
 
 def run(arguments: Namespace) -> int:
     """`flowrl run`."""
-    checked = read(arguments).demand()
+    checked = read(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     made = Run(
@@ -62,12 +62,14 @@ def _meeting(arguments: Namespace) -> Rendezvous | None:
 
 def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
     time_s = None if arguments.time is None else seconds_of("--time", arguments.time)
-    return of_graph.over(steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s)
+    return of_graph.overridden_by(
+        steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s
+    )
 
 
 def seconds_of(option: str, text: str) -> float:
     """An option that is a time."""
-    found = seconds(text)
+    found = parse_seconds(text)
     if found is None:
         raise UsageError(f"{option} {text}: expected a time such as 30s, 10m or 2h")
     return found

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.graph.expand import expand
 from flowrl.graph.file_params import file_params
@@ -18,7 +18,7 @@ Reading = dict[str, str]
 HERE_ONLY = ("modules", "placements")  # where something lies, which may differ
 
 
-def reading(checked: Checked) -> Reading:
+def reading(checked: CheckedGraph) -> Reading:
     """A print of each node, of the other sections, and of the schedule."""
     data = graph_data(checked.graph)
     for *outer, last in file_params(checked.graph):

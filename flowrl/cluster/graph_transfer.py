@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster.fingerprint import differing, graph_data, reading, value_at
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.file_params import file_params
 from flowrl.graph.files_beside import files_beside
-from flowrl.graph.loading import Loaded, load_tree
+from flowrl.graph.loading import LoadedGraph, load_data
 
 MODULES, MODULE_BYTES = 2000, 32 << 20  # Python files, and their size together
 FILE_BYTES = 1 << 30  # of all other files together
@@ -35,7 +35,7 @@ class SentGraph:
                     yield name, piece
 
 
-def to_send(checked: Checked) -> SentGraph:
+def to_send(checked: CheckedGraph) -> SentGraph:
     """What a host is sent to read the same graph."""
     graph = checked.graph
     data = graph_data(graph)
@@ -62,15 +62,15 @@ def to_send(checked: Checked) -> SentGraph:
     return SentGraph(told, (*modules, *files))
 
 
-def received(told: Mapping[str, Any], folder: Path) -> Loaded:
+def received(told: Mapping[str, Any], folder: Path) -> LoadedGraph:
     """The graph that was sent, read again; `folder` is where the files lie."""
     data = {**told["graph"], "modules": [str(folder / name) for name in told["modules"]]}
     for (*outer, last), name in told["paths"]:
         value_at(data, outer)[last] = str(folder / name)
-    return load_tree(data, told["title"])
+    return load_data(data, told["title"])
 
 
-def read_there(told: Mapping[str, Any], folder: Path) -> Checked:
+def read_there(told: Mapping[str, Any], folder: Path) -> CheckedGraph:
     """The same, checked; ReadsDifferently if it is another one than where the run was started."""
     checked = check(received(told, folder))
     different = differing(reading(checked), told["reading"])
@@ -82,7 +82,7 @@ def read_there(told: Mapping[str, Any], folder: Path) -> Checked:
 class GraphMismatch(FlowError):
     """The graph is another one here than where the run was started."""
 
-    def __init__(self, parts: list[str], checked: Checked) -> None:
+    def __init__(self, parts: list[str], checked: CheckedGraph) -> None:
         problems = "; ".join(map(str, checked.problems))
         why = problems or "install the same versions of what its types are from"
         super().__init__(f"the graph reads differently here ({', '.join(parts)}): {why}")

@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.cluster.compatibility import machine_facts
 from flowrl.cluster.control import (
     BEAT_S,
@@ -168,7 +168,7 @@ class Visit:
                 word, values = self._line.read(self._socket.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return
-            except Refused as error:
+            except RefusedMessage as error:
                 self._tell(f"refused: a message from {self._there}: {error.reason}")
                 continue
             self._told(word, values)

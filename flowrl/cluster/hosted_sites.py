@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from flowrl.channels.folder import SocketFolder
+from flowrl.channels.socket_folder import SocketFolder
 from flowrl.cluster.control import LEAVE_S
 from flowrl.cluster.graph_transfer import FILE_BYTES, MODULE_BYTES
 from flowrl.core.errors import FlowError

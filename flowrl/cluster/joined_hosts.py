@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.cluster.compatibility import differences, machine_facts, unlike
 from flowrl.cluster.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, ControlConnection, read
 from flowrl.cluster.control_socket import ControlSocket
@@ -112,9 +112,9 @@ class JoinedHosts:
         while True:
             self.pump(LOOK_S)
             offers = self.offers()
-            open_places = [p for p in wanted if not any(o.fits(p) for o in offers)]
+            open_places = [p for p in wanted if not any(o.matches(p) for o in offers)]
             for offer, why in self._unfit:
-                if any(map(offer.fits, open_places)):
+                if any(map(offer.matches, open_places)):
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
             if len(offers) >= self.rendezvous.hosts and not open_places:
                 return offers
@@ -146,7 +146,7 @@ class JoinedHosts:
                 else:
                     joined.heard_s = time.monotonic()
                     self._heard(joined, *joined.line.read(data))
-            except Refused as error:
+            except RefusedMessage as error:
                 by = f"host '{joined.name}'" if joined else "somebody who has not joined"
                 self._refused[f"{error.reason}, from {by}"] += 1
         self._look()
@@ -165,7 +165,7 @@ class JoinedHosts:
     def _join(self, who: bytes, data: bytes) -> None:
         session, number, word, values = read(data)
         if word != "join" or number:
-            raise Refused("not joined")
+            raise RefusedMessage("not joined")
         protocol, about = values
         offer = _offer_of(about)
         joined = JoinedHost(who, session, offer, about)
@@ -205,7 +205,7 @@ class JoinedHosts:
         elif word in ("left", "failed"):
             joined.gone = joined.gone or values[0]
         elif word != "beat":
-            raise Refused("unknown word")
+            raise RefusedMessage("unknown word")
 
     # what they are told
 
@@ -284,9 +284,9 @@ def _offer_of(about: Mapping[str, Any]) -> HostOffer:
         or type(about.get("cores")) is not int
         or not is_number(about["address"])
     ):
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     try:
         address_of(about["joined"], "host")
         return HostOffer(about["name"], tuple(labels))
     except UsageError:
-        raise Refused("malformed") from None
+        raise RefusedMessage("malformed") from None

@@ -57,7 +57,7 @@ def parts(kind: str, about: str) -> Any:
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
-def by_hand(owner: str, config: type[Config], given: Mapping[str, Any]) -> Config:
+def make_config(owner: str, config: type[Config], given: Mapping[str, Any]) -> Config:
     """Parameters that a program gives; what is wrong with them is said in the words of a graph's."""
     for name in given:
         if name not in config.model_fields:
@@ -67,11 +67,13 @@ def by_hand(owner: str, config: type[Config], given: Mapping[str, Any]) -> Confi
     try:
         return config(**given)
     except ValidationError as error:
-        told = [in_words(owner, config, one) for one in error.errors(include_url=False)]
+        told = [
+            describe_validation_error(owner, config, one) for one in error.errors(include_url=False)
+        ]
     raise ValueError("\n".join("; ".join(filter(None, words)) for words in told))
 
 
-def in_words(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
+def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
     """Of one of pydantic's errors: what is wrong, and what was expected, if that is another thing."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
@@ -95,7 +97,7 @@ class Part:
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         self.config: Any = (
-            config if config is not None else by_hand(type(self).__name__, self.Config, params)
+            config if config is not None else make_config(type(self).__name__, self.Config, params)
         )
 
 

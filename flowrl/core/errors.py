@@ -32,7 +32,7 @@ class Problem:
 class Problems(list[Problem]):
     """The problems found so far."""
 
-    def tell(self, where: object, what: str, hint: str = "") -> None:
+    def add(self, where: object, what: str, hint: str = "") -> None:
         """Note one more."""
         self.append(Problem(str(where), what, hint))
 

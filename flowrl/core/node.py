@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from flowrl.core.batch import Schema
-from flowrl.core.config import BaseConfig, by_hand
+from flowrl.core.config import BaseConfig, make_config
 from flowrl.core.context import Context
 from flowrl.core.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.core.state import State
@@ -20,42 +20,57 @@ RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "conf
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known of a node's surroundings before the run."""
+    """What `describe` is given: what is known of a node's neighbours before the run."""
 
-    inputs: Mapping[
-        str, Schema | None
-    ]  # the columns of each connected stream input; None: not a table
-    links: Mapping[str, Any]  # what each linked node's facts say of its service
-    wanted: frozenset[str]  # the outputs that somebody takes
+    # The columns of each connected stream input; None where tokens are not tables.
+    inputs: Mapping[str, Schema | None]
+    # For each link, `Facts.service` of the linked node, or a list of them where the link takes several.
+    links: Mapping[str, Any]
+    connected_outputs: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a node says of itself before it is made; `check` reasons with these."""
+    """What a node type states about a node before it is made. `check` reasons with these facts."""
 
-    outs: Mapping[str, Schema | None] = field(default_factory=dict)  # columns of each stream output
-    rows: Mapping[str, int] = field(default_factory=dict)  # rows of one token of each stream output
-    needs: Mapping[str, Schema] = field(
-        default_factory=dict
-    )  # columns that each stream input must have
+    # The columns of each stream output; None where tokens are not tables.
+    outs: Mapping[str, Schema | None] = field(default_factory=dict)
+    # How many rows one token of each stream output has.
+    rows: Mapping[str, int] = field(default_factory=dict)
+    # The columns that each stream input must have.
+    needs: Mapping[str, Schema] = field(default_factory=dict)
+    # The rows that must have arrived at an input before the first output is due, and the parameter that sets this.
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    # ^ rows that must have come in at a port before the first output is wanted, and the parameter that says so
-    env_steps: int | None = None  # env steps of one firing, where that number is fixed
-    memory_bytes: int = 0  # what the node will allocate for data
-    on_policy: bool = False  # a learner that must not see stale data
-    nondeterministic: str = ""  # why two runs may differ, if they may
-    service: Any = None  # what linked nodes are told
-    loads: tuple[
-        str, ...
-    ] = ()  # modules that making or firing it will import: loaded once, for all
+    # The env steps of one firing, where that number is fixed.
+    env_steps: int | None = None
+    # What the node will allocate for data.
+    memory_bytes: int = 0
+    # True for a learner that must not learn from data of older weights.
+    on_policy: bool = False
+    # Why two runs may differ; empty where they do not.
+    nondeterministic: str = ""
+    # What clients that link to this node are given to describe themselves.
+    service: Any = None
+    # Modules that making or firing the node imports. A process of several sites imports them once.
+    imports: tuple[str, ...] = ()
 
 
 class UnsoundError(ValueError):
-    """Raised by `describe`: this node cannot work with these parameters and neighbours."""
+    """Raised by `describe`: this node cannot work with these parameters and neighbours.
+
+    `key` is the parameter that is wrong, as a path such as `env.id`.
+    """
 
     def __init__(self, what: str, hint: str = "", key: str = "") -> None:
         self.what, self.hint, self.key = what, hint, key
         super().__init__(f"{what}; {hint}" if hint else what)
+
+
+class MissingPackageError(UnsoundError):
+    """Raised by `describe`: a package that the node needs is not installed.
+
+    A run is refused. What only looks at a graph (`draw`) goes on without the node's facts.
+    """
 
 
 class Node:
@@ -100,7 +115,7 @@ class Node:
             k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given
         }
         owner = type(self).__name__
-        self.config: Any = config if config is not None else by_hand(owner, self.Config, given)
+        self.config: Any = config if config is not None else make_config(owner, self.Config, given)
         self.ctx = context if context is not None else Context(owner, seed=seed)
         for name, port in self.ports.items():
             if isinstance(port, Link):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
+from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase, paths_text
 from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_writer import flow_text
 
@@ -170,7 +170,7 @@ def _option_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
 
 def _phases(a: Graph, b: Graph) -> Iterator[Change]:
     """Phases are known by the paths that are active in them."""
-    old, new = ({_paths(p): _phase(p) for p in graph.phases} for graph in (a, b))
+    old, new = ({paths_text(p): _phase(p) for p in graph.phases} for graph in (a, b))
     for paths, phase in old.items():
         if paths not in new:
             yield Change("warmup", paths, "removed", flow_text(phase))
@@ -179,10 +179,6 @@ def _phases(a: Graph, b: Graph) -> Iterator[Change]:
     for paths, phase in new.items():
         if paths not in old:
             yield Change("warmup", paths, "added", flow_text(phase))
-
-
-def _paths(phase: Phase) -> str:
-    return ", ".join(f"{', '.join(a)} -> {', '.join(b)}" for a, b in phase.paths)
 
 
 def _phase(phase: Phase) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.core.errors import Problem, spelling_hint
 from flowrl.graph.model import Edge
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_reader import YamlValue
 
 OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {  # option: the kinds of edge, what it takes
     "lag": (("state",), "a whole number of rounds, 0 to 1,000,000"),
@@ -23,26 +23,28 @@ _LEAST = {"lag": 0, "every": 1, "max_staleness": 0, "capacity": 1}
 _MOST = 1_000_000  # more is a mistake, and would fill the memory
 
 
-def checked_option(edge: Edge, name: str, item: Item) -> Problem | None:
+def checked_option(edge: Edge, name: str, item: YamlValue) -> Problem | None:
     """What is wrong with an option of this edge, if anything is."""
     kinds, _ = OPTIONS.get(name, ((edge.kind,), ""))
     if edge.kind not in kinds:
         fitting = [n for n, (fits, _) in OPTIONS.items() if edge.kind in fits]
         what = f"edges: '{name}' is an option of {' and '.join(kinds)} edges; {edge.to} is a {edge.kind}"
         hint = f"options of a {edge.kind} edge: {', '.join(fitting)}"
-        return Problem(str(item.at), what, hint if fitting else "a link has no options")
+        return Problem(str(item.entry_location), what, hint if fitting else "a link has no options")
     return written_option(str(edge.to), name, item)
 
 
-def written_option(to: str, name: str, item: Item) -> Problem | None:
+def written_option(to: str, name: str, item: YamlValue) -> Problem | None:
     """What is wrong with an option as it is written, whatever edge it is for."""
     if name not in OPTIONS:
         return Problem(
-            str(item.at), f"edges: unknown option '{name}'", spelling_hint(name, OPTIONS)
+            str(item.entry_location),
+            f"edges: unknown option '{name}'",
+            spelling_hint(name, OPTIONS),
         )
     if not _right(name, item.value):
         what = f"edges: {to}: {name} is {item.plain()!r}"
-        return Problem(str(item.mark), what, f"expected {OPTIONS[name][1]}")
+        return Problem(str(item.location), what, f"expected {OPTIONS[name][1]}")
     return None
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from flowrl.core.errors import Problems, closest_word, spelling_hint
 from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.edge_options import checked_option, written_option
-from flowrl.graph.edge_statements import End, Statement
+from flowrl.graph.edge_statements import EdgeEnd, EdgeStatement
 from flowrl.graph.model import Edge, NodeSpec, PortRef
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_reader import YamlValue
 
 Pair = tuple[PortRef, PortRef]  # an output and the input that it feeds
 
@@ -34,9 +34,11 @@ class EdgeReader:
         `removed`: nodes that null removed, and the files that may name them yet."""
         self.nodes, self.parts, self.broken, self.problems = nodes, parts, broken, problems
         self.removed = removed
-        self.unsure: set[str] = set()  # nodes that miss an edge because of a problem told already
+        self.incomplete: set[str] = (
+            set()
+        )  # nodes that miss an edge because of a problem told already
 
-    def edges(self, statements: Iterable[Statement]) -> dict[PortRef, Edge]:
+    def edges(self, statements: Iterable[EdgeStatement]) -> dict[PortRef, Edge]:
         """The edge into each input."""
         found: dict[PortRef, Edge] = {}
         for statement in statements:
@@ -48,13 +50,13 @@ class EdgeReader:
                 self.put(edge, found)
             else:
                 ends = (*statement.sources, statement.to)
-                self.unsure |= {n for end in ends for n in self.members(end.node)}
+                self.incomplete |= {n for end in ends for n in self.members(end.node)}
         return found
 
-    def gone(self, statement: Statement) -> bool:
+    def gone(self, statement: EdgeStatement) -> bool:
         """Whether an edge went with a node that a later file removed."""
         gone = [
-            end.node not in self.nodes and statement.mark.file in self.removed.get(end.node, ())
+            end.node not in self.nodes and statement.location.file in self.removed.get(end.node, ())
             for end in (*statement.sources, statement.to)
         ]
         return any(gone)
@@ -65,18 +67,18 @@ class EdgeReader:
 
     def put(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
         before = found.pop(edge.to, None)
-        if before is not None and before.mark.file == edge.mark.file:
+        if before is not None and before.location.file == edge.location.file:
             names = ", ".join(map(str, (*before.sources, *edge.sources)))
-            what = f"edges: the input {edge.to} is fed twice (first at {before.mark})"
+            what = f"edges: the input {edge.to} is fed twice (first at {before.location})"
             hint = f"list the sources together: '{names} -> {edge.to}'"
             many = getattr(self.nodes[edge.to.node].port(edge.to.port), "many", False)
             if edge.kind != "stream":
                 hint = f"list them together: '{names} <-> {edge.to}'" if many else "leave one out"
-            self.problems.tell(edge.mark, what, hint)
-            self.unsure |= {source.node for source in before.sources}
+            self.problems.add(edge.location, what, hint)
+            self.incomplete |= {source.node for source in before.sources}
         found[edge.to] = edge
 
-    def remove(self, statement: Statement, found: dict[PortRef, Edge]) -> None:
+    def remove(self, statement: EdgeStatement, found: dict[PortRef, Edge]) -> None:
         ends = {statement.to, *(statement.sources if statement.arrow == "<->" else ())}
         inputs = {ref for end in ends if self.known(end) for ref, _, _ in self.ports(end)}
         named = {n for end in (*statement.sources, statement.to) for n in self.members(end.node)}
@@ -88,20 +90,22 @@ class EdgeReader:
         ]
         for ref in gone:
             del found[ref]
-        if not gone and not ends & {End(n) for n in self.broken}:
+        if not gone and not ends & {EdgeEnd(n) for n in self.broken}:
             text = statement if statement.sources else f"into '{statement.to}'"
             what = f"edges: null removes the edge {text}, and there is none"
             inputs_fed = [str(ref) for ref in found]
-            self.problems.tell(statement.mark, what, spelling_hint(str(statement.to), inputs_fed))
+            self.problems.add(
+                statement.location, what, spelling_hint(str(statement.to), inputs_fed)
+            )
 
-    def edge(self, statement: Statement) -> Edge | None:
+    def edge(self, statement: EdgeStatement) -> Edge | None:
         ends = (*statement.sources, statement.to)
         for end in ends:
             if not self.known(end) and end.node not in self.broken:
                 names = {*self.nodes, *self.broken, *self.parts}
                 what = f"edges: unknown node '{end.node}'"
-                self.problems.tell(statement.mark, what, spelling_hint(end.node, names))
-                self.unsure |= self.members(closest_word(end.node, names) or "")
+                self.problems.add(statement.location, what, spelling_hint(end.node, names))
+                self.incomplete |= self.members(closest_word(end.node, names) or "")
         if not all(map(self.known, ends)):
             told = (written_option(str(statement.to), n, i) for n, i in statement.options.items())
             self.problems.extend(problem for problem in told if problem)
@@ -113,25 +117,25 @@ class EdgeReader:
         targets = sorted({str(to) for _, to in found})
         if len(targets) > 1:
             what = f"edges: the sources lead to different inputs: {', '.join(targets)}"
-            self.problems.tell(statement.mark, what, "name the port")
+            self.problems.add(statement.location, what, "name the port")
             return None
         return self.with_options(statement, tuple(source for source, _ in found), found[0][1])
 
-    def known(self, end: End) -> bool:
+    def known(self, end: EdgeEnd) -> bool:
         if end.node in self.parts:
             return all(ref.node in self.nodes for ref in self.parts[end.node].values())
         return end.node in self.nodes
 
-    def pair(self, statement: Statement, source: End) -> Pair | None:
+    def pair(self, statement: EdgeStatement, source: EdgeEnd) -> Pair | None:
         """The one pair of ports that fits, or a problem that lists the candidates."""
-        to, mark = statement.to, statement.mark
+        to, location = statement.to, statement.location
         for end in (source, to):
             if not self.ports(end):
-                names = [name for _, name, _ in self.ports(End(end.node))]
+                names = [name for _, name, _ in self.ports(EdgeEnd(end.node))]
                 what = f"edges: '{end.node}' has no port '{end.port}'"
                 if not end.port:
                     what = f"edges: '{end.node}' has no ports"
-                self.problems.tell(mark, what, spelling_hint(end.port, names))
+                self.problems.add(location, what, spelling_hint(end.port, names))
                 return None
         if statement.arrow == "<->":
             found = self.fits(source, to, link=True) + self.fits(to, source, link=True)
@@ -142,15 +146,15 @@ class EdgeReader:
         if found:
             options = " or ".join(f"'{a} {statement.arrow} {b}'" for a, b in found)
             what = f"edges: '{source} {statement.arrow} {to}' is ambiguous"
-            self.problems.tell(mark, what, f"write {options}")
+            self.problems.add(location, what, f"write {options}")
         else:
             what = f"edges: no output of '{source}' fits an input of '{to}'"
             if statement.arrow == "<->":
                 what = f"edges: '{source}' and '{to}' have no link and service that fit"
-            self.problems.tell(mark, what, self.candidates(source, to, statement.arrow))
+            self.problems.add(location, what, self.candidates(source, to, statement.arrow))
         return None
 
-    def ports(self, end: End) -> list[tuple[PortRef, str, Port]]:
+    def ports(self, end: EdgeEnd) -> list[tuple[PortRef, str, Port]]:
         """The ports that an end may mean, with their names there; a part-graph shows the ones it lists."""
         inner = self.parts.get(end.node)
         if inner is None:
@@ -162,7 +166,7 @@ class EdgeReader:
             ]
         return [f for f in found if end.port in ("", f[1])]
 
-    def fits(self, source: End, to: End, link: bool) -> list[Pair]:
+    def fits(self, source: EdgeEnd, to: EdgeEnd, link: bool) -> list[Pair]:
         """Pairs of ports of one type; optional inputs count only where they are named, and outputs come second."""
         found = [
             (o, i, out.optional)
@@ -176,9 +180,9 @@ class EdgeReader:
         required = [(o, i) for o, i, optional in found if not optional]
         return required or [(o, i) for o, i, _ in found]
 
-    def candidates(self, source: End, to: End, arrow: str) -> str:
-        def listed(end: End, kinds: Any) -> str:
-            ports = self.ports(End(end.node))
+    def candidates(self, source: EdgeEnd, to: EdgeEnd, arrow: str) -> str:
+        def listed(end: EdgeEnd, kinds: Any) -> str:
+            ports = self.ports(EdgeEnd(end.node))
             shown = [
                 f"{n} ({p.type}{', optional' if p.optional else ''})"
                 for _, n, p in ports
@@ -197,27 +201,29 @@ class EdgeReader:
         )
 
     def with_options(
-        self, statement: Statement, sources: tuple[PortRef, ...], to: PortRef
+        self, statement: EdgeStatement, sources: tuple[PortRef, ...], to: PortRef
     ) -> Edge | None:
-        kind, mark = self.nodes[to.node].port(to.port).kind, statement.mark
+        kind, location = self.nodes[to.node].port(to.port).kind, statement.location
         if len(set(sources)) < len(sources):
-            self.problems.tell(mark, f"edges: '{statement}' names a source twice", "leave one out")
+            self.problems.add(
+                location, f"edges: '{statement}' names a source twice", "leave one out"
+            )
             return None
         many = getattr(self.nodes[to.node].port(to.port), "many", False)
         if kind == "link" and len(sources) > 1 and not many:
             what = f"edges: the link {to} has one service"
-            self.problems.tell(mark, what, "write one node before '<->'")
+            self.problems.add(location, what, "write one node before '<->'")
             return None
         if kind == "state" and len(sources) > 1:
             what = f"edges: the state input {to} has one source"
-            self.problems.tell(mark, what, "write one node before '->'")
+            self.problems.add(location, what, "write one node before '->'")
             return None
-        edge = Edge(kind, sources, to, mark)
+        edge = Edge(kind, sources, to, location)
         for name, item in statement.options.items():
             edge = self.with_option(edge, name, item)
         return edge
 
-    def with_option(self, edge: Edge, name: str, item: Item) -> Edge:
+    def with_option(self, edge: Edge, name: str, item: YamlValue) -> Edge:
         """The edge with one option set; the same edge if that is wrong."""
         problem = checked_option(edge, name, item)
         if problem is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flowrl.core.errors import Problems
-from flowrl.graph.yaml_reader import Item, Mark
+from flowrl.graph.yaml_reader import SourceLocation, YamlValue
 
 _NAME = r"[A-Za-z_][\w/-]*?(?:\.[A-Za-z_]\w*)?"
 _ENDS = rf"\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*"
@@ -17,7 +17,7 @@ _ARROW = re.compile(r"(<->|->)")
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EdgeEnd:
     """One end of an edge as it is written: a node, or a port of a node."""
 
     node: str
@@ -28,38 +28,38 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class EdgeStatement:
     """One edge as it is written, or (`removes`) that there is to be none."""
 
     arrow: str
-    sources: tuple[End, ...]
-    to: End
-    options: Mapping[str, Item]
-    mark: Mark
+    sources: tuple[EdgeEnd, ...]
+    to: EdgeEnd
+    options: Mapping[str, YamlValue]
+    location: SourceLocation
     removes: bool = False
 
-    def within(self, prefix: str) -> Statement:
+    def within(self, prefix: str) -> EdgeStatement:
         """The same statement about the nodes of a part-graph."""
         if not prefix:
             return self
-        sources = tuple(End(prefix + s.node, s.port) for s in self.sources)
-        return replace(self, sources=sources, to=End(prefix + self.to.node, self.to.port))
+        sources = tuple(EdgeEnd(prefix + s.node, s.port) for s in self.sources)
+        return replace(self, sources=sources, to=EdgeEnd(prefix + self.to.node, self.to.port))
 
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.sources))} {self.arrow} {self.to}"
 
 
-def end_of(text: str) -> End:
+def parse_end(text: str) -> EdgeEnd:
     """`node` or `node.port`."""
     node, _, port = text.strip().partition(".")
-    return End(node, port)
+    return EdgeEnd(node, port)
 
 
-def statements(items: list[Item], problems: Problems) -> Iterator[Statement]:
+def parse_statements(items: list[YamlValue], problems: Problems) -> Iterator[EdgeStatement]:
     """The edges of a list."""
     for item in items:
         if isinstance(item.value, str):
-            yield from _chain(item.value, {}, item.mark, problems)
+            yield from _chain(item.value, {}, item.location, problems)
         elif "from" in item.fields or "to" in item.fields:
             yield from _full(item, problems)
         elif len(item.fields) == 1:
@@ -67,49 +67,49 @@ def statements(items: list[Item], problems: Problems) -> Iterator[Statement]:
             yield from _short(text, options, problems)
         else:
             hint = "write 'a -> b', 'a <-> b', 'a -> b: {lag: 1}' or {from: a.port, to: b.port}"
-            problems.tell(item.mark, "edges: this is not an edge", hint)
+            problems.add(item.location, "edges: this is not an edge", hint)
 
 
-def _short(text: str, options: Item, problems: Problems) -> Iterator[Statement]:
+def _short(text: str, options: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
     """`chain: options`, or with null the removal of an edge: `chain: null`, `input: null`."""
-    mark = options.at
+    location = options.entry_location
     if isinstance(options.value, dict):
-        yield from _chain(text, options.value, mark, problems)
+        yield from _chain(text, options.value, location, problems)
     elif options.value is not None:
         what = f"edges: the options of '{text}' are not a mapping"
-        problems.tell(options.mark, what, "write {lag: 1}, or null to remove the edge")
+        problems.add(options.location, what, "write {lag: 1}, or null to remove the edge")
     elif "->" in text:
-        for statement in _chain(text, {}, mark, problems):
+        for statement in _chain(text, {}, location, problems):
             yield replace(statement, removes=True)
     else:
-        yield Statement("->", (), end_of(text), {}, mark, removes=True)
+        yield EdgeStatement("->", (), parse_end(text), {}, location, removes=True)
 
 
 def _chain(
-    text: str, options: Mapping[str, Item], mark: Mark, problems: Problems
-) -> Iterator[Statement]:
+    text: str, options: Mapping[str, YamlValue], location: SourceLocation, problems: Problems
+) -> Iterator[EdgeStatement]:
     if not _CHAIN.fullmatch(text):
         hint = "write 'a -> b' or 'a <-> b', ports as 'a.port'"
-        problems.tell(mark, f"edges: '{text}' is not an edge", hint)
+        problems.add(location, f"edges: '{text}' is not an edge", hint)
         return
     words = _ARROW.split(text)
-    ends = [tuple(map(end_of, word.split(","))) for word in words[::2]]
+    ends = [tuple(map(parse_end, word.split(","))) for word in words[::2]]
     if options and len(ends) > 2:
         what = f"edges: the options of '{text}' could mean several edges"
-        problems.tell(mark, what, "write that edge apart")
+        problems.add(location, what, "write that edge apart")
         return
     for arrow, sources, targets in zip(words[1::2], ends[:-1], ends[1:], strict=True):
         for to in targets:
-            yield Statement(arrow, sources, to, options, mark)
+            yield EdgeStatement(arrow, sources, to, options, location)
 
 
-def _full(item: Item, problems: Problems) -> Iterator[Statement]:
+def _full(item: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
     """`{from: a.port, to: b.port, …}`; `from` may be a list, `link: true` makes it a link."""
     fields = dict(item.fields)
     source, to = fields.pop("from", None), fields.pop("to", None)
     if source is None or to is None:
         hint = "{from: a.port, to: b.port}"
-        problems.tell(item.mark, "edges: an edge in full has 'from' and 'to'", hint)
+        problems.add(item.location, "edges: an edge in full has 'from' and 'to'", hint)
         return
     sources = [_end(i) for i in (source.items if isinstance(source.value, list) else [source])]
     target = _end(to)
@@ -117,15 +117,15 @@ def _full(item: Item, problems: Problems) -> Iterator[Statement]:
         if not ends or None in ends:
             what = f"edges: '{key}' is not a node or port"
             hint = "write 'node.port'" + (", or a list of them" if key == "from" else "")
-            problems.tell(item.fields[key].mark, what, hint)
+            problems.add(item.fields[key].location, what, hint)
     link = fields.pop("link", None)
     if link is not None and not isinstance(link.value, bool):
-        problems.tell(link.mark, f"edges: link is {link.plain()!r}", "expected true or false")
+        problems.add(link.location, f"edges: link is {link.plain()!r}", "expected true or false")
     elif target is not None and sources and None not in sources:
         arrow = "<->" if link is not None and link.value else "->"
-        yield Statement(arrow, tuple(s for s in sources if s), target, fields, item.mark)
+        yield EdgeStatement(arrow, tuple(s for s in sources if s), target, fields, item.location)
 
 
-def _end(item: Item) -> End | None:
+def _end(item: YamlValue) -> EdgeEnd | None:
     good = isinstance(item.value, str) and _END.fullmatch(item.value.strip())
-    return end_of(str(item.value)) if good else None
+    return parse_end(str(item.value)) if good else None

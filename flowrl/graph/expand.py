@@ -9,7 +9,7 @@ from flowrl.graph.files_beside import modules_beside
 from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
 from flowrl.graph.param_reader import part_fields, written_params, written_value
 from flowrl.graph.tree import as_mapping
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_reader import YamlValue
 from flowrl.graph.yaml_writer import flow_text, scalar_text
 
 _COLUMN = 44  # where the comments begin
@@ -58,7 +58,7 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
     if spec.on_failure != "stop":
         yield f"    on_failure: {spec.on_failure}"
     parts = part_fields(type(spec.config))
-    sources: dict[str, list[Item]] = {
+    sources: dict[str, list[YamlValue]] = {
         name: [
             i
             for i in (spec.written.fields.get(name), spec.shared.get(about["shared"]))
@@ -71,7 +71,9 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
         yield from _value(name, value, 2, [as_mapping(i) for i in written], origins)
 
 
-def _value(name: str, value: Any, depth: int, written: list[Item], origins: bool) -> Iterator[str]:
+def _value(
+    name: str, value: Any, depth: int, written: list[YamlValue], origins: bool
+) -> Iterator[str]:
     """A parameter; parts and mappings over several lines."""
     pad = "  " * depth
     if isinstance(value, Mapping) and value:
@@ -88,7 +90,7 @@ def _value(name: str, value: Any, depth: int, written: list[Item], origins: bool
         return
     line = f"{pad}{scalar_text(name)}: {flow_text(value)}"
     if origins:
-        line = f"{line:<{_COLUMN}}  # {written[0].mark if written else 'default'}"
+        line = f"{line:<{_COLUMN}}  # {written[0].location if written else 'default'}"
     yield line
 
 
@@ -98,7 +100,7 @@ def _edge(edge: Edge, origins: bool) -> str:
     if edge.kind == "link":
         fields["link"] = True
     line = f"  - {flow_text(fields)}"
-    return f"{line:<{_COLUMN}}  # {edge.mark}" if origins else line
+    return f"{line:<{_COLUMN}}  # {edge.location}" if origins else line
 
 
 def _phase(phase: Phase) -> str:

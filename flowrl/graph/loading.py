@@ -16,25 +16,25 @@ from flowrl.graph.bundled import locate_graph
 from flowrl.graph.catalogue import Catalogue
 from flowrl.graph.edge_reader import EdgeReader
 from flowrl.graph.model import Graph
-from flowrl.graph.overrides import Sets
+from flowrl.graph.overrides import Overrides
 from flowrl.graph.scope_reader import ScopeReader
 from flowrl.graph.sections import read_modules, read_sections, share_replicas
-from flowrl.graph.tree import Source, read_tree
+from flowrl.graph.tree import GraphSource, read_tree
 from flowrl.graph.warmup_reader import PhaseReader
-from flowrl.graph.yaml_reader import Item, Mark, item_of, parse_yaml
+from flowrl.graph.yaml_reader import SourceLocation, YamlValue, item_of, parse_yaml
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedGraph:
     """A graph as far as it could be read, and what is wrong with it."""
 
     graph: Graph
-    tree: Item
+    tree: YamlValue
     problems: list[Problem] = field(default_factory=list)
-    unsure: frozenset[str] = frozenset()  # nodes whose edges may miss one because of a problem
+    incomplete: frozenset[str] = frozenset()  # nodes whose edges may miss one because of a problem
 
 
-def load(source: str | Path, sets: Mapping[str, str] | None = None) -> Loaded:
+def load_graph(source: str | Path, sets: Mapping[str, str] | None = None) -> LoadedGraph:
     """Read a graph by its file or bundled name; `sets` are values as `--set` takes them."""
     return _load(read_tree(locate_graph(str(source))), _name(Path(source)), sets or {})
 
@@ -45,24 +45,24 @@ def _name(path: Path) -> str:
     return (path.resolve().parent.name if name == "graph" else name) or name
 
 
-def load_text(text: str, name: str) -> Loaded:
+def load_text(text: str, name: str) -> LoadedGraph:
     """A graph from a YAML text that needs no files beside it, as a resolved one."""
-    return _load(Source(parse_yaml(text, name), ()), name, {})
+    return _load(GraphSource(parse_yaml(text, name), ()), name, {})
 
 
-def load_tree(
+def load_data(
     data: Mapping[str, Any], name: str = "graph", sets: Mapping[str, str] | None = None
-) -> Loaded:
+) -> LoadedGraph:
     """A graph from plain data."""
-    return _load(Source(item_of(data, Mark(name)), ()), name, sets or {})
+    return _load(GraphSource(item_of(data, SourceLocation(name)), ()), name, sets or {})
 
 
-def _load(source: Source, name: str, given: Mapping[str, str]) -> Loaded:
+def _load(source: GraphSource, name: str, given: Mapping[str, str]) -> LoadedGraph:
     problems, files = Problems(), source.files
     folders = tuple(dict.fromkeys(f.parent for f in files))
     folders += read_modules(source.tree.fields.get("modules"), problems)
     catalogue = Catalogue(folders)
-    sets = Sets(given, catalogue, problems)
+    sets = Overrides(given, catalogue, problems)
     scope = ScopeReader(catalogue, sets, problems, files[-1].parent if files else None)
     tree = scope.read(source)
     sets.unplaced(scope.nodes, tree)
@@ -76,5 +76,5 @@ def _load(source: Source, name: str, given: Mapping[str, str]) -> Loaded:
     if (warmup := tree.fields.get("warmup")) is not None:
         phases = PhaseReader(graph, scope.parts, scope.broken, scope.reader.params, problems)
         graph.phases = phases.read(warmup)
-    unsure = frozenset(reader.unsure if scope.edges_read else scope.nodes)
-    return Loaded(graph, tree, list(dict.fromkeys(problems)), unsure)
+    incomplete = frozenset(reader.incomplete if scope.edges_read else scope.nodes)
+    return LoadedGraph(graph, tree, list(dict.fromkeys(problems)), incomplete)

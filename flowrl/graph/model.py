@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flowrl.core.config import Config
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
-from flowrl.graph.yaml_reader import Item, Mark
+from flowrl.graph.yaml_reader import SourceLocation, YamlValue
 
 NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]
@@ -35,10 +35,10 @@ class NodeSpec:
     type: str
     cls: NodeType
     config: Config
-    written: Item  # the parameters as they were written, for their places
+    written: YamlValue  # the parameters as they were written, for their places
     replicas: int = 1
     on_failure: OnFailure = "stop"
-    shared: Mapping[str, Item] = field(
+    shared: Mapping[str, YamlValue] = field(
         default_factory=dict
     )  # the sections at the top that it may take
 
@@ -74,15 +74,15 @@ class NodeSpec:
         assert isinstance(port, In | Out)
         return port.rate
 
-    def mark(self, key: str = "") -> Mark:
+    def location(self, key: str = "") -> SourceLocation:
         """Where a parameter (`env.id`: of a part) was written, or else the node."""
         for fields in (self.written.fields, self.shared):
             if found := _along(fields, key):
-                return found.at
-        return self.written.at
+                return found.entry_location
+        return self.written.entry_location
 
 
-def _along(fields: Mapping[str, Item], key: str) -> Item | None:
+def _along(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
     """As far as the words of `env.id` lead."""
     found = None
     for word in key.split("."):
@@ -100,7 +100,7 @@ class Edge:
     kind: Literal["stream", "state", "link"]
     sources: tuple[PortRef, ...]
     to: PortRef
-    mark: Mark
+    location: SourceLocation
     lag: int = 0  # state: rounds of staleness
     every: int | None = None  # state: the firings of the source between two firings of a paced node
     latest: bool = False  # state: the newest version, whatever it is
@@ -136,12 +136,17 @@ class Phase:
     paths: tuple[
         tuple[tuple[str, ...], tuple[str, ...]], ...
     ]  # from nodes, to nodes (a part-graph is several)
-    mark: Mark
+    location: SourceLocation
     steps: int | None = None  # env steps, rounded up to whole rounds
     rounds: int | None = None
     settings: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
     )  # node -> parameter -> value
+
+
+def paths_text(phase: Phase) -> str:
+    """The active paths of a phase, as they are written: `collector -> buffer, …`."""
+    return ", ".join(f"{', '.join(a)} -> {', '.join(b)}" for a, b in phase.paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ class Limits:
     rounds: int | None = None
     time_s: float | None = None
 
-    def over(self, **given: Any) -> Limits:
+    def overridden_by(self, **given: Any) -> Limits:
         """These limits, with those that are given in their place."""
         known = {n: getattr(self, n) for n in Limits.__slots__}
         return Limits(**{**known, **{k: v for k, v in given.items() if v is not None}})
@@ -175,16 +180,16 @@ class Graph:
     files: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()  # where modules beside the graph lie
 
-    def into(self, node: str) -> list[Edge]:
+    def edges_into(self, node: str) -> list[Edge]:
         """The edges that end in a node."""
         return [e for e in self.edges if e.to.node == node]
 
-    def role(self, role: str) -> list[str]:
+    def nodes_of_role(self, role: str) -> list[str]:
         """The names of the nodes of a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
 
 
-def links(graph: Graph) -> list[Edge]:
+def link_edges(graph: Graph) -> list[Edge]:
     """The links of a graph, each with one service: one that names several is one for each."""
     found = [edge for edge in graph.edges if edge.kind == "link"]
     return [replace(edge, sources=(source,)) for edge in found for source in edge.sources]
@@ -193,7 +198,7 @@ def links(graph: Graph) -> list[Edge]:
 def linked_groups(graph: Graph) -> list[set[str]]:
     """The nodes that links join, as groups (every node is in one)."""
     group: dict[str, set[str]] = {n: {n} for n in graph.nodes}
-    for edge in links(graph):
+    for edge in link_edges(graph):
         a, b = group[edge.source.node], group[edge.to.node]
         if a is not b:
             a |= b

@@ -10,7 +10,7 @@ from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.keywords import FAILURES, NODE_KEYS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, part_fields
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_reader import YamlValue
 
 MOST_REPLICAS = 10_000
 
@@ -22,32 +22,36 @@ class NodeReader:
         self.catalogue, self.problems = catalogue, problems
         self.params = ParamReader(catalogue, problems)
 
-    def type_name(self, name: str, item: Item) -> Item | None:
+    def type_name(self, name: str, item: YamlValue) -> YamlValue | None:
         """The written type of a node."""
         if not isinstance(item.value, dict):
             what = f"nodes.{name}: expected a type, or a mapping with 'type'"
-            self.problems.tell(item.at, what, spelling_hint("", self.catalogue.names("node")))
+            self.problems.add(
+                item.entry_location, what, spelling_hint("", self.catalogue.names("node"))
+            )
             return None
         named = item.fields.get("type")
         if named is not None and isinstance(named.value, str):
             return named
         if named is None:
-            what, mark = f"nodes.{name}: missing 'type'", item.at
+            what, location = f"nodes.{name}: missing 'type'", item.entry_location
         else:
-            what, mark = f"nodes.{name}.type is {shortened_repr(named.plain())}", named.mark
-        self.problems.tell(mark, what, spelling_hint("", self.catalogue.names("node")))
+            what, location = f"nodes.{name}.type is {shortened_repr(named.plain())}", named.location
+        self.problems.add(location, what, spelling_hint("", self.catalogue.names("node")))
         return None
 
-    def spec(self, name: str, type_name: Item, item: Item, shared: Shared) -> NodeSpec | None:
+    def spec(
+        self, name: str, type_name: YamlValue, item: YamlValue, shared: Shared
+    ) -> NodeSpec | None:
         """The node, or None if something is wrong with it."""
         path = f"nodes.{name}"
         try:
             cls = self.catalogue.find("node", str(type_name.value))
         except UnknownType as error:
-            self.problems.tell(type_name.mark, f"{path}: {error.what}", error.hint)
+            self.problems.add(type_name.location, f"{path}: {error.what}", error.hint)
             return None
         own = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
-        written = Item(own, item.mark, item.key)
+        written = YamlValue(own, item.location, item.key_location)
         self.params.used |= {a["shared"] for a in part_fields(cls.Config).values()}
         config = self.params.config(cls.Config, written, shared, path, NODE_KEYS)
         replicas, on_failure = self.engine_keys(name, item, cls)
@@ -56,35 +60,37 @@ class NodeReader:
         text = str(type_name.value)
         return NodeSpec(name, text, cls, config, written, replicas, on_failure, shared)
 
-    def engine_keys(self, name: str, item: Item, cls: NodeType | None) -> tuple[int, OnFailure]:
+    def engine_keys(
+        self, name: str, item: YamlValue, cls: NodeType | None
+    ) -> tuple[int, OnFailure]:
         """`replicas` and `on_failure` of a node, or (no class) of a part-graph."""
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
         count = 1 if replicas is None else self.count(f"nodes.{name}.replicas", replicas)
         failure = "stop" if on_failure is None else on_failure.value
         if on_failure is not None and failure not in FAILURES:
             what = f"nodes.{name}.on_failure is {shortened_repr(on_failure.plain())}"
-            self.problems.tell(on_failure.mark, what, f"expected {', '.join(FAILURES)}")
+            self.problems.add(on_failure.location, what, f"expected {', '.join(FAILURES)}")
             failure = "stop"
         elif on_failure is not None and failure != "stop" and cls is not None:
             self.may_fail(name, on_failure, cls)
         if replicas is not None and count > 1 and cls is not None and cls.role == "learner":
             hint = "leave replicas out: groups of learners are not there yet"
-            self.problems.tell(replicas.mark, f"nodes.{name}: a learner has one replica", hint)
+            self.problems.add(replicas.location, f"nodes.{name}: a learner has one replica", hint)
         return count, cast(OnFailure, failure)
 
-    def count(self, path: str, item: Item) -> int:
+    def count(self, path: str, item: YamlValue) -> int:
         value = item.value
         whole = isinstance(value, int) and not isinstance(value, bool)
         if whole and 1 <= cast(int, value) <= MOST_REPLICAS:
             return cast(int, value)
         hint = f"expected a whole number from 1 to {MOST_REPLICAS}"
-        self.problems.tell(item.mark, f"{path} is {shortened_repr(item.plain())}", hint)
+        self.problems.add(item.location, f"{path} is {shortened_repr(item.plain())}", hint)
         return 1
 
-    def may_fail(self, name: str, item: Item, cls: type[Node]) -> None:
+    def may_fail(self, name: str, item: YamlValue, cls: type[Node]) -> None:
         if cls.role == "learner":
             what = f"nodes.{name}: a learner's failure stops the run"
-            self.problems.tell(item.at, what, "leave on_failure out")
+            self.problems.add(item.entry_location, what, "leave on_failure out")
         elif cls.fire is Node.fire:
             what = f"nodes.{name}: a service fails within the firing of its client"
-            self.problems.tell(item.at, what, "give on_failure to the client")
+            self.problems.add(item.entry_location, what, "give on_failure to the client")

@@ -15,21 +15,21 @@ from flowrl.graph.edge_options import checked_option
 from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
 from flowrl.graph.model import Edge, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
-from flowrl.graph.tree import as_mapping, put
-from flowrl.graph.yaml_reader import Item, parse_value
+from flowrl.graph.tree import as_mapping, set_value
+from flowrl.graph.yaml_reader import YamlValue, parse_value
 
 Path = list[str]
 
 _NOT_SET = {"nodes", "edges", "ports", "extends"}  # made of names: an extending file changes them
 
 
-class Sets:
+class Overrides:
     """Values that still wait for their place."""
 
     def __init__(self, given: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
-        self.left: list[tuple[Path, Item]] = []
-        self.options: list[tuple[PortRef, str, Item]] = []  # of edges
+        self.left: list[tuple[Path, YamlValue]] = []
+        self.options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
         for key, text in given.items():
             try:
                 value = parse_value(text, f"--set {key}={text}")
@@ -38,23 +38,26 @@ class Sets:
             else:
                 self.left.append((key.strip().split("."), value))
 
-    def params(self, tree: Item) -> Item:
+    def params(self, tree: YamlValue) -> YamlValue:
         """The tree with the graph's own parameters set, which come before everything else."""
         mine = [s for s in self.left if s[0][0] == "params"]
         self.left = [s for s in self.left if s[0][0] != "params"]
         for path, value in mine:
             if len(path) == 2 and path[1] in tree.fields.get("params", tree).fields:
-                tree = put(tree, path, value)
+                tree = set_value(tree, path, value)
             else:
-                name, known = ".".join(path[1:]), tree.fields.get("params", Item({}, tree.mark))
-                self.problems.tell(
-                    value.mark,
+                name, known = (
+                    ".".join(path[1:]),
+                    tree.fields.get("params", YamlValue({}, tree.location)),
+                )
+                self.problems.add(
+                    value.location,
                     f"params: unknown parameter '{name}'",
                     spelling_hint(name, known.fields),
                 )
         return tree
 
-    def apply(self, tree: Item, prefix: str) -> Item:
+    def apply(self, tree: YamlValue, prefix: str) -> YamlValue:
         """The tree of the graph, or of the part-graph with this prefix, with its values set."""
         left, self.left = self.left, []
         for path, value in left:
@@ -64,37 +67,37 @@ class Sets:
             elif name in known:
                 tree = self.in_node(tree, prefix, [name, *path[1:]], value)
             elif name in self.sections(tree, prefix):
-                tree = put(tree, [name, *path[1:]], value)
+                tree = set_value(tree, [name, *path[1:]], value)
             else:
                 self.left.append((path, value))
         return tree
 
-    def sections(self, tree: Item, prefix: str) -> set[str]:
+    def sections(self, tree: YamlValue, prefix: str) -> set[str]:
         own, keys = set(tree.fields), PART_KEYS if prefix else ROOT_KEYS
         return (own - set(keys) if prefix else own | set(keys)) - _NOT_SET
 
-    def in_node(self, tree: Item, prefix: str, path: Path, value: Item) -> Item:
+    def in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
         name, node = path[0], as_mapping(tree.fields["nodes"].fields[path[0]])
         if len(path) == 1:
             hint = f"set one of its parameters: {prefix}{name}.KEY"
-            self.problems.tell(value.mark, f"'{prefix}{name}' is a node", hint)
+            self.problems.add(value.location, f"'{prefix}{name}' is a node", hint)
             return tree
         cls, key = self.type_of(node), path[1]
         if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
-            return put(tree, ["nodes", *path], value)
+            return set_value(tree, ["nodes", *path], value)
         if key in cls.ports:
             self.of_edge(PortRef(prefix + name, key), cls, path[2:], value)
             return tree
         known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
         for part, fields in self.part_params(cls, node, tree):
             if key in fields:
-                return put(tree, ["nodes", name, part, *path[1:]], value)
+                return set_value(tree, ["nodes", name, part, *path[1:]], value)
             known.update(fields)
         what = f"'{prefix}{name}' has no parameter '{key}'"
-        self.problems.tell(value.mark, what, spelling_hint(key, known))
+        self.problems.add(value.location, what, spelling_hint(key, known))
         return tree
 
-    def type_of(self, node: Item) -> NodeType | None:
+    def type_of(self, node: YamlValue) -> NodeType | None:
         """A node's class; None for a part-graph, and where the type is wrong (told when the node is read)."""
         named = node.fields.get("type")
         if named is None or not isinstance(named.value, str) or is_file(named.value):
@@ -105,7 +108,7 @@ class Sets:
             return None
 
     def part_params(
-        self, cls: NodeType, node: Item, tree: Item
+        self, cls: NodeType, node: YamlValue, tree: YamlValue
     ) -> Iterator[tuple[str, Iterable[str]]]:
         """The parameters of a node's parts."""
         for part, about in part_fields(cls.Config).items():
@@ -118,13 +121,13 @@ class Sets:
                 except UnknownType:
                     continue
 
-    def of_edge(self, to: PortRef, cls: NodeType, path: Path, value: Item) -> None:
+    def of_edge(self, to: PortRef, cls: NodeType, path: Path, value: YamlValue) -> None:
         if not isinstance(cls.ports[to.port], In | StateIn | Link):
             hint = "options belong to the edge's input: NODE.INPUT.OPTION"
-            self.problems.tell(value.mark, f"{to} is an output", hint)
+            self.problems.add(value.location, f"{to} is an output", hint)
         elif len(path) != 1:
             hint = f"set an option of its edge: {to}.OPTION"
-            self.problems.tell(value.mark, f"{to} is an input", hint)
+            self.problems.add(value.location, f"{to} is an input", hint)
         else:
             self.options.append((to, path[0], value))
 
@@ -132,17 +135,17 @@ class Sets:
         """Set the options of edges."""
         for to, option, item in self.options:
             if to not in edges:
-                self.problems.tell(
-                    item.mark, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))
+                self.problems.add(
+                    item.location, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))
                 )
             elif problem := checked_option(edges[to], option, item):
                 self.problems.append(problem)
             else:
                 edges[to] = edges[to].with_option(option, item.value)
 
-    def unplaced(self, nodes: Iterable[str], tree: Item) -> None:
+    def unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
         """Tell what found no place."""
         known = {*nodes, *self.sections(tree, "")}
         for path, value in self.left:
             what = f"there is no node or section '{path[0]}'"
-            self.problems.tell(value.mark, what, spelling_hint(path[0], known))
+            self.problems.add(value.location, what, spelling_hint(path[0], known))

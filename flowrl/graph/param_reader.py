@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from flowrl.core.config import REQUIRED, Config, PartSpec, in_words
+from flowrl.core.config import REQUIRED, Config, PartSpec, describe_validation_error
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.tree import as_mapping, merge
-from flowrl.graph.yaml_reader import Item, item_of
+from flowrl.graph.yaml_reader import YamlValue, item_of
 
-Shared = Mapping[str, Item]  # sections at the top of the graph
+Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
 
 def extra(info: FieldInfo) -> Mapping[str, Any]:
@@ -50,13 +50,13 @@ class ParamReader:
         self.catalogue, self.problems = catalogue, problems
         self.used: set[str] = set()
 
-    def tell(self, item: Item, what: str, hint: str = "", key: bool = False) -> None:
-        self.problems.tell(item.at if key else item.mark, what, hint)
+    def report(self, item: YamlValue, what: str, hint: str = "", key: bool = False) -> None:
+        self.problems.add(item.entry_location if key else item.location, what, hint)
 
     def config(
         self,
         cls: type[Config],
-        written: Item,
+        written: YamlValue,
         shared: Shared,
         path: str,
         also: Iterable[str] = (),
@@ -84,16 +84,16 @@ class ParamReader:
         return config if sound else None
 
     def unknown(
-        self, name: str, item: Item, cls: type[Config], path: str, also: Iterable[str]
+        self, name: str, item: YamlValue, cls: type[Config], path: str, also: Iterable[str]
     ) -> None:
         hint = spelling_hint(name, [*cls.model_fields, *also])
         for part, about in part_fields(cls).items():
             if "did you mean" not in hint and about["shared"]:
                 hint = f"{hint}; a parameter of the {about['part']} goes under '{part}:'"
-        self.tell(item, f"{path}: unknown key '{name}'", hint, key=True)
+        self.report(item, f"{path}: unknown key '{name}'", hint, key=True)
 
     def part(
-        self, name: str, about: Mapping[str, Any], written: Item, shared: Shared, path: str
+        self, name: str, about: Mapping[str, Any], written: YamlValue, shared: Shared, path: str
     ) -> Any:
         """The part that a parameter names: what the node writes, laid over the shared section or the default."""
         section, default = about["shared"], about["written"]
@@ -104,7 +104,7 @@ class ParamReader:
             self.used.add(section)
             item, place = as_mapping(shared[section]), section
         elif default not in (REQUIRED, None):
-            item, place = as_mapping(item_of(default, written.mark)), f"{path}.{name}"
+            item, place = as_mapping(item_of(default, written.location)), f"{path}.{name}"
         if own is not None:
             item = as_mapping(own) if item is None else merge(item, as_mapping(own))
             place = f"{path}.{name}"
@@ -113,39 +113,41 @@ class ParamReader:
         if default is None:
             return None
         hint = "give it here" + (f", or as the section '{section}' at the top" if section else "")
-        self.tell(written, f"{path}: missing required parameter '{name}'", hint, key=True)
+        self.report(written, f"{path}: missing required parameter '{name}'", hint, key=True)
         return REQUIRED
 
-    def parts(self, kind: str, written: Item, shared: Shared, path: str) -> tuple[Any, ...]:
+    def parts(self, kind: str, written: YamlValue, shared: Shared, path: str) -> tuple[Any, ...]:
         """A list of parts, in its order."""
         if not isinstance(written.value, list):
             hint = f"expected a list of {kind}s, such as [{{type: …}}]"
-            self.tell(written, f"{path} is {shortened_repr(written.plain())}", hint)
+            self.report(written, f"{path} is {shortened_repr(written.plain())}", hint)
             return ()
         items = [as_mapping(item) for item in written.items]
         made = [self.part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)]
         return tuple(made)
 
     def part_spec(
-        self, kind: str, item: Item, default: str | None, shared: Shared, path: str
+        self, kind: str, item: YamlValue, default: str | None, shared: Shared, path: str
     ) -> Any:
         if not isinstance(item.value, dict):
             hint = f"expected the {kind}'s type, or a mapping with it"
-            self.tell(item, f"{path} is {shortened_repr(item.plain())}", hint)
+            self.report(item, f"{path} is {shortened_repr(item.plain())}", hint)
             return REQUIRED
-        named = item.fields.get("type", Item(default, item.mark))
+        named = item.fields.get("type", YamlValue(default, item.location))
         if not isinstance(named.value, str):
             what = f"{path}: missing 'type'"
             if named.value is not None:
                 what = f"{path}.type is {shortened_repr(named.plain())}"
-            self.tell(named, what, spelling_hint("", self.catalogue.names(kind)))
+            self.report(named, what, spelling_hint("", self.catalogue.names(kind)))
             return REQUIRED
         try:
             cls = self.catalogue.find(kind, named.value)
         except UnknownType as error:
-            self.tell(named, f"{path}: {error.what}", error.hint)
+            self.report(named, f"{path}: {error.what}", error.hint)
             return REQUIRED
-        rest = Item({k: v for k, v in item.fields.items() if k != "type"}, item.mark, item.key)
+        rest = YamlValue(
+            {k: v for k, v in item.fields.items() if k != "type"}, item.location, item.key_location
+        )
         config = self.config(cls.Config, rest, shared, path, also=("type",))
         return REQUIRED if config is None else PartSpec(named.value, cls, config)
 
@@ -153,7 +155,7 @@ class ParamReader:
         self,
         cls: type[Config],
         values: dict[str, Any],
-        written: Item,
+        written: YamlValue,
         path: str,
         told: Container[str] = (),
     ) -> Config | None:
@@ -165,19 +167,19 @@ class ParamReader:
                 if not (e["loc"] and e["loc"][0] in told):
                     self.invalid(e, written, path, cls)
         except Exception as error:  # from a validator of the type's own
-            self.tell(written, f"{path}: its validator raised {type(error).__name__}: {error}")
+            self.report(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
-    def invalid(self, error: Any, written: Item, path: str, cls: type[Config]) -> None:
-        what, hint = in_words(path, cls, error)
+    def invalid(self, error: Any, written: YamlValue, path: str, cls: type[Config]) -> None:
+        what, hint = describe_validation_error(path, cls, error)
         if error["type"] == "missing":
             name = ".".join(map(str, error["loc"]))
-            self.tell(written, what, f"add '{name}: …'", key=True)
+            self.report(written, what, f"add '{name}: …'", key=True)
         else:
-            self.tell(_place(written, error["loc"]), what, hint)
+            self.report(_place(written, error["loc"]), what, hint)
 
 
-def _place(item: Item, steps: Iterable[Any]) -> Item:
+def _place(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
     """The innermost written value on the way to what is wrong."""
     for step in steps:
         if step in item.fields:
@@ -187,11 +189,11 @@ def _place(item: Item, steps: Iterable[Any]) -> Item:
     return item
 
 
-def _given(info: FieldInfo, item: Item) -> Any:
+def _given(info: FieldInfo, item: YamlValue) -> Any:
     """A written value; a file is meant beside the graph file that names it."""
     value = item.plain()
-    if isinstance(value, str) and extra(info).get("file") and item.mark.line:
-        beside = Path(item.mark.file).parent / value
+    if isinstance(value, str) and extra(info).get("file") and item.location.line:
+        beside = Path(item.location.file).parent / value
         return str(beside.resolve()) if os.path.exists(beside) else value
     return value
 

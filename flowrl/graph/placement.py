@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from flowrl.core.errors import UsageError, spelling_hint
-from flowrl.graph.model import Graph, linked_groups, links
-from flowrl.graph.yaml_reader import Item, read_yaml
+from flowrl.graph.model import Graph, link_edges, linked_groups
+from flowrl.graph.yaml_reader import YamlValue, read_yaml
 
 MAIN = "main"
 LOCAL_PLACES = (MAIN, "thread", "process")  # places on the machine where the run was started
@@ -40,14 +40,14 @@ class HostOffer:
                     f"and not {', '.join(LOCAL_PLACES)}"
                 )
 
-    def fits(self, place: str) -> bool:
+    def matches(self, place: str) -> bool:
         """Whether a place means this machine, perhaps among others."""
         return any(fnmatchcase(word, place) for word in (self.name, *self.labels))
 
 
 def matching_hosts(place: str, offers: Iterable[HostOffer]) -> list[str]:
     """The hosts that a place means, in the order of their names: cpu-2 comes before cpu-10."""
-    return sorted((o.name for o in offers if o.fits(place)), key=_natural)
+    return sorted((o.name for o in offers if o.matches(place)), key=_natural)
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
@@ -60,7 +60,7 @@ def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
     return sorted({place for place in places if place not in LOCAL_PLACES})
 
 
-def placement_named(graph: Graph, text: str) -> dict[str, str]:
+def resolve_placement(graph: Graph, text: str) -> dict[str, str]:
     """What `--placement` means: a name, a YAML file, or `collector=process,learner=thread`."""
     text = text.strip()
     if text in graph.placements:
@@ -95,7 +95,7 @@ def nodes_by_site(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[
 
 def _head(graph: Graph, group: list[str]) -> str:
     """The node that a linked group is called after: the first that serves none of the others."""
-    serving = {e.source.node for e in links(graph)}
+    serving = {e.source.node for e in link_edges(graph)}
     return min((n for n in group if n not in serving), default=min(group))
 
 
@@ -138,13 +138,13 @@ def _from_file(path: Path) -> dict[str, str]:
         raise UsageError(f"--placement {path}: there is no such file; write nodes and places in it")
     tree = read_yaml(path)
     if not isinstance(tree.value, dict):
-        raise UsageError(f"{tree.mark}: a placement is a mapping; write 'collector: process'")
+        raise UsageError(f"{tree.location}: a placement is a mapping; write 'collector: process'")
     return {name: _place(name, item) for name, item in tree.fields.items()}
 
 
-def _place(name: str, item: Item) -> str:
+def _place(name: str, item: YamlValue) -> str:
     if isinstance(item.value, str):
         return item.value
     raise UsageError(
-        f"{item.mark}: '{name}' is put at {item.plain()!r}; expected thread, process or a host"
+        f"{item.location}: '{name}' is put at {item.plain()!r}; expected thread, process or a host"
     )

@@ -9,46 +9,46 @@ from pathlib import Path
 from flowrl.core.errors import GraphError, Problem, Problems, spelling_hint
 from flowrl.graph.bundled import locate
 from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.edge_statements import Statement, end_of, statements
+from flowrl.graph.edge_statements import EdgeStatement, parse_end, parse_statements
 from flowrl.graph.keywords import NODE_KEYS, NODE_NAME, PART_KEYS, PORT_NAME, ROOT_KEYS, is_file
 from flowrl.graph.model import NodeSpec, PortRef
 from flowrl.graph.node_reader import NodeReader
-from flowrl.graph.overrides import Sets
+from flowrl.graph.overrides import Overrides
 from flowrl.graph.param_reader import Shared, part_fields
-from flowrl.graph.tree import Source, Substitution, as_mapping, read_tree, shown
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.tree import GraphSource, Substitution, as_mapping, display_path, read_tree
+from flowrl.graph.yaml_reader import YamlValue
 
 MOST_NODES = 10_000
 MOST_NESTED = 20
 
-_NOTHING: Mapping[str, Item] = {}
+_NOTHING: Mapping[str, YamlValue] = {}
 
 
 class ScopeReader:
     """Reads nodes under their full names, and edges as they are written; collects problems."""
 
     def __init__(
-        self, catalogue: Catalogue, sets: Sets, problems: Problems, folder: Path | None
+        self, catalogue: Catalogue, sets: Overrides, problems: Problems, folder: Path | None
     ) -> None:
         self.catalogue, self.sets, self.problems, self.folder = catalogue, sets, problems, folder
         self.reader = NodeReader(catalogue, problems)
         self.nodes: dict[str, NodeSpec] = {}
         self.broken: set[str] = set()  # names whose node has a problem
         self.parts: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
-        self.statements: list[Statement] = []
+        self.statements: list[EdgeStatement] = []
         self.edges_read = True  # every edge could be read
         # nodes that null removed, and the files that may name them yet
         self.removed: dict[str, frozenset[str]] = {}
-        self._sources: dict[Path, Source] = {}
+        self._sources: dict[Path, GraphSource] = {}
 
     def read(
         self,
-        source: Source,
+        source: GraphSource,
         prefix: str = "",
-        given: Mapping[str, Item] = _NOTHING,
+        given: Mapping[str, YamlValue] = _NOTHING,
         outer: Shared = _NOTHING,
         above: tuple[Path, ...] = (),
-    ) -> Item:
+    ) -> YamlValue:
         """Reads a scope; names get the prefix, `given` are a part-graph's parameters, `outer` the sections around."""
         tree, keys = source.tree, PART_KEYS if prefix else ROOT_KEYS
         self.removed |= {prefix + name: files for name, files in source.removed.items()}
@@ -56,10 +56,10 @@ class ScopeReader:
             tree = self.sets.params(tree)
         tree = self.sets.apply(self.substituted(tree, given), prefix)
         sections = {k: v for k, v in tree.fields.items() if k not in keys}
-        nodes = tree.fields.get("nodes", Item({}, tree.mark))
+        nodes = tree.fields.get("nodes", YamlValue({}, tree.location))
         if not nodes.fields:
             what = "nodes: expected a mapping of names to nodes"
-            self.problems.tell(nodes.at, what, "nodes: {name: {type: …}}")
+            self.problems.add(nodes.entry_location, what, "nodes: {name: {type: …}}")
         used, self.reader.params.used = self.reader.params.used, set()
         shared = {**outer, **sections}
         for name, item in nodes.fields.items():
@@ -69,35 +69,37 @@ class ScopeReader:
         self.edges(tree, prefix)
         return tree
 
-    def edges(self, tree: Item, prefix: str) -> None:
+    def edges(self, tree: YamlValue, prefix: str) -> None:
         before = len(self.problems)
-        edges = tree.fields.get("edges", Item([], tree.mark))
+        edges = tree.fields.get("edges", YamlValue([], tree.location))
         if not isinstance(edges.value, list):
             what = "edges: expected a list of edges"
-            self.problems.tell(edges.mark, what, "edges: [a -> b, …]")
-        self.statements += [s.within(prefix) for s in statements(edges.items, self.problems)]
+            self.problems.add(edges.location, what, "edges: [a -> b, …]")
+        self.statements += [s.within(prefix) for s in parse_statements(edges.items, self.problems)]
         self.edges_read &= len(self.problems) == before
 
-    def substituted(self, tree: Item, given: Mapping[str, Item]) -> Item:
+    def substituted(self, tree: YamlValue, given: Mapping[str, YamlValue]) -> YamlValue:
         """The tree without its parameters, which stand where they were named."""
-        params = tree.fields.get("params", Item({}, tree.mark))
+        params = tree.fields.get("params", YamlValue({}, tree.location))
         if not isinstance(params.value, dict):
             what = "params: expected a mapping of names to values"
-            self.problems.tell(params.mark, what, "params: {width: 64}")
+            self.problems.add(params.location, what, "params: {width: 64}")
         for name, item in given.items():
             if name not in params.fields:
                 what = f"unknown parameter '{name}' of the part-graph"
-                self.problems.tell(item.at, what, spelling_hint(name, [*params.fields, *NODE_KEYS]))
+                self.problems.add(
+                    item.entry_location, what, spelling_hint(name, [*params.fields, *NODE_KEYS])
+                )
         fill = Substitution(self.problems)
         for name, item in params.fields.items():  # each may use those before it
             value = given[name] if name in given else fill.item(item)
-            fill.params[name] = value or Item(None, item.mark, item.key)
+            fill.params[name] = value or YamlValue(None, item.location, item.key_location)
         rest = {k: v for k, v in tree.fields.items() if k != "params"}
-        done = fill.item(Item(rest, tree.mark, tree.key)) or tree
+        done = fill.item(YamlValue(rest, tree.location, tree.key_location)) or tree
         for name, item in params.fields.items():
             if name not in fill.used:
                 hint = f"write ${{{name}}} where it is meant"
-                self.problems.tell(item.at, f"params: '{name}' is used nowhere", hint)
+                self.problems.add(item.entry_location, f"params: '{name}' is used nowhere", hint)
         return done
 
     def unused(self, sections: Shared, keys: tuple[str, ...]) -> None:
@@ -112,21 +114,23 @@ class ScopeReader:
                 continue
             if name not in shared | kinds:
                 hint = spelling_hint(name, {*keys, "extends", *shared, *kinds})
-                self.problems.tell(item.at, f"unknown key '{name}'", hint)
+                self.problems.add(item.entry_location, f"unknown key '{name}'", hint)
             elif not self.broken:  # a broken node may have been meant to use it
-                self.problems.tell(item.at, f"the section '{name}' is used by no node")
+                self.problems.add(item.entry_location, f"the section '{name}' is used by no node")
 
     def node(
-        self, name: str, prefix: str, item: Item, shared: Shared, above: tuple[Path, ...]
+        self, name: str, prefix: str, item: YamlValue, shared: Shared, above: tuple[Path, ...]
     ) -> None:
         full = prefix + name
         if full in self.nodes or full in self.parts or full in self.broken:
-            self.problems.tell(item.at, f"nodes: there are two nodes '{full}'", "rename one")
+            self.problems.add(
+                item.entry_location, f"nodes: there are two nodes '{full}'", "rename one"
+            )
             return
         self.broken.add(full)
         if not NODE_NAME.fullmatch(name):
             hint = "use letters, digits, '_' and '-', a letter first"
-            self.problems.tell(item.at, f"nodes: '{name}' is not a name", hint)
+            self.problems.add(item.entry_location, f"nodes: '{name}' is not a name", hint)
             return
         type_name = self.reader.type_name(full, item)
         if type_name is None:
@@ -140,7 +144,12 @@ class ScopeReader:
     # part-graphs
 
     def part_graph(
-        self, name: str, type_name: Item, item: Item, shared: Shared, above: tuple[Path, ...]
+        self,
+        name: str,
+        type_name: YamlValue,
+        item: YamlValue,
+        shared: Shared,
+        above: tuple[Path, ...],
     ) -> None:
         """The nodes and edges of a file, under this node's name."""
         source = self.part_file(name, type_name, above)
@@ -159,10 +168,12 @@ class ScopeReader:
         self.parts[name] = self.ports(name, tree, source.files[-1])
         self.broken.discard(name)
 
-    def part_file(self, name: str, type_name: Item, above: tuple[Path, ...]) -> Source | None:
+    def part_file(
+        self, name: str, type_name: YamlValue, above: tuple[Path, ...]
+    ) -> GraphSource | None:
         """A part-graph's file; its path is from the file that names it."""
-        mark = type_name.mark
-        beside = Path(mark.file).parent if mark.line else self.folder or Path()
+        location = type_name.location
+        beside = Path(location.file).parent if location.line else self.folder or Path()
         path = locate(str(type_name.value), beside)
         problem = hint = ""
         if path is None:
@@ -174,9 +185,9 @@ class ScopeReader:
             problem = f"part-graphs nest more than {MOST_NESTED} deep"
         elif len(self.nodes) > MOST_NODES:
             what = f"nodes.{name}: part-graphs make more than {MOST_NODES} nodes"
-            raise GraphError([*self.problems, Problem(str(mark), what, "use replicas")])
+            raise GraphError([*self.problems, Problem(str(location), what, "use replicas")])
         if problem or path is None:
-            self.problems.tell(mark, f"nodes.{name}: {problem}", hint)
+            self.problems.add(location, f"nodes.{name}: {problem}", hint)
             return None
         try:
             if path not in self._sources:
@@ -186,24 +197,24 @@ class ScopeReader:
             self.problems.extend(error.problems)
             return None
 
-    def ports(self, part: str, tree: Item, path: Path) -> dict[str, PortRef]:
+    def ports(self, part: str, tree: YamlValue, path: Path) -> dict[str, PortRef]:
         """The ports that a part-graph shows: its names for ports of its nodes."""
         ports = tree.fields.get("ports")
         if ports is None or not ports.fields:
             what = f"the part-graph '{part}' shows no ports"
             hint = "ports: {data: inner.data}"
-            self.problems.tell(ports.mark if ports else shown(path), what, hint)
+            self.problems.add(ports.location if ports else display_path(path), what, hint)
             return {}
         found = {name: self.inner(part, name, item) for name, item in ports.fields.items()}
         return {name: ref for name, ref in found.items() if ref is not None}
 
-    def inner(self, part: str, name: str, item: Item) -> PortRef | None:
+    def inner(self, part: str, name: str, item: YamlValue) -> PortRef | None:
         if not PORT_NAME.fullmatch(name):
-            self.problems.tell(
-                item.at, f"ports: '{name}' is not a name", "use letters, digits and '_'"
+            self.problems.add(
+                item.entry_location, f"ports: '{name}' is not a name", "use letters, digits and '_'"
             )
             return None
-        end = end_of(item.value if isinstance(item.value, str) else "")
+        end = parse_end(item.value if isinstance(item.value, str) else "")
         node = f"{part}/{end.node}"
         if end.port in self.parts.get(node, {}):
             return self.parts[node][end.port]
@@ -216,5 +227,5 @@ class ScopeReader:
             hint = (
                 spelling_hint(end.node, names) if ports is None else spelling_hint(end.port, ports)
             )
-            self.problems.tell(item.mark, what, hint)
+            self.problems.add(item.location, what, hint)
         return None

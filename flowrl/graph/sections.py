@@ -10,7 +10,7 @@ from typing import Any
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.model import Graph, Limits, PortRef, linked_groups
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_reader import YamlValue
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
@@ -19,7 +19,7 @@ _COUNTS = ("steps", "train_iters", "rounds")  # limits beside `time`
 
 
 def read_sections(
-    fields: Mapping[str, Item],
+    fields: Mapping[str, YamlValue],
     graph: Graph,
     parts: Mapping[str, Mapping[str, PortRef]],
     broken: set[str],
@@ -32,11 +32,13 @@ def read_sections(
         fields.get("torch_threads"), "torch_threads", 1, (1, 1024), problems
     )
     graph.limits = _limits(fields.get("limits"), problems)
-    names = {**{n: (n,) for n in (*graph.nodes, *broken)}, **members(graph, parts)}
+    names = {**{n: (n,) for n in (*graph.nodes, *broken)}, **part_members(graph, parts)}
     graph.placements = _placements(fields.get("placements"), names, problems)
 
 
-def members(graph: Graph, parts: Mapping[str, Mapping[str, PortRef]]) -> dict[str, tuple[str, ...]]:
+def part_members(
+    graph: Graph, parts: Mapping[str, Mapping[str, PortRef]]
+) -> dict[str, tuple[str, ...]]:
     """The nodes of each part-graph."""
     found: dict[str, list[str]] = {part: [] for part in parts}
     for name in graph.nodes:
@@ -48,18 +50,18 @@ def members(graph: Graph, parts: Mapping[str, Mapping[str, PortRef]]) -> dict[st
     return {part: tuple(names) for part, names in found.items()}
 
 
-def read_modules(item: Item | None, problems: Problems) -> tuple[Path, ...]:
+def read_modules(item: YamlValue | None, problems: Problems) -> tuple[Path, ...]:
     """Folders of Python modules, from the file that names them."""
     if item is None:
         return ()
     found = []
     for entry in item.items if isinstance(item.value, list) else [item]:
-        beside = Path(entry.mark.file).parent if entry.mark.line else Path()
+        beside = Path(entry.location.file).parent if entry.location.line else Path()
         if isinstance(entry.value, str) and os.path.isdir(beside / entry.value):
             found.append(beside / entry.value)
         else:
             what = f"modules: there is no folder {shortened_repr(entry.plain())}"
-            problems.tell(entry.mark, what, "its path is from this file")
+            problems.add(entry.location, what, "its path is from this file")
     return tuple(found)
 
 
@@ -71,12 +73,12 @@ def share_replicas(graph: Graph, problems: Problems) -> None:
             names = ", ".join(f"{n}: {graph.nodes[n].replicas}" for n in sorted(group))
             what = f"linked nodes have different replicas ({names})"
             first = next(n for n in graph.nodes if n in group)
-            problems.tell(graph.nodes[first].mark(), what, "give the number to one of them")
+            problems.add(graph.nodes[first].location(), what, "give the number to one of them")
         for name in group:
             graph.nodes[name].replicas = max(counts, default=1)
 
 
-def seconds(value: Any) -> float | None:
+def parse_seconds(value: Any) -> float | None:
     """A time such as 90, 30s, 10m or 2h in seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value) if 0 < value < float("inf") else None
@@ -85,16 +87,16 @@ def seconds(value: Any) -> float | None:
     return amount if 0 < amount < float("inf") else None
 
 
-def _about(item: Item | None, problems: Problems) -> str:
+def _about(item: YamlValue | None, problems: Problems) -> str:
     if item is None or item.value is None:
         return ""
     if not isinstance(item.value, str):
-        problems.tell(item.mark, f"about is {shortened_repr(item.plain())}", "expected a text")
+        problems.add(item.location, f"about is {shortened_repr(item.plain())}", "expected a text")
     return str(item.plain()).strip()
 
 
 def _number(
-    item: Item | None, path: str, default: int, between: tuple[int, int], problems: Problems
+    item: YamlValue | None, path: str, default: int, between: tuple[int, int], problems: Problems
 ) -> int:
     if item is None:
         return default
@@ -102,59 +104,61 @@ def _number(
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     hint = f"expected a whole number from {least} to {most}"
-    problems.tell(item.mark, f"{path} is {shortened_repr(item.plain())}", hint)
+    problems.add(item.location, f"{path} is {shortened_repr(item.plain())}", hint)
     return default
 
 
-def _limits(item: Item | None, problems: Problems) -> Limits:
+def _limits(item: YamlValue | None, problems: Problems) -> Limits:
     if item is None or item.value is None:
         return Limits()
     if not isinstance(item.value, dict):
         hint = "limits: {steps: 100000, train_iters: 5000, time: 10m}"
-        problems.tell(item.mark, "limits: expected a mapping", hint)
+        problems.add(item.location, "limits: expected a mapping", hint)
         return Limits()
     found: dict[str, Any] = {}
     for name, entry in item.value.items():
         if name in _COUNTS:
             found[name] = _number(entry, f"limits.{name}", 1, (1, 2**62), problems)
         elif name == "time":
-            found["time_s"] = seconds(entry.value)
+            found["time_s"] = parse_seconds(entry.value)
             if found["time_s"] is None:
                 hint = "expected a time such as 30s, 10m or 2h"
-                problems.tell(entry.mark, f"limits.time is {shortened_repr(entry.plain())}", hint)
+                problems.add(
+                    entry.location, f"limits.time is {shortened_repr(entry.plain())}", hint
+                )
         else:
             hint = spelling_hint(name, (*_COUNTS, "time"))
-            problems.tell(entry.at, f"limits: unknown key '{name}'", hint)
+            problems.add(entry.entry_location, f"limits: unknown key '{name}'", hint)
     return Limits(**found)
 
 
 def _placements(
-    item: Item | None, names: Mapping[str, tuple[str, ...]], problems: Problems
+    item: YamlValue | None, names: Mapping[str, tuple[str, ...]], problems: Problems
 ) -> dict[str, dict[str, str]]:
     """Named placements: which nodes run where."""
     if item is None or item.value is None:
         return {}
     if not isinstance(item.value, dict):
         hint = "placements: {parallel: {collector: process}}"
-        problems.tell(item.mark, "placements: expected a mapping", hint)
+        problems.add(item.location, "placements: expected a mapping", hint)
         return {}
     return {name: _placement(name, p, names, problems) for name, p in item.value.items()}
 
 
 def _placement(
-    name: str, item: Item, names: Mapping[str, tuple[str, ...]], problems: Problems
+    name: str, item: YamlValue, names: Mapping[str, tuple[str, ...]], problems: Problems
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     if not isinstance(item.value, dict):
         what = f"placements.{name}: expected a mapping of nodes to places"
-        problems.tell(item.mark, what, "{collector: process}")
+        problems.add(item.location, what, "{collector: process}")
     for node, site in item.fields.items():
         if node not in names:
             what = f"placements.{name}: unknown node '{node}'"
-            problems.tell(site.at, what, spelling_hint(node, names))
+            problems.add(site.entry_location, what, spelling_hint(node, names))
         elif not isinstance(site.value, str) or not _SITE.fullmatch(site.value):
             what = f"placements.{name}.{node} is {shortened_repr(site.plain())}"
-            problems.tell(site.mark, what, "expected thread, process or a host")
+            problems.add(site.location, what, "expected thread, process or a host")
         else:
             found |= dict.fromkeys(names[node], site.value)
     return found

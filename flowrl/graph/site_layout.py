@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowrl.core.errors import UsageError
-from flowrl.graph.model import Graph, links
+from flowrl.graph.model import Graph, link_edges
 from flowrl.graph.placement import LOCAL_PLACES, MAIN, HostOffer, matching_hosts, nodes_by_site
 
-Kind = Literal["thread", "process"]
+SiteKind = Literal["thread", "process"]
 Transport = Literal["site", "thread", "ipc", "tcp"]
-Instance = tuple[str, int]  # a node, and its replica's number
+InstanceId = tuple[str, int]  # a node, and its replica's number
 
 COORDINATOR = "coordinator"  # the one that fires nothing
 
@@ -21,13 +21,13 @@ COORDINATOR = "coordinator"  # the one that fires nothing
 class SiteLayout:
     """The sites of a run, in order, and who lives there."""
 
-    kinds: Mapping[str, Kind]
-    where: Mapping[Instance, str]
+    kinds: Mapping[str, SiteKind]
+    site_of: Mapping[InstanceId, str]
     hosts: Mapping[str, str] = field(default_factory=dict)  # of the sites that are elsewhere
 
-    def living(self, site: str) -> list[Instance]:
+    def instances_on(self, site: str) -> list[InstanceId]:
         """Who lives on a site."""
-        return [instance for instance, at in self.where.items() if at == site]
+        return [instance for instance, at in self.site_of.items() if at == site]
 
     def host(self, site: str) -> str:
         """The host that a site is on; '' is where the run was started."""
@@ -43,15 +43,15 @@ class SiteLayout:
         return "thread" if threads else "ipc"
 
 
-def layout_of(
+def make_layout(
     graph: Graph, placement: Mapping[str, str], offers: Iterable[HostOffer] | None = None
 ) -> SiteLayout:
     """The layout of a placement: replicas of what has a site of its own have sites of their own.
 
     Without offers, each place that is a host stands for one of that name.
     """
-    kinds: dict[str, Kind] = {}
-    where: dict[Instance, str] = {}
+    kinds: dict[str, SiteKind] = {}
+    where: dict[InstanceId, str] = {}
     hosts: dict[str, str] = {}
     known = None if offers is None else tuple(offers)
     for name, nodes in nodes_by_site(graph, placement).items():
@@ -88,9 +88,9 @@ def _machines(place: str, offers: tuple[HostOffer, ...], nodes: list[str]) -> li
     return found
 
 
-def _check_links(graph: Graph, where: Mapping[Instance, str]) -> None:
+def _check_links(graph: Graph, where: Mapping[InstanceId, str]) -> None:
     """Between sites a service may be called that does nothing else: its firings and its calls have an order."""
-    for edge in links(graph):
+    for edge in link_edges(graph):
         service, client = edge.source.node, edge.to.node
         apart = where[service, 0] != where[client, 0]
         if apart and graph.nodes[service].fires:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from flowrl.core.errors import GraphError, Problem, spelling_hint
 from flowrl.graph.bundled import bundled_graphs, locate
-from flowrl.graph.yaml_reader import Item, read_yaml
+from flowrl.graph.yaml_reader import YamlValue, read_yaml
 from flowrl.graph.yaml_writer import scalar_text
 
 _PARAM = re.compile(r"\$\{([^{}]*)\}")
 
 
-def merge(base: Item, over: Item) -> Item:
+def merge(base: YamlValue, over: YamlValue) -> YamlValue:
     """`over` laid over `base`: mappings by key, null removes a name, all else replaces."""
     if isinstance(over.value, dict):
         base = as_mapping(base)
@@ -32,27 +32,29 @@ def merge(base: Item, over: Item) -> Item:
             fields[name] = merge(fields[name], item)
         else:
             fields[name] = item
-    return Item(fields, over.mark, over.key)
+    return YamlValue(fields, over.location, over.key_location)
 
 
-def as_mapping(item: Item) -> Item:
+def as_mapping(item: YamlValue) -> YamlValue:
     """`policy: random` is short for `policy: {type: random}`."""
     if isinstance(item.value, str):
-        return Item({"type": Item(item.value, item.mark)}, item.mark, item.key)
+        return YamlValue(
+            {"type": YamlValue(item.value, item.location)}, item.location, item.key_location
+        )
     return item
 
 
-def merge_graph(base: Item, over: Item) -> Item:
+def merge_graph(base: YamlValue, over: YamlValue) -> YamlValue:
     """A graph file laid over the one it extends: the `edges` of both, one after the other."""
     merged = merge(base, over).fields
     lists = [g.fields["edges"] for g in (base, over) if "edges" in g.fields]
     if len(lists) == 2 and all(isinstance(edges.value, list) for edges in lists):
         both = [*lists[0].items, *lists[1].items]
-        merged = {**merged, "edges": Item(both, lists[1].mark, lists[1].key)}
-    return Item(merged, over.mark, over.key)
+        merged = {**merged, "edges": YamlValue(both, lists[1].location, lists[1].key_location)}
+    return YamlValue(merged, over.location, over.key_location)
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A file as it is shown in messages: below the working folder by its relative path."""
     try:
         return str(path.resolve().relative_to(Path.cwd().resolve()))
@@ -61,44 +63,44 @@ def shown(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class GraphSource:
     """A graph file with all it extends laid under it."""
 
-    tree: Item
+    tree: YamlValue
     files: tuple[Path, ...]  # the deepest first
     removed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # ^ nodes that null removed, and the files under it, whose edges to them go too
 
 
-def read_tree(path: Path) -> Source:
+def read_tree(path: Path) -> GraphSource:
     """Read a graph file."""
     return _read(path, ())
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> Source:
-    tree = read_yaml(path, shown(path))
+def _read(path: Path, above: tuple[Path, ...]) -> GraphSource:
+    tree = read_yaml(path, display_path(path))
     if not isinstance(tree.value, dict):
         raise _wrong(tree, "a graph is a mapping with the keys nodes, edges, …")
     fields = dict(tree.value)
     extends = fields.pop("extends", None)
-    tree = Item(fields, tree.mark, tree.key)
+    tree = YamlValue(fields, tree.location, tree.key_location)
     if extends is None:
-        return Source(tree, (path,))
+        return GraphSource(tree, (path,))
     here = (*above, path.resolve())
     under = _read(_base(extends, path, here), here)
     removed = {**under.removed, **_removed(under, tree)}
-    return Source(merge_graph(under.tree, tree), (*under.files, path), removed)
+    return GraphSource(merge_graph(under.tree, tree), (*under.files, path), removed)
 
 
-def _removed(under: Source, over: Item) -> dict[str, frozenset[str]]:
+def _removed(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:
     """The nodes that a file removes from the one that it extends."""
     before = under.tree.fields.get("nodes", over).fields
-    now = over.fields.get("nodes", Item({}, over.mark)).fields
-    files = frozenset(map(shown, under.files))
+    now = over.fields.get("nodes", YamlValue({}, over.location)).fields
+    files = frozenset(map(display_path, under.files))
     return {n: files for n, item in now.items() if item.value is None and n in before}
 
 
-def _base(extends: Item, path: Path, here: tuple[Path, ...]) -> Path:
+def _base(extends: YamlValue, path: Path, here: tuple[Path, ...]) -> Path:
     """The file that a graph extends."""
     if not isinstance(extends.value, str):
         raise _wrong(extends, "extends: expected the name of one graph")
@@ -112,30 +114,32 @@ def _base(extends: Item, path: Path, here: tuple[Path, ...]) -> Path:
     return base
 
 
-def _wrong(item: Item, what: str, hint: str = "") -> GraphError:
-    return GraphError([Problem(str(item.mark), what, hint)])
+def _wrong(item: YamlValue, what: str, hint: str = "") -> GraphError:
+    return GraphError([Problem(str(item.location), what, hint)])
 
 
 class Substitution:
     """Puts parameters in the place of `${name}`; remembers which were used."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        self.params: dict[str, Item] = {}
+        self.params: dict[str, YamlValue] = {}
         self.problems, self.used = problems, set[str]()
 
-    def item(self, item: Item) -> Item | None:
+    def item(self, item: YamlValue) -> YamlValue | None:
         """The item with every `${name}` in it replaced; None where that is wrong (and told)."""
         if isinstance(item.value, dict):
             fields = {name: self.item(inner) for name, inner in item.value.items()}
-            return Item({n: i for n, i in fields.items() if i is not None}, item.mark, item.key)
+            return YamlValue(
+                {n: i for n, i in fields.items() if i is not None}, item.location, item.key_location
+            )
         if isinstance(item.value, list):
             inner = [self.item(i) for i in item.value]
-            return Item([i for i in inner if i is not None], item.mark, item.key)
+            return YamlValue([i for i in inner if i is not None], item.location, item.key_location)
         if not isinstance(item.value, str) or "${" not in item.value:
             return item
         return self.text(item, item.value)
 
-    def text(self, item: Item, text: str) -> Item | None:
+    def text(self, item: YamlValue, text: str) -> YamlValue | None:
         """`${name}` alone is the parameter itself; within a text it is a piece of the text."""
         names = [name.strip() for name in _PARAM.findall(text)]
         unknown = [name for name in names if not self.known(item, name)]
@@ -143,20 +147,20 @@ class Substitution:
             return None
         self.used.update(names)
         if whole := _PARAM.fullmatch(text.strip()):
-            return Item(self.params[whole[1].strip()].value, item.mark, item.key)
+            return YamlValue(self.params[whole[1].strip()].value, item.location, item.key_location)
         for name in names:
             if isinstance(self.params[name].value, dict | list):
                 what = f"'${{{name}}}' is not a single value"
-                self.problems.append(Problem(str(item.mark), what, "use it alone"))
+                self.problems.append(Problem(str(item.location), what, "use it alone"))
                 return None
-        return Item(_PARAM.sub(self.piece, text), item.mark, item.key)
+        return YamlValue(_PARAM.sub(self.piece, text), item.location, item.key_location)
 
-    def known(self, item: Item, name: str) -> bool:
+    def known(self, item: YamlValue, name: str) -> bool:
         if name in self.params:
             return True
         what = f"'${{{name}}}': unknown parameter '{name}'"
         hint = spelling_hint(name, self.params) if self.params else "add it under 'params:'"
-        self.problems.append(Problem(str(item.mark), what, hint))
+        self.problems.append(Problem(str(item.location), what, hint))
         return False
 
     def piece(self, found: re.Match[str]) -> str:
@@ -165,12 +169,12 @@ class Substitution:
         return value if isinstance(value, str) else scalar_text(value)
 
 
-def put(tree: Item, path: list[str], value: Item) -> Item:
+def set_value(tree: YamlValue, path: list[str], value: YamlValue) -> YamlValue:
     """The tree with one value set; mappings on the way are made."""
     fields = dict(tree.fields)
     name, rest = path[0], path[1:]
     if rest:
-        below = fields.get(name, Item({}, value.mark, value.mark))
-        value = put(as_mapping(below), rest, value)
-    fields[name] = Item(value.value, value.mark, value.key or value.mark)
-    return Item(fields, tree.mark, tree.key)
+        below = fields.get(name, YamlValue({}, value.location, value.location))
+        value = set_value(as_mapping(below), rest, value)
+    fields[name] = YamlValue(value.value, value.location, value.key_location or value.location)
+    return YamlValue(fields, tree.location, tree.key_location)

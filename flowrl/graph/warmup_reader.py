@@ -11,8 +11,8 @@ from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import PHASE_KEYS
 from flowrl.graph.model import Graph, Phase, PortRef
 from flowrl.graph.param_reader import ParamReader, extra
-from flowrl.graph.sections import members
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.sections import part_members
+from flowrl.graph.yaml_reader import YamlValue
 
 Paths = list[tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -31,109 +31,115 @@ class PhaseReader:
         problems: Problems,
     ) -> None:
         self.graph, self.broken, self.params, self.problems = graph, broken, params, problems
-        self.parts = members(graph, parts)
+        self.parts = part_members(graph, parts)
         self.known = {*graph.nodes, *parts, *broken}
 
-    def read(self, item: Item) -> list[Phase]:
+    def read(self, item: YamlValue) -> list[Phase]:
         """The phases of a graph."""
         if item.value is None:
             return []
         if not isinstance(item.value, list):
             hint = "warmup: [{edges: [a -> b], steps: 1000}]"
-            self.problems.tell(item.mark, "warmup: expected a list of phases", hint)
+            self.problems.add(item.location, "warmup: expected a list of phases", hint)
         return [phase for entry in item.items if (phase := self.phase(entry)) is not None]
 
-    def phase(self, item: Item) -> Phase | None:
+    def phase(self, item: YamlValue) -> Phase | None:
         if not isinstance(item.value, dict):
             hint = "{edges: [collector -> buffer], steps: 1000}"
-            self.problems.tell(item.mark, "warmup: expected a phase", hint)
+            self.problems.add(item.location, "warmup: expected a phase", hint)
             return None
         for name, entry in item.value.items():
             if name not in PHASE_KEYS:
                 hint = spelling_hint(name, PHASE_KEYS)
-                self.problems.tell(entry.at, f"warmup: unknown key '{name}'", hint)
+                self.problems.add(entry.entry_location, f"warmup: unknown key '{name}'", hint)
         paths = self.paths(item)
         lengths = {k: self.length(k, i) for k, i in item.value.items() if k in ("steps", "rounds")}
         if len(lengths) != 1:
             what = "warmup: a phase has one length"
-            self.problems.tell(item.mark, what, "give either 'steps' or 'rounds'")
+            self.problems.add(item.location, what, "give either 'steps' or 'rounds'")
             return None
         settings = self.settings(item.fields.get("set"))
         if None in lengths.values() or not paths:
             return None
-        return Phase(tuple(paths), item.mark, settings=settings, **lengths)
+        return Phase(tuple(paths), item.location, settings=settings, **lengths)
 
-    def paths(self, item: Item) -> Paths:
-        edges = item.fields.get("edges", Item(None, item.mark))
+    def paths(self, item: YamlValue) -> Paths:
+        edges = item.fields.get("edges", YamlValue(None, item.location))
         if not isinstance(edges.value, list) or not edges.items:
             what = "warmup: a phase lists its active edges"
-            self.problems.tell(edges.mark, what, "edges: [collector -> buffer]")
+            self.problems.add(edges.location, what, "edges: [collector -> buffer]")
         return [path for entry in edges.items for path in self.path(entry)]
 
-    def path(self, item: Item) -> Paths:
+    def path(self, item: YamlValue) -> Paths:
         """`a -> b`: every stream on the way from a to b is active."""
         text = item.value if isinstance(item.value, str) else ""
         ends = [[name.strip() for name in end.split(",")] for end in text.split("->")]
         if len(ends) < 2:
             what = f"warmup: {shortened_repr(item.plain())} is not an edge"
-            self.problems.tell(item.mark, what, "write 'a -> b'")
+            self.problems.add(item.location, what, "write 'a -> b'")
             return []
         for name in dict.fromkeys(n for end in ends for n in end if n not in self.known):
             hint = spelling_hint(name, self.known)
             if name.partition(".")[0] in self.known:
                 hint = f"name the node: '{name.partition('.')[0]}'"
-            self.problems.tell(item.mark, f"warmup: unknown node '{name}'", hint)
+            self.problems.add(item.location, f"warmup: unknown node '{name}'", hint)
         groups = [
             tuple(m for n in end if n in self.known for m in self.parts.get(n, (n,)))
             for end in ends
         ]
         return [(a, b) for a, b in pairwise(groups) if a and b]
 
-    def length(self, key: str, item: Item) -> int | None:
+    def length(self, key: str, item: YamlValue) -> int | None:
         value = item.value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
             return value
         what = f"warmup.{key} is {shortened_repr(item.plain())}"
-        self.problems.tell(item.mark, what, "expected a whole number, 0 or more")
+        self.problems.add(item.location, what, "expected a whole number, 0 or more")
         return None
 
-    def settings(self, item: Item | None) -> dict[str, dict[str, Any]]:
+    def settings(self, item: YamlValue | None) -> dict[str, dict[str, Any]]:
         """Values that parameters have during the phase: node -> parameter -> value."""
         found: dict[str, dict[str, Any]] = {}
         if item is not None and not isinstance(item.value, dict):
             hint = "set: {collector.policy: random}"
-            self.problems.tell(item.mark, "warmup.set: expected a mapping", hint)
+            self.problems.add(item.location, "warmup.set: expected a mapping", hint)
         for path, value in (item.fields if item else {}).items():
             node, _, key = path.partition(".")
             if node not in self.known:
                 what = f"warmup: unknown node '{node}'"
-                self.problems.tell(value.at, what, spelling_hint(node, self.known))
+                self.problems.add(value.entry_location, what, spelling_hint(node, self.known))
             elif not key:
                 hint = f"write '{node}.PARAMETER'"
-                self.problems.tell(value.at, f"warmup.set: '{path}' names no parameter", hint)
+                self.problems.add(
+                    value.entry_location, f"warmup.set: '{path}' names no parameter", hint
+                )
             elif node not in self.broken:
                 setting = self.setting(value, node, key)
                 if setting is not REQUIRED:
                     found.setdefault(node, {})[key] = setting
         return found
 
-    def setting(self, item: Item, node: str, key: str) -> Any:
+    def setting(self, item: YamlValue, node: str, key: str) -> Any:
         """The value of a setting, checked as the node's parameter is."""
         if node in self.parts:
             hint = f"set a node of it: '{node}/NODE.{key}'"
-            self.problems.tell(item.at, f"warmup: '{node}' is a part-graph", hint)
+            self.problems.add(item.entry_location, f"warmup: '{node}' is a part-graph", hint)
             return REQUIRED
         spec = self.graph.nodes[node]
         fields = spec.cls.Config.model_fields
         free = [n for n, info in fields.items() if extra(info).get("phase")]
         if key not in fields:
             what = f"warmup: '{node}' has no parameter '{key}'"
-            self.problems.tell(item.at, what, spelling_hint(key, free or fields))
+            self.problems.add(item.entry_location, what, spelling_hint(key, free or fields))
             return REQUIRED
         if key not in free:
             hint = f"it may set: {', '.join(free) or 'nothing'}"
-            self.problems.tell(item.at, f"warmup: a phase cannot set '{node}.{key}'", hint)
+            self.problems.add(
+                item.entry_location, f"warmup: a phase cannot set '{node}.{key}'", hint
+            )
             return REQUIRED
-        written = Item({**spec.written.fields, key: item}, spec.written.mark, spec.written.key)
+        written = YamlValue(
+            {**spec.written.fields, key: item}, spec.written.location, spec.written.key_location
+        )
         config = self.params.config(spec.cls.Config, written, spec.shared, f"warmup: {node}")
         return REQUIRED if config is None else getattr(config, key)

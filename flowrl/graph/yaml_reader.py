@@ -24,7 +24,7 @@ Scalar = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SourceLocation:
     """A place in a file, or the words on a command line."""
 
     file: str
@@ -36,25 +36,25 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class YamlValue:
     """A value with the places of its key and of itself."""
 
-    value: dict[str, Item] | list[Item] | Scalar
-    mark: Mark
-    key: Mark | None = None
+    value: dict[str, YamlValue] | list[YamlValue] | Scalar
+    location: SourceLocation
+    key_location: SourceLocation | None = None
 
     @property
-    def at(self) -> Mark:
+    def entry_location(self) -> SourceLocation:
         """Where a reader looks first: the key, where there is one."""
-        return self.key or self.mark
+        return self.key_location or self.location
 
     @property
-    def fields(self) -> dict[str, Item]:
+    def fields(self) -> dict[str, YamlValue]:
         """The entries of a mapping (empty for anything else)."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[YamlValue]:
         """The entries of a list (empty for anything else)."""
         return self.value if isinstance(self.value, list) else []
 
@@ -67,16 +67,18 @@ class Item:
         return self.value
 
 
-def item_of(value: Any, mark: Mark, key: Mark | None = None) -> Item:
+def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = None) -> YamlValue:
     """Plain data as items that all stand at one place."""
     if isinstance(value, Mapping):
-        return Item({str(k): item_of(v, mark, mark) for k, v in value.items()}, mark, key)
+        return YamlValue(
+            {str(k): item_of(v, location, location) for k, v in value.items()}, location, key
+        )
     if isinstance(value, list | tuple):
-        return Item([item_of(v, mark) for v in value], mark, key)
-    return Item(value, mark, key)
+        return YamlValue([item_of(v, location) for v in value], location, key)
+    return YamlValue(value, location, key)
 
 
-def read_yaml(path: Path, shown: str = "") -> Item:
+def read_yaml(path: Path, shown: str = "") -> YamlValue:
     """The tree of a file; raises GraphError with the place of what is wrong."""
     name = shown or str(path)
     try:
@@ -86,47 +88,47 @@ def read_yaml(path: Path, shown: str = "") -> Item:
     return parse_yaml(data, name)
 
 
-def parse_yaml(data: bytes | str, name: str) -> Item:
+def parse_yaml(data: bytes | str, name: str) -> YamlValue:
     """The tree of a text; raises GraphError with the place of what is wrong."""
     root = _parse(data, name)
     if root is None:
         hint = "a graph has at least 'nodes'; 'flowrl new DIR' makes one"
-        raise _wrong(Mark(name), "is empty", hint)
+        raise _wrong(SourceLocation(name), "is empty", hint)
     return root
 
 
-def _parse(data: bytes | str, name: str) -> Item | None:
+def _parse(data: bytes | str, name: str) -> YamlValue | None:
     if len(data) > MAX_BYTES:
-        raise _wrong(Mark(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
+        raise _wrong(SourceLocation(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
     try:
         # a str is encoded too: words of a command line may hold what is not text
         text = (data.encode() if isinstance(data, str) else data).decode("utf-8-sig")
     except UnicodeError as error:
         where = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
         what = f"is not UTF-8 text (byte {where})"
-        raise _wrong(Mark(name), what, "save it as UTF-8") from None
+        raise _wrong(SourceLocation(name), what, "save it as UTF-8") from None
     try:
         return _Builder(name, text).document()
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
-        mark = Mark(name, at.line + 1, at.column + 1) if at else Mark(name)
-        raise _wrong(mark, f"is not YAML: {error.problem or error.context}") from None
+        location = SourceLocation(name, at.line + 1, at.column + 1) if at else SourceLocation(name)
+        raise _wrong(location, f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
-        raise _wrong(Mark(name), f"is not YAML: {first}") from None
+        raise _wrong(SourceLocation(name), f"is not YAML: {first}") from None
 
 
-def parse_value(text: str, where: str) -> Item:
+def parse_value(text: str, where: str) -> YamlValue:
     """The value of a `--set key=value`."""
     try:
-        item = _parse(text, where) or Item("", Mark(where))
-        return item_of(item.plain(), Mark(where))  # a place in a word says nothing
+        item = _parse(text, where) or YamlValue("", SourceLocation(where))
+        return item_of(item.plain(), SourceLocation(where))  # a place in a word says nothing
     except GraphError as error:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 
 
-def _wrong(mark: Mark, what: str, hint: str = "") -> GraphError:
-    return GraphError([Problem(str(mark), what, hint)])
+def _wrong(location: SourceLocation, what: str, hint: str = "") -> GraphError:
+    return GraphError([Problem(str(location), what, hint)])
 
 
 class _Builder:
@@ -136,49 +138,49 @@ class _Builder:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         self.name = name
         self.events: Iterator[Any] = yaml.parse(text, Loader=loader)
-        self.anchors: dict[str, tuple[Item, int]] = {}
+        self.anchors: dict[str, tuple[YamlValue, int]] = {}
         self.count = 0
 
-    def mark(self, event: Any) -> Mark:
-        return Mark(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+    def location(self, event: Any) -> SourceLocation:
+        return SourceLocation(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def document(self) -> Item | None:
-        root: Item | None = None
+    def document(self) -> YamlValue | None:
+        root: YamlValue | None = None
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
                     raise _wrong(
-                        self.mark(event), "a second document begins", "a graph is one document"
+                        self.location(event), "a second document begins", "a graph is one document"
                     )
             elif isinstance(event, yaml.NodeEvent):
                 root = self.item(event, 0)
         return root
 
-    def item(self, event: Any, depth: int, key: Mark | None = None) -> Item:
-        mark = self.mark(event)
+    def item(self, event: Any, depth: int, key: SourceLocation | None = None) -> YamlValue:
+        location = self.location(event)
         if isinstance(event, yaml.AliasEvent):
-            return self.alias(event, mark, depth, key)
-        self.grow(1, mark)
+            return self.alias(event, location, depth, key)
+        self.grow(1, location)
         if depth > MAX_DEPTH:
-            raise _wrong(mark, f"is nested more than {MAX_DEPTH} deep")
-        self.untagged(event, mark)
+            raise _wrong(location, f"is nested more than {MAX_DEPTH} deep")
+        self.untagged(event, location)
         before = self.count
         if isinstance(event, yaml.ScalarEvent):
-            item = Item(self.scalar(event, mark), mark, key)
+            item = YamlValue(self.scalar(event, location), location, key)
         elif isinstance(event, yaml.SequenceStartEvent):
-            item = Item(
-                [self.item(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)], mark, key
+            item = YamlValue(
+                [self.item(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)], location, key
             )
         else:
-            item = Item(self.mapping(depth), mark, key)
+            item = YamlValue(self.mapping(depth), location, key)
         if event.anchor:
             self.anchors[event.anchor] = (item, self.count - before + 1)
         return item
 
-    def untagged(self, event: Any, mark: Mark) -> None:
+    def untagged(self, event: Any, location: SourceLocation) -> None:
         if event.tag is not None and event.tag != "!":
             hint = "graphs are plain data; leave the tag out"
-            raise _wrong(mark, f"has the tag '{event.tag}'", hint)
+            raise _wrong(location, f"has the tag '{event.tag}'", hint)
 
     def until(self, end: type) -> Iterator[Any]:
         for event in self.events:
@@ -186,53 +188,57 @@ class _Builder:
                 return
             yield event
 
-    def mapping(self, depth: int) -> dict[str, Item]:
-        fields: dict[str, Item] = {}
+    def mapping(self, depth: int) -> dict[str, YamlValue]:
+        fields: dict[str, YamlValue] = {}
         for event in self.until(yaml.MappingEndEvent):
-            mark = self.mark(event)
-            name = self.key(event, mark)
+            location = self.location(event)
+            name = self.key(event, location)
             if name in fields:
-                first = f"first at {fields[name].key}"
-                raise _wrong(mark, f"the key '{name}' stands here twice", first)
-            fields[name] = self.item(next(self.events), depth + 1, mark)
+                first = f"first at {fields[name].key_location}"
+                raise _wrong(location, f"the key '{name}' stands here twice", first)
+            fields[name] = self.item(next(self.events), depth + 1, location)
         return fields
 
-    def key(self, event: Any, mark: Mark) -> str:
+    def key(self, event: Any, location: SourceLocation) -> str:
         if not isinstance(event, yaml.ScalarEvent):
-            raise _wrong(mark, "a key must be a word", "put it in quotes if it is meant as text")
-        self.untagged(event, mark)
+            raise _wrong(
+                location, "a key must be a word", "put it in quotes if it is meant as text"
+            )
+        self.untagged(event, location)
         if event.value == "<<" and event.implicit[0]:
             hint = "use 'extends' or 'params'"
-            raise _wrong(mark, "merge keys ('<<') are not part of the format", hint)
+            raise _wrong(location, "merge keys ('<<') are not part of the format", hint)
         return str(event.value)
 
-    def alias(self, event: Any, mark: Mark, depth: int, key: Mark | None) -> Item:
+    def alias(
+        self, event: Any, location: SourceLocation, depth: int, key: SourceLocation | None
+    ) -> YamlValue:
         if event.anchor not in self.anchors:
-            raise _wrong(mark, f"there is no finished anchor '&{event.anchor}' before this")
+            raise _wrong(location, f"there is no finished anchor '&{event.anchor}' before this")
         item, size = self.anchors[event.anchor]
-        self.grow(size, mark)
+        self.grow(size, location)
         if depth + _height(item) > MAX_DEPTH:
-            raise _wrong(mark, f"is nested more than {MAX_DEPTH} deep")
-        return Item(item.value, mark, key)
+            raise _wrong(location, f"is nested more than {MAX_DEPTH} deep")
+        return YamlValue(item.value, location, key)
 
-    def grow(self, items: int, mark: Mark) -> None:
+    def grow(self, items: int, location: SourceLocation) -> None:
         self.count += items
         if self.count > MAX_ITEMS:
             raise _wrong(
-                mark, f"the file has more than {MAX_ITEMS} values (aliases counted in full)"
+                location, f"the file has more than {MAX_ITEMS} values (aliases counted in full)"
             )
 
-    def scalar(self, event: Any, mark: Mark) -> Scalar:
+    def scalar(self, event: Any, location: SourceLocation) -> Scalar:
         if event.style is not None and event.style != "":
             return str(event.value)
         try:
             return plain_scalar(event.value)
         except ValueError:
             shown = event.value if len(event.value) < 30 else f"{event.value[:27]}…"
-            raise _wrong(mark, f"the number {shown} does not fit into 64 bits") from None
+            raise _wrong(location, f"the number {shown} does not fit into 64 bits") from None
 
 
-def _height(item: Item) -> int:
+def _height(item: YamlValue) -> int:
     inner = item.fields.values() if isinstance(item.value, dict) else item.items
     return 1 + max(map(_height, inner), default=0)
 

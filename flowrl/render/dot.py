@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.render.picture import Arrow, Box, Picture, picture
 
 FILLS = {  # what a node is to the run
@@ -30,7 +30,7 @@ _STYLES = {
 }
 
 
-def to_dot(checked: Checked, placement: Mapping[str, str] | None = None) -> str:
+def to_dot(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> str:
     """The graph as DOT text."""
     return dot_of(picture(checked, placement))
 

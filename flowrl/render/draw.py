@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import UsageError
 from flowrl.render.dot import dot_of
 from flowrl.render.graphviz import rendered
@@ -14,7 +14,7 @@ from flowrl.render.mermaid import mermaid_of
 from flowrl.render.picture import Picture, picture
 from flowrl.render.report import check_text
 
-Format = Callable[[Picture, Checked], str | bytes]
+Format = Callable[[Picture, CheckedGraph], str | bytes]
 
 FORMATS: Mapping[str, Format] = {
     ".dot": lambda drawn, checked: dot_of(drawn),
@@ -26,7 +26,9 @@ FORMATS: Mapping[str, Format] = {
 
 
 def draw(
-    checked: Checked, placement: Mapping[str, str] | None = None, path: str | Path | None = None
+    checked: CheckedGraph,
+    placement: Mapping[str, str] | None = None,
+    path: str | Path | None = None,
 ) -> str:
     """Write the picture that the file's ending asks for, and give its path; no file: give DOT."""
     if path is None:

@@ -10,10 +10,10 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.graph.model import NodeSpec
 from flowrl.graph.param_reader import written_params
-from flowrl.graph.yaml_reader import Item
+from flowrl.graph.yaml_reader import YamlValue
 from flowrl.graph.yaml_writer import flow_text
 from flowrl.machine.memory import size_text
 from flowrl.render.picture import Picture
@@ -23,7 +23,7 @@ from flowrl.render.svg import svg_of
 _HOLE = re.compile(r"@(\w+)@")
 
 
-def html_of(drawn: Picture, checked: Checked) -> str:
+def html_of(drawn: Picture, checked: CheckedGraph) -> str:
     """The page."""
     verdict = [str(p) for p in checked.problems] or determinism_lines(checked)
     holes = {
@@ -40,11 +40,11 @@ def html_of(drawn: Picture, checked: Checked) -> str:
     return _HOLE.sub(lambda hole: holes[hole[1]], page)
 
 
-def _schedule(checked: Checked) -> list[str]:
+def _schedule(checked: CheckedGraph) -> list[str]:
     return schedule_lines(checked) if checked.ok else ["There is none before the graph is sound."]
 
 
-def _edges(checked: Checked) -> str:
+def _edges(checked: CheckedGraph) -> str:
     head = "<tr><th>from</th><th></th><th>to</th><th>what it carries</th></tr>"
     arrows = {"link": "↔", "state": "⇢", "stream": "→"}
     rows = [
@@ -63,7 +63,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _node(checked: Checked, spec: NodeSpec) -> dict[str, Any]:
+def _node(checked: CheckedGraph, spec: NodeSpec) -> dict[str, Any]:
     doc = (sys.modules[spec.cls.__module__].__doc__ or spec.cls.__doc__ or "").strip()
     return {
         "type": spec.type,
@@ -73,7 +73,7 @@ def _node(checked: Checked, spec: NodeSpec) -> dict[str, Any]:
     }
 
 
-def _facts(checked: Checked, spec: NodeSpec) -> Iterator[tuple[str, str, bool, str]]:
+def _facts(checked: CheckedGraph, spec: NodeSpec) -> Iterator[tuple[str, str, bool, str]]:
     if fires := _fires(checked, spec.name):
         yield "fires", fires, False, ""
     if spec.replicas > 1:
@@ -93,7 +93,7 @@ def _facts(checked: Checked, spec: NodeSpec) -> Iterator[tuple[str, str, bool, s
         yield "memory", size_text(facts.memory_bytes), False, ""
 
 
-def _fires(checked: Checked, name: str) -> str:
+def _fires(checked: CheckedGraph, name: str) -> str:
     program = checked.program
     for paced in program.paced:
         if name in paced.part.firings:
@@ -115,7 +115,7 @@ def _params(spec: NodeSpec) -> Iterator[tuple[str, str, bool, str]]:
 
 
 def _inner(
-    path: str, values: Mapping[str, Any], written: list[Item]
+    path: str, values: Mapping[str, Any], written: list[YamlValue]
 ) -> Iterator[tuple[str, str, bool, str]]:
     for key, value in values.items():
         below = [item.fields[key] for item in written if key in item.fields]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
 from flowrl.core.ports import Input
-from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, paths_text
 from flowrl.graph.param_reader import written_value
 from flowrl.graph.placement import nodes_by_site
 from flowrl.graph.replica_pairs import replica_pairs_of
-from flowrl.graph.site_layout import SiteLayout, layout_of
+from flowrl.graph.site_layout import SiteLayout, make_layout
 
 TRANSPORTS = {"thread": "by reference", "ipc": "ipc + shared memory", "tcp": "tcp"}
 
@@ -71,13 +71,13 @@ class Picture:
     warmup: tuple[str, ...]
 
 
-def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Picture:
+def picture(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> Picture:
     """The picture of a graph, which need not be sound."""
     graph = checked.graph
     known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
     order = _order(checked, known)
     known_placement = None if placement is None else _known(checked, placement)
-    layout = None if known_placement is None else layout_of(graph, known_placement)
+    layout = None if known_placement is None else make_layout(graph, known_placement)
     where = {} if known_placement is None else nodes_by_site(graph, known_placement)
     return Picture(
         graph.name,
@@ -91,7 +91,7 @@ def picture(checked: Checked, placement: Mapping[str, str] | None = None) -> Pic
 
 def _site(site: str, names: list[str], layout: SiteLayout | None) -> str:
     """A site's name; of replicas that have sites of their own, how many these are."""
-    homes = {at for (name, _), at in layout.where.items() if name in names} if layout else set()
+    homes = {at for (name, _), at in layout.site_of.items() if name in names} if layout else set()
     return f"{site} ×{len(homes)}" if len(homes) > 1 else site
 
 
@@ -99,14 +99,16 @@ def _transport(graph: Graph, edge: Edge, source: PortRef, layout: SiteLayout) ->
     """How tokens go between the sites at both ends; nothing to say of what stays on one."""
     number = edge.sources.index(source)
     found = {
-        layout.transport(layout.where[source.node, lane[1]], layout.where[edge.to.node, lane[2]])
+        layout.transport(
+            layout.site_of[source.node, lane[1]], layout.site_of[edge.to.node, lane[2]]
+        )
         for lane in replica_pairs_of(graph, edge)
         if lane[0] == number
     }
     return ", ".join(words for kind, words in TRANSPORTS.items() if kind in found)
 
 
-def _known(checked: Checked, placement: Mapping[str, str]) -> Mapping[str, str]:
+def _known(checked: CheckedGraph, placement: Mapping[str, str]) -> Mapping[str, str]:
     for name in placement:
         if name not in checked.graph.nodes:
             raise UsageError(
@@ -115,7 +117,7 @@ def _known(checked: Checked, placement: Mapping[str, str]) -> Mapping[str, str]:
     return placement
 
 
-def _order(checked: Checked, edges: list[Edge]) -> dict[str, int]:
+def _order(checked: CheckedGraph, edges: list[Edge]) -> dict[str, int]:
     """Nodes as they fire; a service comes right before its client."""
     program = checked.program
     fired = [*program.round.order, *(n for p in program.paced for n in p.part.order)]
@@ -151,7 +153,7 @@ def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
 
 
 def _arrow(
-    checked: Checked,
+    checked: CheckedGraph,
     edge: Edge,
     source: PortRef,
     order: Mapping[str, int],
@@ -164,7 +166,7 @@ def _arrow(
     return Arrow(edge.kind, source, edge.to, late, type_, facts, via)
 
 
-def _facts(checked: Checked, edge: Edge) -> list[str]:
+def _facts(checked: CheckedGraph, edge: Edge) -> list[str]:
     program = checked.program
     if edge.kind == "link":
         return []
@@ -181,7 +183,7 @@ def _facts(checked: Checked, edge: Edge) -> list[str]:
     return found + ([edge.when_full.replace("_", " ")] if edge.when_full != "wait" else [])
 
 
-def _warmup(checked: Checked) -> list[str]:
+def _warmup(checked: CheckedGraph) -> list[str]:
     """A line for each phase of the warm-up."""
     lines = []
     for warm in checked.program.warmup:
@@ -195,7 +197,9 @@ def _warmup(checked: Checked) -> list[str]:
             for key, value in of.items()
         ]
         lines.append("; ".join([line, *settings]))
-    return lines
+    scheduled = [warm.phase for warm in checked.program.warmup]
+    unscheduled = [phase for phase in checked.graph.phases if phase not in scheduled]
+    return lines + [f"{phase.steps} env steps: {paths_text(phase)}" for phase in unscheduled]
 
 
 def _firings(part: Schedule) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
-from flowrl.graph.model import Edge
+from flowrl.graph.model import Edge, paths_text
 
 
-def check_text(checked: Checked) -> str:
+def check_text(checked: CheckedGraph) -> str:
     """The verdict on a graph: its problems, or its schedule, edges and determinism."""
     lines = [str(p) for p in checked.problems]
     lines += [f"warning: {w}" for w in checked.warnings]
@@ -22,15 +22,27 @@ def check_text(checked: Checked) -> str:
     lines += ["", "Schedule", *(f"  {line}" for line in schedule_lines(checked))]
     lines += ["", "Edges", *edge_lines(checked)]
     lines += ["", *determinism_lines(checked)]
+    if checked.undescribed:
+        lines += ["", *unchecked_lines(checked)]
     return "\n".join(lines)
 
 
-def schedule_lines(checked: Checked) -> list[str]:
+def unchecked_lines(checked: CheckedGraph) -> list[str]:
+    """What was not checked because envs were not made, and for which nodes."""
+    return [
+        "Not checked, because envs were not made: columns, numbers of rows, memory, the rounds of warm-ups given in",
+        "steps, and what these nodes say of their determinism:",
+        *(f"  {name}: {reason}" for name, reason in checked.undescribed.items()),
+    ]
+
+
+def schedule_lines(checked: CheckedGraph) -> list[str]:
     """The serial program, a line for each of its parts."""
     program = checked.program
     lines = []
     for number, warm in enumerate(program.warmup, 1):
         lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.part)}")
+    lines += unscheduled_phase_lines(checked)
     lines.append(f"every round: {_firings(checked, program.round)}")
     for paced in program.paced:
         lines.append(
@@ -39,7 +51,7 @@ def schedule_lines(checked: Checked) -> list[str]:
     return lines
 
 
-def _firings(checked: Checked, part: Schedule) -> str:
+def _firings(checked: CheckedGraph, part: Schedule) -> str:
     shown, often = [], fires_without_rate(part)
     for name in part.order:
         replicas = checked.graph.nodes[name].replicas
@@ -50,7 +62,7 @@ def _firings(checked: Checked, part: Schedule) -> str:
     return ", ".join(shown)
 
 
-def edge_lines(checked: Checked) -> list[str]:
+def edge_lines(checked: CheckedGraph) -> list[str]:
     """A line for each edge: from, to, type, rates, staleness."""
     rows = [
         (str(e).partition(" <->")[0] if e.kind == "link" else ", ".join(map(str, e.sources)), e)
@@ -65,7 +77,7 @@ def edge_lines(checked: Checked) -> list[str]:
     ]
 
 
-def edge_facts(checked: Checked, edge: Edge) -> str:
+def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     """What flows on an edge, and how stale it is."""
     port_type = checked.graph.nodes[edge.to.node].port(edge.to.port).type
     if edge.kind == "link":
@@ -100,14 +112,26 @@ def staleness(edge: Edge) -> str:
     return f"lag {edge.lag} ({edge.lag} round{'s' if edge.lag > 1 else ''} older than the last)"
 
 
-def determinism_lines(checked: Checked) -> list[str]:
+def unscheduled_phase_lines(checked: CheckedGraph) -> list[str]:
+    """A line for each warm-up phase whose rounds are unknown, because its nodes were not described."""
+    scheduled = [warm.phase for warm in checked.program.warmup]
+    return [
+        f"warm-up, {phase.steps} env steps: {paths_text(phase)}"
+        for phase in checked.graph.phases
+        if phase not in scheduled
+    ]
+
+
+def determinism_lines(checked: CheckedGraph) -> list[str]:
     """Whether the same seed gives the same bits, and if not, why."""
+    if checked.deterministic and checked.undescribed:
+        return ["Deterministic, as far as was checked."]
     if checked.deterministic:
         return ["Deterministic: the same seed gives the same bits, in every placement."]
     return ["Not deterministic:", *(f"  {reason}" for reason in checked.reasons)]
 
 
-def check_json(checked: Checked) -> dict[str, object]:
+def check_json(checked: CheckedGraph) -> dict[str, object]:
     """The keys of `check --json`."""
     program = checked.program
     return {
@@ -148,4 +172,6 @@ def check_json(checked: Checked) -> dict[str, object]:
         },
         "problems": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.problems],
         "warnings": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.warnings],
+        "envs_checked": not checked.undescribed,
+        "not_checked": checked.undescribed,
     }

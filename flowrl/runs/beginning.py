@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import instance_key
 from flowrl.graph.expand import expand
 from flowrl.graph.param_reader import written_params
@@ -17,7 +17,7 @@ from flowrl.runs.folder import RunFolder
 ENVIRONMENT = "environment.json"
 
 
-def write_beginning(folder: RunFolder, checked: Checked, seed: int, placement: str) -> None:
+def write_beginning(folder: RunFolder, checked: CheckedGraph, seed: int, placement: str) -> None:
     """The graph, the picture, the environment, and what each node is, in its log."""
     graph = checked.graph
     folder.write_text("graph.yaml", expand(graph))
@@ -30,7 +30,7 @@ def write_beginning(folder: RunFolder, checked: Checked, seed: int, placement: s
     folder.open_tensorboard()
 
 
-def environment_of(checked: Checked, seed: int, placement: str) -> dict[str, Any]:
+def environment_of(checked: CheckedGraph, seed: int, placement: str) -> dict[str, Any]:
     """What this machine and its libraries are, and how the run was begun."""
     files = checked.graph.files
     where = files[-1].parent if files else Path()

@@ -112,16 +112,16 @@ class LiveDisplay(Watcher):
         from rich.console import Group
         from rich.text import Text
 
-        if run.engine is None and run.hosts is not None:
+        if run.executor is None and run.hosts is not None:
             return Group(Text(f"waiting for hosts at {run.hosts.address} …", style="bold"))
-        if run.engine is None or run.engine.began_s is None:
+        if run.executor is None or run.executor.began_s is None:
             return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
         note = [Text(self._note, style="yellow")] if self._note else []
         return Group(Text(self.headline(run), style="bold"), node_table(run), *note)
 
     def headline(self, run: Run) -> str:
         """Steps and rate; return and time, that left too where a limit tells it."""
-        done, times = run.done, [clock_text(run.wall_s)]
+        done, times = run.counts, [clock_text(run.wall_s)]
         left_s = time_left_s(run)
         if left_s is not None:
             times.append(f"{clock_text(left_s)} left at most")
@@ -160,7 +160,7 @@ def evaluation_line(run: Run, teller: RecordSource, record: MetricsRecord) -> st
 def _whose(run: Run, teller: RecordSource) -> str:
     """Which evaluator it was, where there are several."""
     nodes = run.graph.nodes
-    evaluators = sum(nodes[name].replicas for name in run.graph.role("evaluator"))
+    evaluators = sum(nodes[name].replicas for name in run.graph.nodes_of_role("evaluator"))
     return f"  by {teller.key}" if evaluators > 1 else ""
 
 
@@ -174,7 +174,7 @@ def node_table(run: Run) -> Table:
         table.add_column(name, justify="right")
     table.add_column("")
     firing_s = max(run.firing_s, 1e-9)
-    for account in run.engine.accounts() if run.engine else ():
+    for account in run.executor.instance_times() if run.executor else ():
         fired, share = account.fired, account.busy_s / firing_s
         each_ms = f"{1e3 * account.busy_s / fired:.2f}" if fired else ""
         table.add_row(account.key, f"{fired:,}", each_ms, f"{share:.0%}", "█" * round(BAR * share))
@@ -183,7 +183,7 @@ def node_table(run: Run) -> Table:
 
 def time_left_s(run: Run) -> float | None:
     """How much longer, as far as the limits tell; a verdict may come earlier."""
-    done, limits = run.done, run.limits
+    done, limits = run.counts, run.limits
     parts = [
         done.env_steps / limits.steps if limits.steps else 0.0,
         done.train_iters / limits.train_iters if limits.train_iters else 0.0,

@@ -10,8 +10,8 @@ from typing import Any
 from flowrl.checks.check import check
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
-from flowrl.core.wording import counted
-from flowrl.graph.loading import load
+from flowrl.core.wording import count_text
+from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
 from flowrl.machine.numerics import settle_numerics
 from flowrl.runs.checkpoint import read_checkpoint
@@ -39,9 +39,9 @@ class CheckpointEvaluation:
     def __str__(self) -> str:
         shown = "\n".join(f"  {name:<16} {value:10.2f}" for name, value in self.metrics.items())
         return (
-            f"{self.checkpoint}: after {counted(self.train_iters, 'train iteration')} "
-            f"and {counted(self.env_steps, 'env step')}\n"
-            f"{counted(self.episodes, 'episode')}, seed {self.seed}\n{shown}"
+            f"{self.checkpoint}: after {count_text(self.train_iters, 'train iteration')} "
+            f"and {count_text(self.env_steps, 'env step')}\n"
+            f"{count_text(self.episodes, 'episode')}, seed {self.seed}\n{shown}"
             + "".join(f"\nfilmed: {video}" for video in self.videos)
             + "".join(f"\nwarning: {warning}" for warning in self.warnings)
         )
@@ -53,8 +53,8 @@ def evaluate_best_checkpoint(
     """Play evaluation episodes with the best checkpoint. `video` is a folder or a file for films of them."""
     if not (run / "graph.yaml").is_file():
         raise UsageError(f"{run}: is not a run's folder, as it has no graph.yaml")
-    checked = check(load(str(run / "graph.yaml"))).demand()
-    names = checked.graph.role("evaluator")
+    checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
+    names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(f"{run}: its graph has no evaluator; only runs with one can be evaluated")
     path = run / "checkpoints" / "best.safetensors"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flowrl.core.wording import counted
+from flowrl.core.wording import count_text
 from flowrl.runs.result import RunResult
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import InstanceTimes
 
 
-def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
+def bottleneck_sentence(instance_times: Iterable[InstanceTimes], firing_s: float) -> str:
     """Where the time of a run went, in one sentence. The time to make its nodes does not count."""
-    fired = [account for account in accounts if account.busy_s and firing_s]
+    fired = [times for times in instance_times if times.busy_s and firing_s]
     if not fired:
         return "nothing fired"
     first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.key))
@@ -23,34 +23,32 @@ def bottleneck_sentence(accounts: Iterable[Account], firing_s: float) -> str:
     return f"{text} (then {', '.join(shown)})" if shown else text
 
 
-def _share(account: Account, firing_s: float) -> str:
+def _share(times: InstanceTimes, firing_s: float) -> str:
     """The share of the time in which an instance fired, and its longest wait if it matters."""
-    text = f"{account.key} {account.busy_s / firing_s:.0%}"
-    wait = _longest_wait(account)
+    text = f"{times.key} {times.busy_s / firing_s:.0%}"
+    wait = _longest_wait(times)
     if wait is None or wait[0] < 0.01 * firing_s:
         return text
     s, kind, edge = wait
     return f"{text}, {kind} {s / firing_s:.0%} {edge}"
 
 
-def _longest_wait(account: Account) -> tuple[float, str, str] | None:
+def _longest_wait(times: InstanceTimes) -> tuple[float, str, str] | None:
     """The longest of an instance's waits: seconds, kind, and the edge in words."""
-    waits = [(s, "waiting", f"for {edge}") for edge, s in account.waiting_s.items()]
-    waits += [(s, "blocked", f"on {edge}") for edge, s in account.blocked_s.items()]
+    waits = [(s, "waiting", f"for {edge}") for edge, s in times.waiting_s.items()]
+    waits += [(s, "blocked", f"on {edge}") for edge, s in times.blocked_s.items()]
     return max(waits, default=None)
 
 
 def result_text(result: RunResult) -> str:
     """How a run ended, for a terminal. The reason of a failure is printed with its error instead."""
-    done = (
-        f"{counted(result.env_steps, 'env step')}, {counted(result.train_iters, 'train iteration')}"
-    )
+    done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
     pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
     lines = [
         "failed: its folder has an error.txt"
         if result.status == "failed"
         else f"{result.status}: {result.why}",
-        f"{done}, {counted(result.episodes, 'episode')} {pace}",
+        f"{done}, {count_text(result.episodes, 'episode')} {pace}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"

@@ -20,8 +20,8 @@ Look = dict[str, Any]
 
 def look_at(run: Run) -> Look:
     """What there is to see just now (from any thread)."""
-    seen = run.engine.seen() if run.engine else dict.fromkeys(run.layout.kinds)
-    done = run.done
+    seen = run.executor.site_statuses() if run.executor else dict.fromkeys(run.layout.kinds)
+    done = run.counts
     return {
         "graph": run.graph.name,
         "placement": run.placement,
@@ -45,7 +45,7 @@ def look_at(run: Run) -> Look:
 def _status(run: Run) -> str:
     if run.ended is not None:
         return run.ended.status
-    if run.engine is None or run.engine.began_s is None:
+    if run.executor is None or run.executor.began_s is None:
         return "starting"
     return "stopping" if run.stops else "running"
 
@@ -111,7 +111,7 @@ def _edges(
     """The ways of all edges, and what is known of what flows there."""
     glances = [one.glance for one in seen.values() if one]
     dids = {key: did for glance in glances for key, did in glance.nodes.items()}
-    learned = sum(did.fired for key, did in dids.items() if key in graph.role("learner"))
+    learned = sum(did.fired for key, did in dids.items() if key in graph.nodes_of_role("learner"))
     for edge in graph.edges:
         for lane in replica_pairs_of(graph, edge):
             name, (gives, takes) = pair_label(edge, lane), pair_endpoints(edge, lane)
@@ -122,8 +122,8 @@ def _edges(
                 "kind": edge.kind,
                 "from": gives,
                 "to": takes,
-                "from_site": layout.where[edge.sources[lane[0]].node, lane[1]],
-                "to_site": layout.where[edge.to.node, lane[2]],
+                "from_site": layout.site_of[edge.sources[lane[0]].node, lane[1]],
+                "to_site": layout.site_of[edge.to.node, lane[2]],
                 **_flow([f for glance in glances for f in glance.flows if f.edge == name]),
                 "iters_behind": None if behind is None else max(behind, 0),
             }

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowrl.checks.check import Checked
-from flowrl.checks.ordering import own_services, services_first
+from flowrl.checks.check import CheckedGraph
+from flowrl.checks.ordering import exclusive_services, services_before_clients
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import Context
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Out
-from flowrl.graph.model import Edge, NodeSpec, PortRef, links
+from flowrl.graph.model import Edge, NodeSpec, PortRef, link_edges
 from flowrl.graph.replica_pairs import ReplicaPair
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.instance import RAISED, Instance, SiteState
@@ -41,7 +41,7 @@ NOBODY = (
 class Instances:
     """The instances of a graph, connected."""
 
-    checked: Checked
+    checked: CheckedGraph
     home: EdgeFactory = field(default_factory=EdgeFactory)
     runners: dict[str, list[Instance]] = field(default_factory=dict)  # by node: its replicas here
     services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
@@ -52,7 +52,9 @@ class Instances:
     lanes: dict[PortRef, dict[ReplicaPair, Queue]] = field(default_factory=dict)
     hasher: TokenHasher | None = None  # where tokens are to be hashed
     closed: bool = False
-    unclosed: list[NodeError] = field(default_factory=list)  # what nodes raised while they closed
+    close_errors: list[NodeError] = field(
+        default_factory=list
+    )  # what nodes raised while they closed
 
     @property
     def site(self) -> SiteState:
@@ -92,20 +94,18 @@ class Instances:
         spec = self.checked.graph.nodes[name]
         self.services[name, replica] = _make_node(self, spec, old.ctx, fresh=True)
 
-    def close(self) -> list[NodeError]:
-        """Close every node once, whatever some of them raise; what they raised."""
-        if self.closed:
-            return self.unclosed
-        self.closed = True
-        self._close([*(r.node for r in self.all()), *self.services.values()])
-        return self.unclosed
+    def close(self) -> None:
+        """Close every node once, also after one of them has raised; errors go to `close_errors`."""
+        if not self.closed:
+            self.closed = True
+            self._close([*(r.node for r in self.all()), *self.services.values()])
 
     def _close(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             try:
                 node.close()
             except RAISED as error:  # told when the run ends: the others are closed all the same
-                self.unclosed.append(NodeError(node.ctx.key, "closing", error))
+                self.close_errors.append(NodeError(node.ctx.key, "closing", error))
 
     # inputs
 
@@ -121,7 +121,7 @@ class Instances:
                 take = take_one(queues) if one else take_list(queues, rate)
                 takes[edge.to.port] = if_any(take, queues, rate) if part.loose & {name} else take
                 waits_for.append((queues, rate))
-        for edge in self.checked.graph.into(runner.spec.name):
+        for edge in self.checked.graph.edges_into(runner.spec.name):
             if edge.kind == "state":
                 take = self._view(edge, runner.ctx.replica)
                 hashed = self.hasher and self.hasher.seeing(runner, edge, take)
@@ -154,7 +154,7 @@ class Instances:
         return pushes
 
 
-def make_instances(checked: Checked, seed: int, home: EdgeFactory | None = None) -> Instances:
+def make_instances(checked: CheckedGraph, seed: int, home: EdgeFactory | None = None) -> Instances:
     """Make the instances of a sound graph that live here, and connect those that fire in rounds."""
     wired = Instances(checked, home or EdgeFactory())
     try:
@@ -171,11 +171,11 @@ def make_instances(checked: Checked, seed: int, home: EdgeFactory | None = None)
     return wired
 
 
-def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Context:
+def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -> Context:
     """What an instance is told of its surroundings."""
     graph, part = checked.graph, checked.program.schedule_of(spec.name)
     inputs = {}
-    for edge in graph.into(spec.name):
+    for edge in graph.edges_into(spec.name):
         if edge.kind == "stream":
             source = checked.facts.get(edge.source.node, Facts())
             inputs[edge.to.port] = source.outs.get(edge.source.port)
@@ -198,7 +198,7 @@ def context_of(checked: Checked, spec: NodeSpec, replica: int, seed: int) -> Con
 
 
 def _make_nodes(wired: Instances, seed: int) -> None:
-    for name in services_first(wired.checked.graph):
+    for name in services_before_clients(wired.checked.graph):
         spec = wired.checked.graph.nodes[name]
         for replica in filter(lambda r: wired.home.has(name, r), range(spec.replicas)):
             context = context_of(wired.checked, spec, replica, seed)
@@ -215,7 +215,7 @@ def _make_nodes(wired: Instances, seed: int) -> None:
 def _tell_services(wired: Instances) -> None:
     """What a service tells is told with its client's firings; one of several clients cannot tell."""
     graph = wired.checked.graph
-    owned = own_services(graph)
+    owned = exclusive_services(graph)
     for runner in wired.all():
         for name in owned[runner.spec.name]:
             context = wired.told[name, runner.ctx.replica]
@@ -237,7 +237,7 @@ def _nobody_to_tell() -> None:
 
 def _make_node(wired: Instances, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
     found: dict[str, Any] = {}
-    for edge in links(wired.checked.graph):
+    for edge in link_edges(wired.checked.graph):
         if edge.to.node == spec.name:
             service = _service(wired, edge, context.replica, fresh)
             if getattr(spec.port(edge.to.port), "many", False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import NodeError
 from flowrl.core.ports import In
 from flowrl.core.state import START
@@ -51,7 +51,7 @@ def _shared(
     return found
 
 
-def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
+def _queue(checked: CheckedGraph, edge: Edge, sources: int = 1) -> Queue:
     """A queue with the initial tokens of its input."""
     capacity = checked.program.capacity[edge.to] * sources
     queue = DropOldestQueue(capacity) if edge.when_full == "drop_oldest" else deque()
@@ -59,7 +59,7 @@ def _queue(checked: Checked, edge: Edge, sources: int = 1) -> Queue:
     return queue
 
 
-def _initial(checked: Checked, edge: Edge) -> list[Token]:
+def _initial(checked: CheckedGraph, edge: Edge) -> list[Token]:
     port = checked.graph.nodes[edge.to.node].port(edge.to.port)
     if not isinstance(port, In) or port.initial is None:
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import repeat
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.serial_program import Schedule, WarmUpSchedule
 from flowrl.core.context import DeferredEffect, Record, VerdictRecord
@@ -38,8 +38,8 @@ from flowrl.runtime.token_hashing import Note, TokenHasher
 class Scheduler:
     """Fires the instances here, round by round; who derives from it says when that ends."""
 
-    def __init__(self, checked: Checked, seed: int, home: EdgeFactory | None = None) -> None:
-        self.checked = checked.demand()
+    def __init__(self, checked: CheckedGraph, seed: int, home: EdgeFactory | None = None) -> None:
+        self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
         self.rounds = 0  # whole rounds so far, without those of the warm-up
         self.wired = make_instances(checked, seed, home)
@@ -116,9 +116,9 @@ class Scheduler:
         """Whether a verdict was given, and all that its firing paces has fired."""
         return self._verdict is not None and len(self.site.at) <= self._verdict_depth
 
-    def close(self) -> list[NodeError]:
-        """Close all nodes; what they raised."""
-        return self.wired.close()
+    def close(self) -> None:
+        """Close all nodes once; what they raise is kept in `instances.close_errors`."""
+        self.wired.close()
 
     # the program
 
@@ -225,7 +225,7 @@ class Scheduler:
     @property
     def first_learner(self) -> str | None:
         """The learner whose firings are the run's train iterations."""
-        return next(iter(self.graph.role("learner")), None)
+        return next(iter(self.graph.nodes_of_role("learner")), None)
 
     def _paced(self, name: str) -> list[PacedSteps]:
         """What a node's versions pace here: its number, its pace, its steps."""

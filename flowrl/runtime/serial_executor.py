@@ -6,39 +6,23 @@ has to be taken back.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record
 from flowrl.core.ports import StateOut
 from flowrl.core.state import Count, State
-from flowrl.core.wording import asked_for
+from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
 from flowrl.runtime.failure_guard import FailureRecord, Irregularities, RecordSink
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.status import AgedStatus, read_status
-
-Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The position that ended a run, and what had been done there."""
-
-    reason: Reason
-    why: str
-    rounds: int
-    done: Count
 
 
 class CutReached(Exception):
@@ -50,16 +34,16 @@ class CutReached(Exception):
 
 
 class SerialExecutor(Scheduler):
-    """Runs a sound graph in one thread: every cut is taken right at its position."""
+    """The `Executor` of a graph whose nodes all live on one site: every cut is taken right at its position."""
 
     def __init__(
         self,
-        checked: Checked,
+        checked: CheckedGraph,
         sink: RecordSink,
         seed: int | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.sink, self.happened = sink, Irregularities()
+        self.sink, self.irregularities = sink, Irregularities()
         self.limits = limits or checked.graph.limits
         self.seed = checked.graph.seed if seed is None else seed
         super().__init__(checked, self.seed)
@@ -67,8 +51,12 @@ class SerialExecutor(Scheduler):
         self._deadline_s = float("inf")
         self.began_s: float | None = None  # the first firing
         self.ended_s: float | None = None
-        self._learners = [r for n in self.graph.role("learner") for r in self.wired.runners[n]]
-        self._collectors = [r for n in self.graph.role("collector") for r in self.wired.runners[n]]
+        self._learners = [
+            r for n in self.graph.nodes_of_role("learner") for r in self.wired.runners[n]
+        ]
+        self._collectors = [
+            r for n in self.graph.nodes_of_role("collector") for r in self.wired.runners[n]
+        ]
         part = self.program.round
         learns = self.first_learner in part.order and not may_lack_tokens(part)
         self._cuts_in_rounds = not learns  # else after a train iteration: --train-iters cuts there
@@ -76,7 +64,7 @@ class SerialExecutor(Scheduler):
     # what has been done
 
     @property
-    def done(self) -> Count:
+    def counts(self) -> Count:
         """Env steps and episodes of the collectors, and the first learner's firings."""
         return Count(
             sum(r.did.env_steps for r in self._collectors),
@@ -90,13 +78,13 @@ class SerialExecutor(Scheduler):
 
     def digest(self) -> str:
         """The SHA-256 over the learners' weights, sorted by name."""
-        return digest_of(self.weights())
+        return weights_digest(self.weights())
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Each instance, its firings and its time."""
-        return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
+        return [InstanceTimes(r.key, r.fired, r.busy_s) for r in self.wired.all()]
 
-    def seen(self) -> dict[str, AgedStatus | None]:
+    def site_statuses(self) -> dict[str, AgedStatus | None]:
         """What there is to see of the one site just now (from any thread)."""
         return {MAIN: AgedStatus(read_status(self))}
 
@@ -104,9 +92,9 @@ class SerialExecutor(Scheduler):
         """One site alone waits for nobody."""
         return {}
 
-    def happened_lines(self) -> list[str]:
+    def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self.happened.lines(), *map(str, self.wired.unclosed)]
+        return [*self.irregularities.lines(), *map(str, self.wired.close_errors)]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut after the next train iteration (from another thread, or a signal)."""
@@ -121,8 +109,8 @@ class SerialExecutor(Scheduler):
             self.walk()
         except CutReached as cut:
             self.ended_s = time.perf_counter()
-            self.happened.dropped = self.wired.dropped()
-            return Cut(cut.reason, cut.why, self.rounds, self.done)
+            self.irregularities.dropped = self.wired.dropped()
+            return Cut(cut.reason, cut.why, self.rounds, self.counts)
         raise AssertionError("the program ended without a cut")
 
     # cuts
@@ -141,15 +129,15 @@ class SerialExecutor(Scheduler):
         if learner is not self._learners[0]:
             return
         if learner.fired == self.limits.train_iters:
-            raise CutReached("train_iters", asked_for(learner.fired, "train iteration"))
+            raise CutReached("train_iters", limit_reason(learner.fired, "train iteration"))
         self._cut_if_asked()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
-        if not warm_up and limits.steps is not None and self.done.env_steps >= limits.steps:
-            raise CutReached("steps", asked_for(limits.steps, "env step"))
+        if not warm_up and limits.steps is not None and self.counts.env_steps >= limits.steps:
+            raise CutReached("steps", limit_reason(limits.steps, "env step"))
         if not warm_up and self.rounds == limits.rounds:
-            raise CutReached("rounds", asked_for(self.rounds, "round"))
+            raise CutReached("rounds", limit_reason(self.rounds, "round"))
         if warm_up or self._cuts_in_rounds:
             self._cut_if_asked()
 
@@ -166,7 +154,7 @@ class SerialExecutor(Scheduler):
         self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
     ) -> None:
         super().recorded(runner, teller, record)
-        self.happened.pass_on(self.sink, teller, record)
+        self.irregularities.pass_on(self.sink, teller, record)
 
 
 def states_of(runner: Instance) -> dict[str, State]:
@@ -174,15 +162,3 @@ def states_of(runner: Instance) -> dict[str, State]:
     ports = runner.spec.cls.ports.items()
     names = [name for name, port in ports if isinstance(port, StateOut)]
     return {f"{runner.key}.{name}": StateVersions(runner, name).newest() for name in names}
-
-
-def digest_of(weights: Mapping[str, State]) -> str:
-    """The SHA-256 over named states: names, dtypes, shapes and bytes of their sorted arrays."""
-    digest = hashlib.sha256()
-    for key in sorted(weights):
-        arrays = weights[key].arrays
-        for name in sorted(arrays):
-            array = arrays[name]
-            digest.update(f"{key}/{name}:{array.dtype}:{array.shape};".encode())
-            digest.update(array.tobytes())
-    return digest.hexdigest()

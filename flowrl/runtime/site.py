@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from flowrl.channels import ChannelError, Exchange
-from flowrl.checks.check import Checked
+from flowrl.channels import ChannelError, SiteChannels
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record, VerdictRecord
 from flowrl.core.errors import NodeError
@@ -36,11 +36,16 @@ class SiteScheduler(Scheduler):
     """Reports what happens, and goes no further than granted, nor beyond where it is told to stop."""
 
     def __init__(
-        self, checked: Checked, layout: SiteLayout, name: str, exchange: Exchange, seed: int
+        self,
+        checked: CheckedGraph,
+        layout: SiteLayout,
+        name: str,
+        channels: SiteChannels,
+        seed: int,
     ) -> None:
-        self.name, self.exchange = name, exchange
-        self._reports = SiteReporter(exchange, name, len(layout.kinds))
-        self._orders = CoordinatorMessages(exchange, name)
+        self.name, self.channels = name, channels
+        self._reports = SiteReporter(channels, name, len(layout.kinds))
+        self._orders = CoordinatorMessages(channels, name)
         self._settled = 0  # rounds that no cut goes back to
         self._free = name in free_sites(checked, layout)
         self._walking = False
@@ -48,7 +53,7 @@ class SiteScheduler(Scheduler):
         self._left = False  # one of them, maybe in the midst of a firing: none fires again
         self._flushed_s = 0.0
         self._long_round = False  # something in it took its time
-        self._home = RemoteEdgeFactory(checked, layout, name, exchange)
+        self._home = RemoteEdgeFactory(checked, layout, name, channels)
         self._home.waiting.check = self._check
         super().__init__(checked, seed, self._home)
         learners = [r for r in self.wired.all() if r.role == "learner"]
@@ -101,7 +106,7 @@ class SiteScheduler(Scheduler):
 
     def before_round(self) -> RoundStop | None:
         """Wait for the grant; find out whether this round is the last."""
-        self.exchange.drain()
+        self.channels.drain()
         self._do_what_counts()
         if self._fires_freely:
             self._wait_for_tokens()
@@ -157,7 +162,7 @@ class SiteScheduler(Scheduler):
         if self._long_round:
             # the states that it ended with should not wait for the next one's firings
             self._long_round = False
-            self.exchange.flush()
+            self.channels.flush()
         self._reports.tell_now_and_then(self)
         stop = self._orders.stop
         if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
@@ -173,7 +178,7 @@ class SiteScheduler(Scheduler):
         if self.site.last_s - self._flushed_s > FLUSH_S:
             self._flushed_s = self.site.last_s
             self._long_round = True
-            self.exchange.flush()
+            self.channels.flush()
 
     def _end_at_verdict(self) -> None:
         """The run is cut here, or earlier; but a free site goes on until it is told: others may wait for it."""
@@ -232,7 +237,7 @@ class SiteScheduler(Scheduler):
         """Walk until told to stop, and say what there is at the cut."""
         self._reports.say("ready", sum(recall.state_bytes for recall in self._keeping))
         self._walking = True
-        self.exchange.serve(self._check_again)
+        self.channels.on_receive(self._check_again)
         try:
             self.site.last_s = time.perf_counter()
             self._home.waiting.idle(self._may_begin)  # granted once all are ready
@@ -262,19 +267,20 @@ class SiteScheduler(Scheduler):
             self.deeds.do(lambda position: self._free or includes(cut, position))
             # where time went: services have answered calls since they had stopped
             self._reports.tell(self)
-            lines = self._home.happened_lines()
+            lines = self._home.irregularity_lines()
             say("states", self.states_at(cut), self.wired.dropped(), lines)
-            say("closed", [str(error) for error in self.close()])
+            self.close()
+            say("closed", [str(error) for error in self.wired.close_errors])
             idle(lambda: orders.leave, "stopped")
         except SiteStopped:
             return
 
 
 def run_site(
-    checked: Checked,
+    checked: CheckedGraph,
     layout: SiteLayout,
     name: str,
-    exchange: Exchange,
+    channels: SiteChannels,
     seed: int,
     made: Callable[[SiteScheduler], None] = lambda walk: None,
 ) -> None:
@@ -285,30 +291,30 @@ def run_site(
     walk: SiteScheduler | None = None
     try:
         settle_numerics(checked.graph.torch_threads)
-        walk = SiteScheduler(checked, layout, name, exchange, seed)
+        walk = SiteScheduler(checked, layout, name, channels, seed)
         made(walk)
         settle_numerics(checked.graph.torch_threads)
         walk.live()
     except SiteStopped:
         pass
     except (ChannelFailure, ChannelError) as error:
-        _fail(exchange, name, ["lost", str(error), traceback.format_exc()])
+        _fail(channels, name, ["lost", str(error), traceback.format_exc()])
     except NodeError as error:
-        _fail(exchange, name, ["node", *error_words(error)])
+        _fail(channels, name, ["node", *error_words(error)])
     except BaseException as error:
-        _fail(exchange, name, ["site", f"{type(error).__name__}: {error}", traceback.format_exc()])
+        _fail(channels, name, ["site", f"{type(error).__name__}: {error}", traceback.format_exc()])
     finally:
         if walk is not None:
             walk.close()
-        exchange.close(drop=True)  # what the coordinator had to know, it has
+        channels.close(drop=True)  # what the coordinator had to know, it has
 
 
-def _fail(exchange: Exchange, name: str, words: list[Any]) -> None:
+def _fail(channels: SiteChannels, name: str, words: list[Any]) -> None:
     """Say what went wrong, on a lane of its own: the other may be full, or not be there yet."""
-    sender = exchange.sender(f"{FAILED}:{name}", COORDINATOR, bound=CONTROL)
+    sender = channels.open_sender(f"{FAILED}:{name}", COORDINATOR, limits=CONTROL)
     try:
         sender.send(words)
-        exchange.flush()
-        exchange.wait_until(lambda: sender.settled, (sender,), 5.0)
+        channels.flush()
+        channels.wait_until(lambda: sender.all_taken, (sender,), 5.0)
     except (ChannelError, SiteStopped):
         return  # nobody is left to be told; the coordinator sees that this site has ended

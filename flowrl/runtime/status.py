@@ -151,7 +151,7 @@ def _crossing(walk: Scheduler) -> list[EdgeStats]:
             counts = wait.lane.statistics()
             gives = wait.kind == "blocked"
             sent, taken = (counts.tokens, None) if gives else (None, counts.tokens)
-            bound = wait.lane.bound.tokens if gives else None
+            bound = wait.lane.limits.tokens if gives else None
             nbytes = counts.bytes if gives else None
             found.append(EdgeStats(wait.edge, sent, taken, nbytes, counts.queued, bound))
     return found

@@ -57,7 +57,7 @@ class EpisodeCollector(Collector):
         return Facts(
             outs={"data": {**rows, OFFSET: Column("int32")}},
             nondeterministic=why,
-            loads=policy.loads(learn=False),
+            imports=policy.loads(learn=False),
         )
 
     def setup(self) -> None:

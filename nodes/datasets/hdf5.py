@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.datasets.about import NAME, NOTHING, About, read_about
 
 ENDINGS = (".h5", ".hdf5")
@@ -63,7 +63,9 @@ def _h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ImportError as missing:
-        raise UnsoundError("HDF5 needs h5py", "pip install 'flowrl[hdf5]'", "path") from missing
+        raise MissingPackageError(
+            "HDF5 needs h5py", "pip install 'flowrl[hdf5]'", "path"
+        ) from missing
 
 
 def _open(path: Path) -> Any:

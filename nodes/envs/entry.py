@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 
 
 def package(name: str, hint: str) -> Any:
@@ -14,7 +14,7 @@ def package(name: str, hint: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
-        raise UnsoundError(f"the package '{name}' is not installed", hint) from missing
+        raise MissingPackageError(f"the package '{name}' is not installed", hint) from missing
 
 
 def entry_point(id: str) -> Any:
@@ -25,7 +25,7 @@ def entry_point(id: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as missing:
-        raise UnsoundError(
+        raise MissingPackageError(
             f"cannot import '{module}': {missing}", install_hint(module), "env.id"
         ) from missing
     except AttributeError as missing:

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_other
 from flowrl.nodes.envs.registry import package_of, registering
 from flowrl.nodes.envs.spec import shown_by
@@ -84,7 +84,7 @@ class Gymnasium(Part):
         except gymnasium.error.DependencyNotInstalled as missing:
             needed = package_of(c.id)
             said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
-            raise UnsoundError(
+            raise MissingPackageError(
                 f"the env '{c.id}' {said}", install_hint(needed), "env.id"
             ) from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
@@ -111,4 +111,5 @@ def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsoun
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
     said = str(cause).partition(" Did you mean")[0].rstrip(".")
-    return UnsoundError(f"cannot make the env '{id}': {said}", hint, "env.id")
+    kind = UnsoundError if near else MissingPackageError
+    return kind(f"cannot make the env '{id}': {said}", hint, "env.id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError
 from flowrl.nodes.envs.entry import install_hint, package
 
 REGISTERED_BY = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}  # of ids: who
@@ -30,7 +30,7 @@ def registering(id: str) -> None:
         return
     if not _is_there(name):
         what = f"the env '{id}' needs the package '{name}'"
-        raise UnsoundError(what, install_hint(name), "env.id")
+        raise MissingPackageError(what, install_hint(name), "env.id")
     package("gymnasium", "pip install gymnasium").register_envs(package(name, install_hint(name)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.observations import SEPARATOR, Nested, Observed
 
 FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
@@ -148,7 +148,8 @@ def unsound_where_it_fails() -> Iterator[None]:
     except UnsoundError:
         raise
     except (Exception, SystemExit) as broken:  # an env's constructor may raise anything
-        raise UnsoundError(
+        kind = MissingPackageError if isinstance(broken, ModuleNotFoundError) else UnsoundError
+        raise kind(
             f"the env cannot be made: {type(broken).__name__}: {broken}",
             "mend its id or its arguments",
             "env",

@@ -65,7 +65,7 @@ class Evaluator(Node):
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
         _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
-        return Facts(outs={"data": schema}, loads=policy.loads(learn=False))
+        return Facts(outs={"data": schema}, imports=policy.loads(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""

@@ -38,7 +38,7 @@ class Learner(Node):
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
             on_policy=policy.on_policy,
-            loads=policy.loads(learn=True),
+            imports=policy.loads(learn=True),
         )
 
     def setup(self) -> None:

@@ -52,7 +52,7 @@ class Rnd(Node):
         for name in ("reward", "next_obs"):
             if name not in schema:
                 raise UnsoundError(f"the data has no column '{name}'", "connect a collector")
-        return Facts(outs={"out": schema}, loads=("torch",))
+        return Facts(outs={"out": schema}, imports=("torch",))
 
     def setup(self) -> None:
         """In a graph the columns are known; by hand the first rows tell."""

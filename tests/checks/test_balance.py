@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowrl.checks.check import check
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import PortRef
 from tests.toys import toys
 
@@ -103,7 +103,7 @@ def checked_graph(types, edges, **keys):
     for name, cls in types.items():
         setattr(toys, f"Made{name}", cls)
         nodes[name] = {"type": f"{TOYS}Made{name}", **keys.get(name, {})}
-    return check(load_tree({"nodes": nodes, "edges": edges}))
+    return check(load_data({"nodes": nodes, "edges": edges}))
 
 
 @settings(max_examples=60, deadline=None)
@@ -235,7 +235,7 @@ def test_feedback_begins_with_one_round_of_tokens():
         "p": f"{TOYS}Pipe",
     }
     found = check(
-        load_tree({"nodes": nodes, "edges": ["s -> loop.data", "loop -> p -> loop.back"]})
+        load_data({"nodes": nodes, "edges": ["s -> loop.data", "loop -> p -> loop.back"]})
     )
     assert found.problems == []
     assert found.program.round.order == ["s", "loop", "p"]
@@ -246,10 +246,10 @@ def test_feedback_begins_with_one_round_of_tokens():
 def test_rounds_are_in_topological_order_and_ties_are_by_name():
     nodes = {n: f"{TOYS}{'Source' if n in 'zya' else 'Sink'}" for n in "zyatuv"}
     edges = ["z -> t", "y -> u", "a -> v"]
-    found = check(load_tree({"nodes": nodes, "edges": edges}))
+    found = check(load_data({"nodes": nodes, "edges": edges}))
     assert found.program.round.order == ["a", "v", "y", "u", "z", "t"]
     shuffled = dict(sorted(nodes.items()))
-    again = check(load_tree({"nodes": shuffled, "edges": edges[::-1]}))
+    again = check(load_data({"nodes": shuffled, "edges": edges[::-1]}))
     assert again.program.round.order == found.program.round.order
 
 
@@ -259,6 +259,6 @@ def test_a_capacity_of_one_round_is_enough_whatever_the_replicas():
         "t": {"type": f"{TOYS}Sink", "replicas": 3},
     }
     edges = [{"s -> t": {"capacity": 2}}]
-    assert check(load_tree({"nodes": nodes, "edges": edges})).problems == []
+    assert check(load_data({"nodes": nodes, "edges": edges})).problems == []
     edges = [{"s -> t": {"capacity": 1}}]
-    assert len(check(load_tree({"nodes": nodes, "edges": edges})).problems) == 1
+    assert len(check(load_data({"nodes": nodes, "edges": edges})).problems) == 1

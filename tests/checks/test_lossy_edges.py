@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from tests.toys.running import run, tree
 
 DROP = {"when_full": "drop_oldest", "capacity": 1}
 
 
 def problems(nodes: dict[str, Any], edges: list[Any]) -> list[str]:
-    return [str(p) for p in check(load_tree(tree(nodes, edges))).problems]
+    return [str(p) for p in check(load_data(tree(nodes, edges))).problems]
 
 
 def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:

@@ -9,7 +9,7 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.cli.new_project import FILES, new_project
 from flowrl.core.errors import UsageError
-from flowrl.graph.loading import load
+from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 
@@ -33,12 +33,12 @@ def test_what_to_do_next_is_told(tmp_path: Path) -> None:
 
 
 def test_the_project_checks_as_written(project: Path) -> None:
-    checked = check(load(project / "graph.yaml"))
+    checked = check(load_graph(project / "graph.yaml"))
     assert [*checked.problems, *checked.warnings, *checked.reasons] == []
 
 
 def test_the_project_runs_as_written(project: Path, tmp_path: Path) -> None:
-    checked = check(load(project / "graph.yaml"))
+    checked = check(load_graph(project / "graph.yaml"))
     result = Run(checked, limits=Limits(steps=4096), out=tmp_path / "run").run()
     assert result.status in ("finished", "solved")
     assert result.env_steps == 4096
@@ -50,7 +50,7 @@ def test_both_nodes_of_ones_own_change_rewards(project: Path) -> None:
 
     from flowrl.core.batch import Batch
 
-    types = {n: s.cls for n, s in load(project / "graph.yaml").graph.nodes.items()}
+    types = {n: s.cls for n, s in load_graph(project / "graph.yaml").graph.nodes.items()}
     obs = np.zeros((2, 4), np.float32)
     obs[1, 2] = 0.2  # the second row's pole leans
     rows = Batch({"reward": np.ones(2, np.float32), "next_obs": obs})

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowrl.checks.check import check
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
@@ -78,7 +78,7 @@ def run_of(
 ) -> Run:
     """A run that uses hosts, not begun."""
     return Run(
-        check(load_tree(graph) if isinstance(graph, Mapping) else load(graph)),
+        check(load_data(graph) if isinstance(graph, Mapping) else load_graph(graph)),
         placement=placement,
         out=out,
         limits=Limits(**limits),

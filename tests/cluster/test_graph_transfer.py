@@ -10,14 +10,14 @@ import msgpack
 import numpy as np
 import pytest
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster import graph_transfer as sending
 from flowrl.cluster.fingerprint import differing, reading
 from flowrl.cluster.graph_transfer import SentGraph, received, to_send
 from flowrl.core.errors import UsageError
 from flowrl.graph.file_params import file_params
 from flowrl.graph.files_beside import files_beside, modules_beside
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from tests.toys.running import tree
 
 GRAPH = """
@@ -65,8 +65,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def checked(project: Path) -> Checked:
-    return check(load(project / "g.yaml")).demand()
+def checked(project: Path) -> CheckedGraph:
+    return check(load_graph(project / "g.yaml")).require_sound()
 
 
 def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
@@ -79,12 +79,14 @@ def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
     return told
 
 
-def test_modules_are_found_by_the_words_that_name_them(checked: Checked, project: Path) -> None:
+def test_modules_are_found_by_the_words_that_name_them(
+    checked: CheckedGraph, project: Path
+) -> None:
     assert modules_beside(checked.graph) == {"world": project, "mine": project}
 
 
 def test_files_are_found_by_imports_also_those_within_functions(
-    checked: Checked, project: Path
+    checked: CheckedGraph, project: Path
 ) -> None:
     found = files_beside(checked.graph)
     assert {folder: [str(file) for file in files] for folder, files in found.items()} == {
@@ -97,16 +99,16 @@ def test_files_are_found_by_imports_also_those_within_functions(
 
 def test_a_file_that_is_no_python_is_sent_and_told_by_whoever_imports_it(project: Path) -> None:
     (project / "lazy.py").write_text("import broken\n")
-    names = files_beside(check(load(project / "g.yaml")).graph)[project]
+    names = files_beside(check(load_graph(project / "g.yaml")).graph)[project]
     assert Path("broken.py") in names
 
 
-def test_files_to_read_are_found_by_their_parameters(checked: Checked) -> None:
+def test_files_to_read_are_found_by_their_parameters(checked: CheckedGraph) -> None:
     assert file_params(checked.graph) == [("nodes", "demos", "path")]
 
 
 def test_what_was_sent_reads_as_the_same_graph(
-    checked: Checked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checked: CheckedGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = tmp_path / "there"
     told = arrived(to_send(checked), there)
@@ -121,7 +123,7 @@ def test_what_was_sent_reads_as_the_same_graph(
 
 
 def test_a_graph_without_files_sends_none() -> None:
-    sent = to_send(check(load_tree(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
+    sent = to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
     assert list(sent.pieces()) == []
     there = check(received(json.loads(json.dumps(dict(sent.told))), Path("nowhere")))
     assert differing(reading(there), sent.told["reading"]) == []
@@ -147,7 +149,7 @@ def test_large_files_go_in_pieces_and_empty_ones_too(tmp_path: Path) -> None:
     ],
 )
 def test_too_much_is_told_before_anything_is_sent(
-    checked: Checked, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+    checked: CheckedGraph, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
 ) -> None:
     monkeypatch.setattr(sending, limit, 1)
     with pytest.raises(UsageError) as error:
@@ -161,7 +163,7 @@ def test_too_much_is_told_before_anything_is_sent(
 
 def read_of(rows: int = 8, edges: Any = None, **more: Any) -> dict[str, str]:
     nodes = {"c": {"type": "Source", "give": rows}, "l": "Learner"}
-    return reading(check(load_tree(tree(nodes, edges or ["c -> l"], **more))))
+    return reading(check(load_data(tree(nodes, edges or ["c -> l"], **more))))
 
 
 def test_the_same_graph_reads_the_same() -> None:

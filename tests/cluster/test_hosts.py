@@ -58,7 +58,7 @@ def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
     with Inviting(("--name", "a", "--label", "gpu"), ("--name", "b", "--label", "cpu")) as watcher:
         run = run_of(BASIC, "l=gpu,c=c?u", tmp_path / "r", watcher, train_iters=2)
         run.run()
-    assert dict(run.layout.where) == {("c", 0): "b:c", ("l", 0): "a:l"}
+    assert dict(run.layout.site_of) == {("c", 0): "b:c", ("l", 0): "a:l"}
     told = json.loads((tmp_path / "r" / "environment.json").read_text())["hosts"]
     assert {name: host["labels"] for name, host in told.items()} == {"a": ["gpu"], "b": ["cpu"]}
     assert told["a"]["cpu"] == run.hosts.facts["cpu"]  # type: ignore[union-attr]

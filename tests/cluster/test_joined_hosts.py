@@ -20,10 +20,10 @@ from flowrl.cluster.graph_transfer import to_send
 from flowrl.cluster.joined_hosts import HostError, JoinedHosts
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from tests.toys.running import tree
 
-SENT = to_send(check(load_tree(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
+SENT = to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
 SOON_S = 10.0
 
 

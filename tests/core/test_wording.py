@@ -19,7 +19,7 @@ from flowrl.core.errors import (
     closest_word,
     spelling_hint,
 )
-from flowrl.graph.sections import seconds
+from flowrl.graph.sections import parse_seconds
 from flowrl.runs.display import clock_text
 
 
@@ -31,7 +31,7 @@ from flowrl.runs.display import clock_text
     ],
 )
 def test_a_time_is_a_number_and_a_unit(text: str | float, value: float) -> None:
-    assert seconds(text) == value
+    assert parse_seconds(text) == value
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_a_time_is_a_number_and_a_unit(text: str | float, value: float) -> None:
     ],
 )
 def test_what_is_no_time_is_none(text: object) -> None:
-    assert seconds(text) is None
+    assert parse_seconds(text) is None
 
 
 @given(st.integers(1, 10**9), st.sampled_from("smhd"))
 def test_units_differ_by_their_factors(amount: int, unit: str) -> None:
     factor = {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
-    assert seconds(f"{amount}{unit}") == seconds(amount * factor) == amount * factor
+    assert parse_seconds(f"{amount}{unit}") == parse_seconds(amount * factor) == amount * factor
 
 
 @given(st.integers(0, 10**6))
@@ -115,8 +115,8 @@ def test_a_problem_reads_where_what_and_how_to_mend_it(problem: Problem, text: s
 
 def test_an_unsound_graph_tells_every_problem_on_a_line() -> None:
     found = Problems()
-    found.tell("a:1", "one", "mend it")
-    found.tell("b:2", "two")
+    found.add("a:1", "one", "mend it")
+    found.add("b:2", "two")
     error = GraphError(found)
     found.clear()
     assert str(error).splitlines() == ["a:1: one; mend it", "b:2: two"]

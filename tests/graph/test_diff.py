@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from flowrl.graph.diff import Change, changes, diff_graphs
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Graph
 from tests.render.graphs_to_show import HERE, checked, tree
 
 
 def graph(name: str = "small", **more: Any) -> Graph:
     """A sound graph."""
-    return checked(name, **more).demand().graph
+    return checked(name, **more).require_sound().graph
 
 
 def nodes(**more: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def test_limits_and_placements_are_compared() -> None:
 
 
 def test_a_reward_model_is_one_node_and_two_edges() -> None:
-    a, b = load("cartpole_dqn").graph, load("cartpole_dqn_rnd").graph
+    a, b = load_graph("cartpole_dqn").graph, load_graph("cartpole_dqn_rnd").graph
     assert diff_graphs(a, b) == (
         "cartpole_dqn -> cartpole_dqn_rnd: 1 node added, 1 edge removed, 2 edges added\n"
         "+ node rnd: rnd\n"
@@ -143,7 +143,7 @@ def test_a_reward_model_is_one_node_and_two_edges() -> None:
 
 def trained(policy: dict[str, Any]) -> Graph:
     """Two nodes that share a policy."""
-    loaded = load_tree(
+    loaded = load_data(
         {
             "env": {"id": "CartPole-v1"},
             "policy": policy,

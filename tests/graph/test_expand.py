@@ -9,7 +9,7 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.expand import expand
-from flowrl.graph.loading import load
+from flowrl.graph.loading import load_graph
 
 ALL = """
     about: |
@@ -63,7 +63,7 @@ def everything(write, checked):
 def again(write, text):
     """The resolved graph, read back from another folder."""
     write(text, "elsewhere/resolved.yaml")
-    return check(load("elsewhere/resolved.yaml"))
+    return check(load_graph("elsewhere/resolved.yaml"))
 
 
 def test_the_graph_that_uses_everything_is_read(everything):
@@ -105,7 +105,7 @@ def test_origins_are_comments_that_say_where_each_value_came_from(everything, wr
 @pytest.mark.parametrize("name", bundled_graphs())
 def test_every_bundled_graph_reads_back_as_itself(write, name):
     write("")
-    text = expand(load(name).graph)
+    text = expand(load_graph(name).graph)
     assert expand(again(write, text).graph).splitlines()[1:] == text.splitlines()[1:]
 
 

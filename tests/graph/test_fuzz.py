@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.errors import GraphError, UsageError
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.expand import expand
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.yaml_reader import parse_yaml
 from flowrl.render.report import check_json, check_text
 
@@ -186,14 +186,14 @@ def ends_well(make):
         found = check(make())
     except (GraphError, UsageError):
         return
-    assert isinstance(found, Checked)
+    assert isinstance(found, CheckedGraph)
     for problem in (*found.problems, *found.warnings):
         assert problem.where
         assert str(problem)
     if found.ok:
         check_text(found)
         check_json(found)
-        again = check(load_tree(parse_yaml(expand(found.graph), "again").plain()))
+        again = check(load_data(parse_yaml(expand(found.graph), "again").plain()))
         assert again.ok
         assert again.program.round.firings == found.program.round.firings
 
@@ -205,7 +205,7 @@ def file(tmp_path, monkeypatch):
 
     def file(data: bytes):
         Path("g.yaml").write_bytes(data)
-        ends_well(lambda: load("g.yaml"))
+        ends_well(lambda: load_graph("g.yaml"))
 
     return file
 
@@ -225,19 +225,19 @@ def test_any_punctuation_ends_well(file, text):
 @fuzz
 @given(values)
 def test_any_tree_ends_well(value):
-    ends_well(lambda: load_tree(value if isinstance(value, dict) else {"nodes": value}))
+    ends_well(lambda: load_data(value if isinstance(value, dict) else {"nodes": value}))
 
 
 @fuzz
 @given(graphs)
 def test_any_graph_of_small_nodes_ends_well(graph):
-    ends_well(lambda: load_tree(graph))
+    ends_well(lambda: load_data(graph))
 
 
 @fuzz
 @given(graphs, st.dictionaries(st.text(max_size=8) | ends, st.text(max_size=8), max_size=3))
 def test_any_values_of_set_end_well(graph, sets):
-    ends_well(lambda: load_tree(graph, sets=sets))
+    ends_well(lambda: load_data(graph, sets=sets))
 
 
 SOUND = parse_yaml(
@@ -300,13 +300,13 @@ def slightly_wrong(draw):
 
 
 def test_the_sound_graph_is_sound():
-    assert check(load_tree(SOUND)).problems == []
+    assert check(load_data(SOUND)).problems == []
 
 
 @fuzz
 @given(slightly_wrong())
 def test_a_sound_graph_with_a_mistake_ends_well(tree):
-    ends_well(lambda: load_tree(tree))
+    ends_well(lambda: load_data(tree))
 
 
 LINES = [text for name in bundled_graphs() for text in find_bundled(name).read_text().splitlines()]
@@ -375,7 +375,7 @@ def test_hostile_files_end_well_and_soon(file, text):
 def test_a_folder_and_a_missing_file_end_well(file, tmp_path):
     (tmp_path / "g.yaml").mkdir()
     for name in ("g.yaml", "", ".", "/", "no", "\0", "x" * 5000, "../" * 1000):
-        ends_well(lambda name=name: load(name))
+        ends_well(lambda name=name: load_graph(name))
 
 
 @pytest.mark.parametrize("links", ["{b}.serve <-> {a}.inner", "{b}.out -> {a}.data"])
@@ -383,4 +383,4 @@ def test_long_chains_do_not_exhaust_the_stack(links):
     kind = "Relay" if "serve" in links else "Pipe"
     nodes = {f"n{i:04}": f"tests.toys.toys:{kind}" for i in range(1500)}
     edges = [links.format(a=f"n{i + 1:04}", b=f"n{i:04}") for i in range(1499)]
-    ends_well(lambda: load_tree({"nodes": nodes, "edges": edges}))
+    ends_well(lambda: load_data({"nodes": nodes, "edges": edges}))

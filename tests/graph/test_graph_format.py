@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowrl.core.errors import GraphError, UsageError
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 
 PAIR = "nodes: {s: 'toys:Source', p: 'toys:Pipe', t: 'toys:Sink'}\n"
 
@@ -22,9 +22,9 @@ def edges_of(checked):
 def test_a_graph_is_called_after_its_file_or_else_after_its_folder(write, tmp_path):
     for name, called in {"pairs.yaml": "pairs", "maze/graph.yaml": "maze"}.items():
         write(PAIR, name)
-        assert load(name).graph.name == called
+        assert load_graph(name).graph.name == called
     write(PAIR, "graph.yaml")
-    assert load("graph.yaml").graph.name == tmp_path.name
+    assert load_graph("graph.yaml").graph.name == tmp_path.name
 
 
 # edges
@@ -148,7 +148,7 @@ def test_edges_of_plain_data_that_feed_an_input_twice_are_told_too(write):
         "nodes": {"a": "toys:Source", "b": "toys:Source", "t": "toys:Sink"},
         "edges": ["a -> t", "b -> t"],
     }
-    (problem,) = load_tree(data).problems
+    (problem,) = load_data(data).problems
     assert problem.what == "edges: the input t.data is fed twice (first at graph)"
 
 
@@ -268,19 +268,19 @@ def test_a_bundled_graph_is_extended_by_its_name(checked):
 def test_a_graph_that_cannot_be_read_is_told(write, text, said):
     write(text)
     with pytest.raises(GraphError) as caught:
-        load("g.yaml")
+        load_graph("g.yaml")
     assert str(caught.value) == said
 
 
 def test_a_graph_that_is_not_there_is_told(write):
     write("")
     with pytest.raises(UsageError) as caught:
-        load("cartpole_dqm")
+        load_graph("cartpole_dqm")
     assert str(caught.value) == (
         "cartpole_dqm: there is no such file or bundled graph; did you mean 'cartpole_dqn'?"
     )
     with pytest.raises(UsageError, match="is a folder; give the graph file in it"):
-        load(".")
+        load_graph(".")
 
 
 # ${params}
@@ -477,7 +477,7 @@ def test_every_problem_says_where_whatever_hash_seed_python_has(write):
     import subprocess
 
     write("nodes: {}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n")
-    code = "from flowrl.graph.loading import load; print(*load('g.yaml').problems, sep='\\n')"
+    code = "from flowrl.graph.loading import load_graph; print(*load_graph('g.yaml').problems, sep='\\n')"
     root = str(Path(__file__).parents[2])
     said = {
         subprocess.run(

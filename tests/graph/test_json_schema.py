@@ -17,7 +17,7 @@ from flowrl.graph.edge_options import OPTIONS
 from flowrl.graph.json_edges import options_schema
 from flowrl.graph.json_schema import json_schema
 from flowrl.graph.keywords import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 
 SCHEMA = json_schema(Catalogue())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -164,5 +164,5 @@ def test_numbers_of_the_graph_have_the_range_that_the_loader_takes(
     for value, sound in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
         tree = changed(lambda tree, value=value: tree.update({key: value}))
         assert (errors(tree) == []) is sound
-        told = [str(p) for p in load_tree(tree).problems if str(p).find(f"{key} is") >= 0]
+        told = [str(p) for p in load_data(tree).problems if str(p).find(f"{key} is") >= 0]
         assert (told == []) is sound

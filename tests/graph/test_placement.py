@@ -13,7 +13,7 @@ from flowrl.graph.placement import (
     host_places,
     matching_hosts,
     nodes_by_site,
-    placement_named,
+    resolve_placement,
 )
 from tests.render.graphs_to_show import checked
 
@@ -26,7 +26,7 @@ def graph() -> Graph:
 
 def placed(graph: Graph, text: str) -> dict[str, list[str]]:
     """The sites of a placement by its name."""
-    return nodes_by_site(graph, placement_named(graph, text))
+    return nodes_by_site(graph, resolve_placement(graph, text))
 
 
 def test_serial_is_one_site(graph: Graph) -> None:
@@ -78,7 +78,7 @@ def test_a_part_graph_stands_for_all_of_its_nodes(graph: Graph) -> None:
     for name in ("mixer", "sink"):
         graph.nodes[f"part/{name}"] = graph.nodes.pop(name)
     graph.edges.clear()
-    assert placement_named(graph, "part=thread") == {
+    assert resolve_placement(graph, "part=thread") == {
         "part/mixer": "thread",
         "part/sink": "thread",
     }
@@ -87,7 +87,7 @@ def test_a_part_graph_stands_for_all_of_its_nodes(graph: Graph) -> None:
 def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "there.yaml"
     path.write_text("sink: process\nmixer: thread\n")
-    assert placement_named(graph, str(path)) == {"sink": "process", "mixer": "thread"}
+    assert resolve_placement(graph, str(path)) == {"sink": "process", "mixer": "thread"}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
 )
 def test_a_wrong_placement_says_how_to_mend_it(graph: Graph, text: str, said: str) -> None:
     with pytest.raises(UsageError) as error:
-        placement_named(graph, text)
+        resolve_placement(graph, text)
     assert str(error.value) == said
 
 
@@ -137,13 +137,13 @@ def test_a_wrong_file_is_told_with_its_place(
     monkeypatch.chdir(tmp_path)
     Path("there.yaml").write_text(text)
     with pytest.raises(UsageError) as error:
-        placement_named(graph, "there.yaml")
+        resolve_placement(graph, "there.yaml")
     assert str(error.value) == said
 
 
 def test_a_missing_file_is_told(graph: Graph) -> None:
     with pytest.raises(UsageError) as error:
-        placement_named(graph, "nowhere.yaml")
+        resolve_placement(graph, "nowhere.yaml")
     assert str(error.value) == (
         "--placement nowhere.yaml: there is no such file; write nodes and places in it"
     )
@@ -184,5 +184,5 @@ def test_a_host_cannot_be_called_what_means_something_else(name: str) -> None:
 
 
 def test_the_hosts_of_a_placement_are_its_places_elsewhere(graph: Graph) -> None:
-    placement = placement_named(graph, "source=cpu-*:all,mixer=thread,sink=gpu,judge=process:x")
+    placement = resolve_placement(graph, "source=cpu-*:all,mixer=thread,sink=gpu,judge=process:x")
     assert host_places(graph, placement) == ["cpu-*", "gpu"]

@@ -6,10 +6,10 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.core.errors import UsageError
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Graph
-from flowrl.graph.placement import HostOffer, placement_named
-from flowrl.graph.site_layout import COORDINATOR, SiteLayout, layout_of
+from flowrl.graph.placement import HostOffer, resolve_placement
+from flowrl.graph.site_layout import COORDINATOR, SiteLayout, make_layout
 from flowrl.runtime.processes.addresses import Addresses, neighbours
 from tests.toys.running import tree
 
@@ -20,16 +20,16 @@ OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
 def graph() -> Graph:
     """Two sources that are replicas, and what comes after them."""
     nodes = {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner"}
-    return check(load_tree(tree(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
+    return check(load_data(tree(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
 
 
 def laid_out(graph: Graph, text: str, offers: list[HostOffer] | None = OFFERS) -> SiteLayout:
-    return layout_of(graph, placement_named(graph, text), offers)
+    return make_layout(graph, resolve_placement(graph, text), offers)
 
 
 def test_replicas_are_dealt_to_the_hosts_that_match_in_turn(graph: Graph) -> None:
     layout = laid_out(graph, "c=a-*,l=gpu")
-    assert dict(layout.where) == {
+    assert dict(layout.site_of) == {
         **{("c", 0): "a-1:c", ("c", 1): "a-2:c#1", ("c", 2): "a-1:c#2"},
         **{("r", 0): "main", ("l", 0): "b:l"},
     }
@@ -38,13 +38,13 @@ def test_replicas_are_dealt_to_the_hosts_that_match_in_turn(graph: Graph) -> Non
 
 def test_a_named_site_is_one_on_each_host(graph: Graph) -> None:
     layout = laid_out(graph, "c=a-*:x,r=a-1:x")
-    assert layout.living("a-1:x") == [("c", 0), ("c", 2), ("r", 0)]
-    assert layout.living("a-2:x") == [("c", 1)]
+    assert layout.instances_on("a-1:x") == [("c", 0), ("c", 2), ("r", 0)]
+    assert layout.instances_on("a-2:x") == [("c", 1)]
 
 
 def test_before_hosts_are_known_each_place_stands_for_one(graph: Graph) -> None:
     layout = laid_out(graph, "c=a-*,l=gpu", None)
-    assert layout.living("a-*:c#1") == [("c", 1)]
+    assert layout.instances_on("a-*:c#1") == [("c", 1)]
     assert layout.transport("a-*:c", "gpu:l") == "tcp"
     assert layout.transport("a-*:c", "a-*:c#1") == "ipc"
 
@@ -78,7 +78,7 @@ def test_what_lies_between_two_sites(graph: Graph, a: str, b: str, transport: st
 def addresses(graph: Graph) -> Addresses:
     """`c` on hosts, `r` in a process here, `l` in the main site."""
     layout = laid_out(graph, "c=a-*,r=process")
-    peers = neighbours(graph, layout, [n for n in layout.kinds if layout.living(n)])
+    peers = neighbours(graph, layout, [n for n in layout.kinds if layout.instances_on(n)])
     found = Addresses(layout, peers)
     found.near.update({"process:r": "ipc:///r", "main": "ipc:///m", COORDINATOR: "ipc:///c"})
     found.machines.update({"a-1": "10.0.0.1", "a-2": "fd00::2"})

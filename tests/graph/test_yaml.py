@@ -64,16 +64,16 @@ def test_not_a_number_is_a_number():
 
 def test_every_item_knows_where_it_stands():
     tree = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2}\n", "f.yaml")
-    assert str(tree.fields["b"].at) == "f.yaml:2:1"
-    assert str(tree.fields["b"].mark) == "f.yaml:3:3"
+    assert str(tree.fields["b"].entry_location) == "f.yaml:2:1"
+    assert str(tree.fields["b"].location) == "f.yaml:3:3"
     inner = tree.fields["b"].items[1].fields["c"]
-    assert (str(inner.key), str(inner.mark)) == ("f.yaml:4:6", "f.yaml:4:9")
+    assert (str(inner.key_location), str(inner.location)) == ("f.yaml:4:6", "f.yaml:4:9")
 
 
 def test_an_alias_stands_for_its_anchor_with_its_own_place():
     tree = parse_yaml("a: &x [1]\nb: *x\n", "f.yaml")
     assert tree.plain() == {"a": [1], "b": [1]}
-    assert str(tree.fields["b"].mark) == "f.yaml:2:4"
+    assert str(tree.fields["b"].location) == "f.yaml:2:4"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_file_that_is_too_large_is_refused():
 def test_the_value_of_a_set_is_yaml_and_stands_at_its_words():
     item = parse_value("{a: [1]}", "--set x={a: [1]}")
     assert item.plain() == {"a": [1]}
-    assert {str(i.mark) for i in (item, item.fields["a"])} == {"--set x={a: [1]}"}
+    assert {str(i.location) for i in (item, item.fields["a"])} == {"--set x={a: [1]}"}
     assert parse_value("", "--set x=").plain() == ""
 
 
@@ -186,4 +186,4 @@ def test_what_is_written_on_a_line_reads_back_as_the_same(key, value):
 
 @given(values)
 def test_plain_data_becomes_items_and_back(value):
-    assert same(item_of(value, parse_value("x", "w").mark).plain(), value)
+    assert same(item_of(value, parse_value("x", "w").location).plain(), value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.batch import Column
 from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 
 ROWS = {"reward": Column("float32")}
 
@@ -106,6 +106,6 @@ def tree(**changes: Any) -> dict[str, Any]:
     return {**base, **changes}
 
 
-def checked(name: str = "small", **changes: Any) -> Checked:
+def checked(name: str = "small", **changes: Any) -> CheckedGraph:
     """The same, checked."""
-    return check(load_tree(tree(**changes), name))
+    return check(load_data(tree(**changes), name))

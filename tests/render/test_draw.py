@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import UsageError
-from flowrl.graph.placement import placement_named
+from flowrl.graph.placement import resolve_placement
 from flowrl.render import graphviz
 from flowrl.render.dot import dot_of, to_dot
 from flowrl.render.draw import draw
@@ -31,7 +31,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 has_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 
 
-def fan(actors: int) -> Checked:
+def fan(actors: int) -> CheckedGraph:
     """Many sources whose tokens one sink takes, and whose weights all come from it."""
     types = {"source": "Source", "world": "World", "mixer": "Mixer"}
     nodes = {
@@ -152,7 +152,7 @@ def test_replicas_are_counted_on_the_node() -> None:
 
 def test_sites_are_clusters() -> None:
     graph = checked()
-    dot = to_dot(graph, placement_named(graph.graph, "processes"))
+    dot = to_dot(graph, resolve_placement(graph.graph, "processes"))
     assert re.findall(r'label="(process:\w+)"', dot) == [
         "process:source",
         "process:mixer",
@@ -279,7 +279,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def page_of(graph: Checked, tmp_path: Path) -> str:
+def page_of(graph: CheckedGraph, tmp_path: Path) -> str:
     """The page of a graph."""
     return Path(draw(graph, None, tmp_path / "page.html")).read_text()
 
@@ -364,7 +364,7 @@ def test_columns_follow_the_arrows() -> None:
 
 
 @pytest.mark.parametrize("graph", [checked(), fan(1), fan(9)], ids=["small", "fan1", "fan9"])
-def test_no_box_covers_another(graph: Checked) -> None:
+def test_no_box_covers_another(graph: CheckedGraph) -> None:
     laid = lay_out(picture(graph))
     for a, b in combinations(laid.cells.values(), 2):
         beside = a.x + a.width <= b.x or b.x + b.width <= a.x
@@ -377,7 +377,7 @@ def test_no_box_covers_another(graph: Checked) -> None:
 
 
 @pytest.mark.parametrize("graph", [checked(), fan(2), fan(9)], ids=["small", "fan2", "fan9"])
-def test_no_arrow_passes_through_a_box(graph: Checked) -> None:
+def test_no_arrow_passes_through_a_box(graph: CheckedGraph) -> None:
     laid = lay_out(picture(graph))
     for route in laid.routes:
         for (x0, y), (x1, _) in route.pieces:

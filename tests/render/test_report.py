@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from flowrl.core.wording import asked_for, counted
+from flowrl.core.wording import count_text, limit_reason
 from flowrl.render.report import check_json, check_text
 
 RL = """
@@ -114,4 +114,4 @@ def test_a_problem_in_json_has_where_what_and_hint(checked):
     ],
 )
 def test_one_is_told_as_one(number, said, asked):
-    assert (counted(number, "step"), asked_for(number, "step")) == (said, asked)
+    assert (count_text(number, "step"), limit_reason(number, "step")) == (said, asked)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.queries import find_live, look
 from flowrl.runs.registry import Entry, entries
@@ -33,7 +33,7 @@ def going(
     graph: Mapping[str, Any], out: Path, placement: str = "serial", **limits: Any
 ) -> Iterator[Entry]:
     """A run in a thread; it is stopped, and what hangs in it is freed, when the test has seen enough."""
-    run = Run(check(load_tree(graph)), placement=placement, out=out, limits=Limits(**limits))
+    run = Run(check(load_data(graph)), placement=placement, out=out, limits=Limits(**limits))
     GATE.clear()
     thread = threading.Thread(target=run.run, daemon=True)
     thread.start()

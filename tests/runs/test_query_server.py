@@ -13,7 +13,7 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.core.errors import FlowError, UsageError
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.queries import ask, find_folder, find_live, look
 from flowrl.runs.query_server import QUESTION_BYTES
@@ -142,7 +142,7 @@ def test_a_folder_that_others_may_enter_is_not_used_and_told_once(
         def note(self, run: Run, text: str) -> None:
             told.append(text)
 
-    checked = check(load_tree(pair()))
+    checked = check(load_data(pair()))
     made = Run(checked, out=tmp_path / "r", limits=Limits(rounds=3), watcher=Listener())
     assert made.run().status == "finished"
     assert told == [
@@ -155,7 +155,7 @@ def test_where_there_is_no_runtime_folder_a_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
-    made = Run(check(load_tree(pair())), out=tmp_path / "r", limits=Limits(rounds=3))
+    made = Run(check(load_data(pair())), out=tmp_path / "r", limits=Limits(rounds=3))
     assert made.run().status == "finished"
 
 
@@ -168,7 +168,7 @@ def test_a_path_too_long_for_a_socket_is_not_used(
 
 
 def test_a_run_may_be_stopped_before_its_nodes_are_made(tmp_path: Path) -> None:
-    made = Run(check(load_tree(pair())), out=tmp_path / "r")
+    made = Run(check(load_data(pair())), out=tmp_path / "r")
     made.stop()
     result = made.run()
     assert (result.status, result.why) == ("interrupted", "flowrl stop")

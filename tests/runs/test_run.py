@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
 from flowrl.core.errors import NodeError, RunError, UsageError
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import read_jsonl
@@ -33,11 +33,11 @@ SUMMARY = [  # the keys that scripts rely on, and after them those that are extr
 ]
 
 
-def checked(nodes: Any = None, edges: Any = None, **more: Any) -> Checked:
-    return check(load_tree(tree(nodes or NODES, edges or EDGES, **more)))
+def checked(nodes: Any = None, edges: Any = None, **more: Any) -> CheckedGraph:
+    return check(load_data(tree(nodes or NODES, edges or EDGES, **more)))
 
 
-def run(folder: Path, graph: Checked | None = None, **limits: Any) -> RunResult:
+def run(folder: Path, graph: CheckedGraph | None = None, **limits: Any) -> RunResult:
     return Run(graph or checked(), out=folder, limits=Limits(**limits)).run()
 
 
@@ -151,8 +151,8 @@ def test_tensorboard_reads_the_same_metrics(tmp_path: Path) -> None:
 def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
     made = Run(checked(), out=tmp_path / "r", limits=Limits(train_iters=5))
     made.run()
-    assert made.engine is not None
-    [weights] = made.engine.weights().values()
+    assert made.executor is not None
+    [weights] = made.executor.weights().values()
     last, told = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
     np.testing.assert_array_equal(last.arrays["sum"], weights.arrays["sum"])
     assert (last.version, last.command) == (5, {"half": 0.5})
@@ -191,7 +191,7 @@ def test_the_environment_is_noted(tmp_path: Path) -> None:
 def test_the_resolved_graph_repeats_the_run(tmp_path: Path) -> None:
     graph = checked(warmup=[{"edges": ["c -> l"], "steps": 50, "set": {"c.mode": "odd"}}])
     first = Run(graph, out=tmp_path / "a", seed=9, limits=Limits(train_iters=7)).run()
-    again = Run(check(load(tmp_path / "a" / "graph.yaml")), out=tmp_path / "b").run()
+    again = Run(check(load_graph(tmp_path / "a" / "graph.yaml")), out=tmp_path / "b").run()
     assert (again.digest, again.seed, again.why) == (first.digest, 9, first.why)
     for name in ("metrics.jsonl", "logs/c.log", "logs/l.log"):
         assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
@@ -202,7 +202,7 @@ def test_a_cut_by_the_clock_is_repeated_by_the_graph_of_its_folder(tmp_path: Pat
     assert first.why == "0.05 s were asked for"
     graph = tmp_path / "a a" / "graph.yaml"
     assert first.repeat == f"flowrl run '{graph}' --train-iters {first.train_iters}"
-    again = Run(check(load(graph)), out=tmp_path / "b").run()
+    again = Run(check(load_graph(graph)), out=tmp_path / "b").run()
     assert (again.digest, again.train_iters) == (first.digest, first.train_iters)
 
 
@@ -349,8 +349,8 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
     made = Run(checked(), out=tmp_path / "r", watcher=Blind(), limits=Limits(rounds=1))
     with pytest.raises(BrokenPipeError):
         made.run()
-    assert made.engine is not None
-    assert made.engine.wired.closed
+    assert made.executor is not None
+    assert made.executor.wired.closed
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
 

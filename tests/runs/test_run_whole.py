@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import flowrl
-from flowrl.checks.check import Checked, check
-from flowrl.graph.loading import load
+from flowrl.checks.check import CheckedGraph, check
+from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
 from flowrl.machine.numerics import settle_numerics
 from flowrl.runs.folder import read_jsonl
@@ -58,7 +58,7 @@ def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(graph: str | Path, out: str, seed: int | None = None, **limits: Any) -> RunResult:
-    return Run(check(load(graph)), out=Path(out), seed=seed, limits=Limits(**limits)).run()
+    return Run(check(load_graph(graph)), out=Path(out), seed=seed, limits=Limits(**limits)).run()
 
 
 def texts(folder: str) -> dict[str, str]:
@@ -70,11 +70,11 @@ def texts(folder: str) -> dict[str, str]:
 def test_the_resolved_graph_repeats_replicas_part_graphs_and_warm_up(whole: Path) -> None:
     first = run(whole, "a", seed=3, train_iters=20)
     (whole.parent / "pair.yaml").unlink()  # the resolved graph needs no other file
-    again = Run(check(load("a/graph.yaml")), out=Path("b")).run()
+    again = Run(check(load_graph("a/graph.yaml")), out=Path("b")).run()
     assert (again.digest, again.why, again.seed) == (first.digest, first.why, 3)
     assert texts("a") == texts("b")
     assert len(texts("a")) == 1 + len({"c", "c#1", "pair/first", "pair/second", "b", "l", "e"})
-    third = Run(check(load("b/graph.yaml")), out=Path("c")).run()
+    third = Run(check(load_graph("b/graph.yaml")), out=Path("c")).run()
     assert third.digest == first.digest
     whole_again = [Path(f"{run}/graph.yaml").read_text().partition("\n") for run in "bc"]
     assert whole_again[0][2] == whole_again[1][2]  # but for the first line, with the run's name
@@ -155,7 +155,7 @@ def test_env_steps_are_what_collectors_gave_and_learned_rows_come_after_them(
     cartpole: tuple[Path, RunResult],
 ) -> None:
     out, result = cartpole
-    graph = check(load(out / "graph.yaml")).demand().graph
+    graph = check(load_graph(out / "graph.yaml")).require_sound().graph
     [spec] = [spec for spec in graph.nodes.values() if spec.cls.role == "collector"]
     n_sample = spec.config.n_sample
     for row in read_jsonl(out / "metrics.jsonl"):
@@ -231,7 +231,7 @@ def summary(folder: Path) -> dict[str, Any]:
     return told
 
 
-def graph_with(option: dict[str, Any]) -> Checked:
+def graph_with(option: dict[str, Any]) -> CheckedGraph:
     edges = ["c -> l", {"l.weights -> c.weights": option}]
     return flowrl.load(tree({"c": "Source", "l": "Learner"}, edges)).check()
 

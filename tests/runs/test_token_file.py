@@ -18,7 +18,7 @@ from flowrl.core.errors import RunError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.core.state import START, State
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runs.token_diff import diff_tokens
@@ -52,7 +52,7 @@ def run_with_hashes(
     graph: Mapping[str, Any], out: Path, placement: str = "serial", seed: int = 0, **limits: Any
 ) -> Path:
     """Run a graph with `--hash-tokens`, and return the run's folder."""
-    checked = check(load_tree(graph))
+    checked = check(load_data(graph))
     Run(checked, seed=seed, placement=placement, out=out, limits=Limits(**limits),
         hash_tokens=True).run()  # fmt: skip
     return out
@@ -99,7 +99,7 @@ def test_the_file_is_the_same_in_processes(tmp_path: Path) -> None:
 
 def test_without_hash_tokens_no_file_is_written(tmp_path: Path) -> None:
     Run(
-        check(load_tree(graph_with_random_node(-1))), out=tmp_path / "r", limits=Limits(rounds=2)
+        check(load_data(graph_with_random_node(-1))), out=tmp_path / "r", limits=Limits(rounds=2)
     ).run()
     assert not (tmp_path / "r" / TOKEN_FILE).exists()
 

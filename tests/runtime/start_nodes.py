@@ -22,7 +22,7 @@ class Loads(Node):
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        return Facts(loads=tuple(config.loads))
+        return Facts(imports=tuple(config.loads))
 
     def setup(self) -> None:
         found = [name for name in self.config.looks_for if name in sys.modules]

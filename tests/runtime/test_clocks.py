@@ -36,9 +36,9 @@ def test_two_sources_add_up() -> None:
 
 def test_replicas_add_up_in_a_fan_in() -> None:
     graph = tree({"c": {"type": "Source", "replicas": 3}, "d": CLOCK}, ["c -> d"])
-    engine, trace, _ = run(graph, rounds=2)
+    executor, trace, _ = run(graph, rounds=2)
     assert trace.of("d") == ["(30, 3, 0)", "(60, 6, 0)"]
-    assert tuple(engine.done) == (60, 6, 0)
+    assert tuple(executor.counts) == (60, 6, 0)
 
 
 def test_a_list_of_tokens_carries_the_latest_of_their_pasts() -> None:

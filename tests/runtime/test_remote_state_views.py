@@ -22,7 +22,7 @@ class Mail:
 
     def __init__(self) -> None:
         self.queue: deque[Any] = deque()
-        self.exchange = self
+        self.channels = self
         self.served: list[Callable[[], None]] = []
 
     def serve(self, work: Callable[[], None]) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.graph.bundled import bundled_graphs
-from flowrl.graph.loading import load, load_tree
+from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import placement_named
-from flowrl.graph.site_layout import layout_of
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_layout import make_layout
 from flowrl.runs.run import Run
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.processes.launch import SiteLost
@@ -34,7 +34,7 @@ ACT_WITH_TORCH = {"crazyclimber_ppo"}  # whose model is convolutional
 def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[str]]:
     """What each node of a graph logged when it ran in processes."""
     run = Run(
-        check(load_tree(tree(nodes, edges))),
+        check(load_data(tree(nodes, edges))),
         placement="processes",
         out=out,
         limits=Limits(rounds=3),
@@ -57,8 +57,10 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
         def record(self, teller: RecordSource, record: Any) -> None:
             """Hears nothing."""
 
-    checked = check(load(graph) if isinstance(graph, str) else load_tree(graph)).demand()
-    layout = layout_of(checked.graph, placement_named(checked.graph, "processes"))
+    checked = check(
+        load_graph(graph) if isinstance(graph, str) else load_data(graph)
+    ).require_sound()
+    layout = make_layout(checked.graph, resolve_placement(checked.graph, "processes"))
     coordinator = Coordinator(checked, Nobody(), layout, 0, Limits(rounds=1))
     try:
         coordinator.sites.start()

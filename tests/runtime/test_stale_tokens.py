@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from tests.toys.running import tree
@@ -33,12 +33,12 @@ def graph(rounds: int, give: int = 1, **source: Any) -> dict[str, Any]:
 
 
 def ran(tree_: dict[str, Any], placement: str, out: Path, **limits: Any) -> dict[str, Any]:
-    run = Run(check(load_tree(tree_)), placement=placement, out=out, limits=Limits(**limits))
+    run = Run(check(load_data(tree_)), placement=placement, out=out, limits=Limits(**limits))
     run.run()
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     found = [match for line in summary["happened"] if (match := DROPPED.match(line))]
     summary["old"] = sum(int(match[1]) for match in found)
-    summary["fired"] = {account.key: account.fired for account in run.engine.accounts()}
+    summary["fired"] = {account.key: account.fired for account in run.executor.instance_times()}
     return summary
 
 
@@ -76,7 +76,7 @@ def test_what_no_version_went_into_is_as_old_as_version_0(tmp_path: Path) -> Non
         {"l.weights -> c.weights": {"latest": True}},
     ]
     run = Run(
-        check(load_tree(tree(nodes, edges))),
+        check(load_data(tree(nodes, edges))),
         placement="serial",
         out=tmp_path / "r",
         limits=Limits(rounds=10),
@@ -113,7 +113,7 @@ def test_where_age_is_not_known_it_cannot_be_limited(edges: list[Any], problem: 
     nodes = {"c": "Source", "r": "Relay", "l": "Learner"} if "r" in str(edges[0]) else {}
     if "r ->" not in str(edges):
         nodes = {"c": "Source", "l": "Learner"}
-    [found] = check(load_tree(tree(nodes, edges))).problems
+    [found] = check(load_data(tree(nodes, edges))).problems
     assert problem in str(found)
 
 

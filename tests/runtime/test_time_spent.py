@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
@@ -31,7 +31,7 @@ def ran(
 ) -> tuple[RunResult, dict[str, Any]]:
     """A run's result, and the last row of its timings."""
     limits = Limits(rounds=rounds)
-    result = Run(check(load_tree(graph)), placement=placement, out=out, limits=limits).run()
+    result = Run(check(load_data(graph)), placement=placement, out=out, limits=limits).run()
     rows = (out / "timings.jsonl").read_text().splitlines()
     return result, json.loads(rows[-1])
 

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import safe_open
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 
@@ -27,7 +27,7 @@ Facts = dict[str, Any]
 
 def ran(graph: Mapping[str, Any], placement: str, out: Path, **limits: Any) -> Facts:
     """All that a run tells but its times: the summary, and every file that has no clock in it."""
-    run = Run(check(load_tree(graph)), placement=placement, out=out, limits=Limits(**limits))
+    run = Run(check(load_data(graph)), placement=placement, out=out, limits=Limits(**limits))
     run.run()
     return facts_of(out)
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from tests.toys.running import tree
 
 OWN, LINKED = "tests.sites.site_nodes", "tests.runtime.link_nodes"
@@ -91,9 +91,9 @@ def random_graphs(draw: Draw) -> dict[str, Any]:
         _readers(sketch, learner, collectors, streams)
     graph = tree(sketch.nodes, sketch.edges, warmup=_warmup(sketch, collectors, streams + learners))
     graph["seed"] = draw(st.integers(0, 3))
-    if not check(load_tree(graph)).ok:  # such as a phase that leaves an input out
+    if not check(load_data(graph)).ok:  # such as a phase that leaves an input out
         graph["warmup"] = []
-    if not check(load_tree(graph)).ok:  # such as an edge that does not hold what a round gives
+    if not check(load_data(graph)).ok:  # such as an edge that does not hold what a round gives
         graph["edges"] = [without_capacity(edge) for edge in graph["edges"]]
     return graph
 

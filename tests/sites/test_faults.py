@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.channels.folder import PREFIX
+from flowrl.channels.socket_folder import PREFIX
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.processes.launch import SiteLost
@@ -123,7 +123,7 @@ def test_a_run_that_is_meant_to_end_does_not_wait_for_a_node_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flowrl.runtime.control.coordinator.STUCK_S", 0.5)
-    checked = check(load_tree(faulty("hangs")))
+    checked = check(load_data(faulty("hangs")))
     run = Run(checked, placement="processes", out=tmp_path / "r", limits=Limits(time_s=0.2))
     what = "site 'process:x' did not come to the cut, and nothing went on for 0.5 s"
     with pytest.raises(SiteLost, match=what):

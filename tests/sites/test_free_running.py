@@ -12,7 +12,7 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.core.errors import NodeError
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.render.catalogue_text import show_type
 from flowrl.render.report import schedule_lines
@@ -35,12 +35,12 @@ def dropping(nodes: Mapping[str, Any], edges: list[Any], **edge: Any) -> dict[st
 
 def ran(graph: Mapping[str, Any], placement: str, out: Path, **limits: Any) -> dict[str, Any]:
     """The summary of a run, with how often each instance has fired and how many tokens were lost."""
-    run = Run(check(load_tree(graph)), placement=placement, out=out, limits=Limits(**limits))
+    run = Run(check(load_data(graph)), placement=placement, out=out, limits=Limits(**limits))
     run.run()
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     lost = [line for line in summary["happened"] if line.endswith("tokens were dropped")]
     summary["dropped"] = int(lost[0].split()[0]) if lost else 0
-    summary["fired"] = {account.key: account.fired for account in run.engine.accounts()}
+    summary["fired"] = {account.key: account.fired for account in run.executor.instance_times()}
     return summary
 
 
@@ -258,7 +258,7 @@ def test_a_buffer_that_gives_unasked_blocks_but_for_the_priorities(
 
 
 def test_a_node_that_fires_on_any_input_is_called_nondeterministic() -> None:
-    found = check(load_tree(BAND))
+    found = check(load_data(BAND))
     assert "b: fires on any input (what comes together depends on speed)" in found.reasons
     assert "every round: c (2 replicas), b, when it can, l, when it can" in schedule_lines(found)
     assert "fires on any input; what it gives is at most" in show_type(f"{OWN}:Band")
@@ -275,5 +275,5 @@ def test_a_capacity_below_what_is_taken_at_once_is_told() -> None:
         {"c": "Source", "g": {"type": "Gear", "take": 4}, "x": "Drain"},
         [{"c -> g": {"when_full": "drop_oldest", "capacity": 3}}, "g -> x"],
     )
-    [problem] = check(load_tree(graph)).problems
+    [problem] = check(load_data(graph)).problems
     assert "its capacity is 3 and g takes 4 at once" in problem.what

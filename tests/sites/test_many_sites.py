@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.checks.ordering import own_services
-from flowrl.graph.loading import load_tree
+from flowrl.checks.ordering import exclusive_services
+from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.control.coordinator import Coordinator
@@ -51,18 +51,18 @@ def same_as_serial(sites: int, folder: Path, *places: str, rounds: int) -> tuple
     serial = ran(graph, "serial", folder / "serial", **limits)
     placed = in_turn(graph, *places)
     run = Run(
-        check(load_tree(graph)), placement=placed, out=folder / "placed", limits=Limits(**limits)
+        check(load_data(graph)), placement=placed, out=folder / "placed", limits=Limits(**limits)
     )
     began_s = time.perf_counter()
     run.run()
-    assert isinstance(run.engine, Coordinator)
-    assert run.engine.began_s is not None
-    assert run.engine.ended_s is not None
+    assert isinstance(run.executor, Coordinator)
+    assert run.executor.began_s is not None
+    assert run.executor.ended_s is not None
     assert facts_of(folder / "placed") == serial
-    left = {thread.name for thread in threading.enumerate()} & set(run.engine.sites.names)
+    left = {thread.name for thread in threading.enumerate()} & set(run.executor.sites.names)
     assert not left
-    assert not sessions() & {s._process.pid for s in run.engine.sites._processes._servers}
-    return run.engine.began_s - began_s, time.perf_counter() - run.engine.ended_s
+    assert not sessions() & {s._process.pid for s in run.executor.sites._processes._servers}
+    return run.executor.began_s - began_s, time.perf_counter() - run.executor.ended_s
 
 
 def sessions() -> set[int]:
@@ -111,5 +111,5 @@ def test_sites_raise_the_limit_of_open_files_if_they_may(
 def test_services_are_told_from_others_once_for_all_nodes() -> None:
     nodes = {"a": "Bucket", "b": "Bucket", "c": "Drain", "d": "Drain", "w": "Well", "v": "Well"}
     edges = ["a <-> w", "b <-> v", "a -> c", "b -> d"]
-    owned = own_services(check(load_tree(tree(nodes, edges))).graph)
+    owned = exclusive_services(check(load_data(tree(nodes, edges))).graph)
     assert owned == {"a": ["w"], "b": ["v"], "c": [], "d": [], "w": [], "v": []}

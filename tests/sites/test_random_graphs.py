@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from flowrl.checks.check import check
-from flowrl.graph.loading import load_tree
+from flowrl.graph.loading import load_data
 from tests.sites.comparing import ran, same_everywhere
 from tests.sites.pool import Pool, pooled
 from tests.sites.random_graphs import (
@@ -42,7 +42,7 @@ def some(examples: int) -> settings:
 def compare(data: st.DataObject, places: st.SearchStrategy[str]) -> None:
     """One random graph, serially and on several sites."""
     graph = data.draw(random_graphs())
-    found = check(load_tree(graph))
+    found = check(load_data(graph))
     assume(found.ok)
     parts = [found.program.round, *(w.part for w in found.program.warmup)]
     assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
@@ -67,7 +67,7 @@ def test_a_random_graph_does_the_same_in_threads_and_processes(data: st.DataObje
 def free_running(data: st.DataObject) -> None:
     """A random graph that drops and overtakes ends, wherever it runs."""
     graph = loosened(data.draw, data.draw(random_graphs()))
-    found = check(load_tree(graph))
+    found = check(load_data(graph))
     assume(found.ok and not found.deterministic)
     parts = [found.program.round, *(w.part for w in found.program.warmup)]
     assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))

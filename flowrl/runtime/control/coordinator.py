@@ -11,12 +11,11 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.account import Account
 from flowrl.runtime.control.cuts import CutPlanner, Why, asked, is_earlier
 from flowrl.runtime.control.free_sites import free_sites
 from flowrl.runtime.control.leases import Leases
@@ -25,10 +24,10 @@ from flowrl.runtime.control.messages import as_told
 from flowrl.runtime.control.paced_sites import paced_sites, rounds_behind
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.control.site_statuses import SiteStatuses
+from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
 from flowrl.runtime.failure_guard import RecordSink
 from flowrl.runtime.instance import Position
 from flowrl.runtime.processes.launch import LaunchedSites, SiteLost
-from flowrl.runtime.serial_executor import Cut, Reason, digest_of
 from flowrl.runtime.status import AgedStatus
 from flowrl.runtime.token_hashing import Note
 
@@ -42,18 +41,18 @@ STUCK_S = 60.0  # without progress, when a cut was asked for by the clock, or by
 
 
 class Coordinator:
-    """Runs a sound graph on several sites; the same to a run as the engine of one."""
+    """The `Executor` of a graph on several sites."""
 
     def __init__(
         self,
-        checked: Checked,
+        checked: CheckedGraph,
         sink: RecordSink,
         layout: SiteLayout,
         seed: int,
         limits: Limits,
         hosts: JoinedHosts | None = None,
     ) -> None:
-        self.checked = checked.demand()
+        self.checked = checked.require_sound()
         self.limits = limits
         self.cuts = CutPlanner(checked, limits)
         self.sites = LaunchedSites(checked, layout, seed, hosts)
@@ -80,19 +79,19 @@ class Coordinator:
     # what a run asks
 
     @property
-    def done(self) -> Count:
+    def counts(self) -> Count:
         """What has been done where the run is cut, or so far."""
         if self._stop is None or self._missing["stopped"]:
             return self._ledger.settled
         return self._ledger.at(self._stop)
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Each instance, its firings and its time, in the order of the graph."""
         place = {name: at for at, name in enumerate(self.checked.graph.nodes)}
-        found = self.watched.accounts()
+        found = self.watched.instance_times()
         return sorted(found, key=lambda account: place[account.key.partition("#")[0]])
 
-    def seen(self) -> dict[str, AgedStatus | None]:
+    def site_statuses(self) -> dict[str, AgedStatus | None]:
         """What there is to see of each site just now (from any thread); None: nothing yet."""
         return self.watched.sites()
 
@@ -104,18 +103,18 @@ class Coordinator:
         """The learners' states at the cut, by `learner.port`."""
         keys = [
             f"{name}#{replica}." if replica else f"{name}."
-            for name in self.checked.graph.role("learner")
+            for name in self.checked.graph.nodes_of_role("learner")
             for replica in range(self.checked.graph.nodes[name].replicas)
         ]
         return {k: s for key in keys for k, s in self._states.items() if k.startswith(key)}
 
     def digest(self) -> str:
         """The SHA-256 over the learners' weights, sorted by name."""
-        return digest_of(self._states)
+        return weights_digest(self._states)
 
-    def happened_lines(self) -> list[str]:
+    def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self._retelling.happened.lines(), *self._noted]
+        return [*self._retelling.irregularities.lines(), *self._noted]
 
     def hash_tokens(self, note: Note) -> None:
         """Note every token that is given, and every version that is seen, in the order of the program."""
@@ -156,7 +155,7 @@ class Coordinator:
         self._wait_until_closed()
         assert self._stop is not None
         rounds = self._stop[0] + (len(self._stop) == 1) - self.cuts.warm_rounds
-        return Cut(*self._why, max(rounds, 0), self.done)
+        return Cut(*self._why, max(rounds, 0), self.counts)
 
     def _wait(self, word: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
@@ -209,11 +208,11 @@ class Coordinator:
                 self._missing[word].discard(name)
 
     def _on_states(
-        self, name: str, states: dict[str, State], dropped: int, happened: list[str]
+        self, name: str, states: dict[str, State], dropped: int, irregularities: list[str]
     ) -> None:
         self._states |= states
-        self._retelling.happened.dropped += dropped
-        self._noted += happened
+        self._retelling.irregularities.dropped += dropped
+        self._noted += irregularities
 
     def _on_closed(self, name: str, unclosed: list[str]) -> None:
         self._noted += unclosed

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
-from flowrl.core.wording import asked_for
+from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
+from flowrl.runtime.executor import Reason
 from flowrl.runtime.instance import Position
-from flowrl.runtime.serial_executor import Reason
 
 Why = tuple[Reason, str]
 
@@ -41,11 +41,11 @@ def _rank(why: Why) -> int:
 class CutPlanner:
     """Where a program can be cut."""
 
-    def __init__(self, checked: Checked, limits: Limits) -> None:
+    def __init__(self, checked: CheckedGraph, limits: Limits) -> None:
         self.checked, self.limits = checked, limits
         self.program = checked.program
         self.warm_rounds = sum(warm.rounds for warm in self.program.warmup)
-        self.learner = next(iter(checked.graph.role("learner")), None)
+        self.learner = next(iter(checked.graph.nodes_of_role("learner")), None)
         self.learner_starves = self.learner is not None and self._starves(self.learner)
         self.steps = self._steps()
 
@@ -89,7 +89,7 @@ class CutPlanner:
         found = []
         for part in _parts(self.program):
             steps = 0
-            for name in self.checked.graph.role("collector"):
+            for name in self.checked.graph.nodes_of_role("collector"):
                 one = self._steps_of(name)
                 if one is None:
                     return None
@@ -167,4 +167,4 @@ def _paced_part(program: SerialProgram, name: str) -> PacedSchedule | None:
 def asked(reason: Reason, amount: int) -> Why:
     """Why a limit cuts."""
     what = {"train_iters": "train iteration", "steps": "env step", "rounds": "round"}[reason]
-    return reason, asked_for(amount, what)
+    return reason, limit_reason(amount, what)

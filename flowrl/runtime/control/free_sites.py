@@ -6,18 +6,18 @@ done counts.
 
 from __future__ import annotations
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.checks.serial_program import SerialProgram
 from flowrl.graph.site_layout import SiteLayout
 
 
-def free_sites(checked: Checked, layout: SiteLayout) -> frozenset[str]:
+def free_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
     """The sites that nothing but free nodes fire on; where that is all, rounds hold them together as usual."""
     free = _free_nodes(checked.program)
     bound: set[str] = set()
     loose: set[str] = set()
-    for (node, _), site in layout.where.items():
+    for (node, _), site in layout.site_of.items():
         if checked.graph.nodes[node].fires:
             (loose if node in free else bound).add(site)
     return frozenset(loose - bound) if bound else frozenset()

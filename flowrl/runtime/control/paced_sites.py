@@ -6,21 +6,21 @@ be kept of any other.
 
 from __future__ import annotations
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.graph.site_layout import SiteLayout
 
 QUEUE = 2  # versions that may wait beside the one that is evaluated
 
 
-def paced_sites(checked: Checked, layout: SiteLayout) -> frozenset[str]:
+def paced_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
     """The sites that nothing but paced nodes fire on."""
     rounds = set(checked.program.round.order)
-    where = [(n, s) for (n, _), s in layout.where.items() if checked.graph.nodes[n].fires]
+    where = [(n, s) for (n, _), s in layout.site_of.items() if checked.graph.nodes[n].fires]
     busy = {site for node, site in where if node in rounds}
     return frozenset({site for _, site in where} - busy) if busy else frozenset()
 
 
-def rounds_behind(checked: Checked) -> int:
+def rounds_behind(checked: CheckedGraph) -> int:
     """How many rounds such sites may be behind."""
     if not paced_by_one(checked):
         return 0
@@ -31,14 +31,14 @@ def rounds_behind(checked: Checked) -> int:
     return max(behind, default=0)
 
 
-def paced_by_one(checked: Checked) -> bool:
+def paced_by_one(checked: CheckedGraph) -> bool:
     """Whether all versions that pace in the end are those of the only learner, and all collectors fire in rounds."""
     graph, program = checked.graph, checked.program
-    learners = graph.role("learner")
+    learners = graph.nodes_of_role("learner")
     paced = {node for p in program.paced for node in p.part.firings}
     return (
         len(learners) == 1
         and graph.nodes[learners[0]].replicas == 1
-        and paced.isdisjoint([*learners, *graph.role("collector")])
+        and paced.isdisjoint([*learners, *graph.nodes_of_role("collector")])
         and all(p.source.node in paced | set(learners) for p in program.paced)
     )

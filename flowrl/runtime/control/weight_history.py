@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import SerialProgram
 from flowrl.core.ports import StateOut
 from flowrl.core.state import State
@@ -24,7 +24,7 @@ class WeightHistory:
     of a learner that is paced itself. And a run may be ended after any round, or the learner's last firing in it.
     """
 
-    def __init__(self, checked: Checked, wired: Instances, learner: Instance) -> None:
+    def __init__(self, checked: CheckedGraph, wired: Instances, learner: Instance) -> None:
         self.learner = learner
         self._wired = wired
         program, name = checked.program, learner.spec.name

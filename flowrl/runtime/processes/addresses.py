@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowrl.channels.keys import Keys, new_pair
-from flowrl.checks.pacing import paced_by
+from flowrl.checks.pacing import nodes_paced_by
 from flowrl.graph.model import Graph
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp
@@ -18,7 +18,7 @@ from flowrl.machine.network_address import tcp
 def neighbours(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
     """Whom each site talks with: the coordinator with all, a site with those it shares an edge with."""
     homes: dict[str, set[str]] = {}
-    for (node, _), site in layout.where.items():
+    for (node, _), site in layout.site_of.items():
         homes.setdefault(node, set()).add(site)
     found: dict[str, set[str]] = {COORDINATOR: set(names), **{n: {COORDINATOR} for n in names}}
     for edge in graph.edges:
@@ -29,7 +29,7 @@ def neighbours(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, 
                 found[b] |= homes[source.node]
     # where something is paced, it may have to be heard that a node has fired
     for node in {s.node for e in graph.edges if e.every is not None for s in e.sources}:
-        for paced in paced_by(graph, node):
+        for paced in nodes_paced_by(graph, node):
             for a in homes[node]:
                 found[a] |= homes[paced]
             for b in homes[paced]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import threading
 
-from flowrl.channels.items import ASIDE
-from flowrl.channels.mailbox import Mailbox
+from flowrl.channels.site_connections import SiteConnections
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.status import read_status
@@ -22,10 +21,10 @@ LONG_S = 0.3  # what goes on for less is told by the site itself
 class StatusBeacon:
     """One for each process."""
 
-    def __init__(self, mailbox: Mailbox, coordinator: str) -> None:
+    def __init__(self, connections: SiteConnections, coordinator: str) -> None:
         """`mailbox`: of the site's name, owned by the beacon; `coordinator`: its address."""
-        self._mailbox = mailbox
-        mailbox.meet(COORDINATOR, coordinator)
+        self._connections = connections
+        connections.connect(COORDINATOR, coordinator)
         self._walk: Scheduler | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._shine, name="beacon", daemon=True)
@@ -40,12 +39,12 @@ class StatusBeacon:
             assert self._walk is not None
             glance = read_status(self._walk)
             if glance.doing.for_s >= LONG_S:
-                self._mailbox.post(COORDINATOR, ASIDE, json.dumps(glance.as_data()))
-                self._mailbox.flush()
+                self._connections.send_out_of_band(COORDINATOR, json.dumps(glance.as_data()))
+                self._connections.flush()
 
     def close(self) -> None:
         """End with the site."""
         self._over.set()
         if self._walk is not None:
             self._thread.join()
-        self._mailbox.close(drop=True)
+        self._connections.close(drop=True)

@@ -6,9 +6,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from flowrl.channels import Exchange, Mailbox
+from flowrl.channels import SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
-from flowrl.checks.check import Checked, check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_text
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp
@@ -29,18 +29,18 @@ class ChildSite:
         """Be this site: reachable, and knowing whom it talks to."""
         self._name = name
         self._site: dict[str, Any] = self._told["sites"][name]
-        mailbox = self._mailbox()
-        mailbox.listen(self._site["near"])
-        self._open_door(mailbox)
+        connections = self._connections()
+        connections.listen(self._site["near"])
+        self._open_door(connections)
         for peer, address in self._site["peers"].items():
-            mailbox.meet(peer, address)
-        self._exchange = Exchange(mailbox)
+            connections.connect(peer, address)
+        self._channels = SiteChannels(connections)
 
-    def _mailbox(self) -> Mailbox:
+    def _connections(self) -> SiteConnections:
         keys = Keys.of_text(self._site["keys"]) if self._site["keys"] else None
-        return Mailbox(self._name, bytes.fromhex(self._told["run"]), keys=keys)
+        return SiteConnections(self._name, bytes.fromhex(self._told["run"]), keys=keys)
 
-    def _open_door(self, mailbox: Mailbox) -> None:
+    def _open_door(self, connections: SiteConnections) -> None:
         """Where other machines reach this site, if they have business here; those of others are closed."""
         for name, site in self._told["sites"].items():
             if site["door"] is None:
@@ -48,17 +48,17 @@ class ChildSite:
             with socket.socket(fileno=site["door"]) as door:
                 if name == self._name:
                     machine, port = door.getsockname()[:2]
-                    mailbox.listen(tcp(machine, port), door.detach())
+                    connections.listen(tcp(machine, port), door.detach())
 
     def run(self) -> None:
         """Be at work until the coordinator says otherwise."""
-        beacon = StatusBeacon(self._mailbox(), self._site["peers"][COORDINATOR])
-        work = (self._checked, self._layout, self._name, self._exchange, self._told["seed"])
+        beacon = StatusBeacon(self._connections(), self._site["peers"][COORDINATOR])
+        work = (self._checked, self._layout, self._name, self._channels, self._told["seed"])
         run_site(*work, beacon.watch)
         beacon.close()
 
 
-def _read(told: dict[str, Any]) -> Checked:
+def _read(told: dict[str, Any]) -> CheckedGraph:
     """The graph: of this machine, or sent here and read as there."""
     if "reading" not in told:
         return check(load_text(told["graph"], told["title"]))

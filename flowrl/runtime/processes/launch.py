@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flowrl.channels import Exchange, Mailbox, Sender, Threads
-from flowrl.channels.folder import SocketFolder
-from flowrl.checks.check import Checked
+from flowrl.channels import InboxRegistry, Sender, SiteChannels, SiteConnections
+from flowrl.channels.socket_folder import SocketFolder
+from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.graph.expand import expand
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
@@ -42,10 +42,10 @@ class LaunchedSites:
     """The sites of a run, as the coordinator sees them."""
 
     def __init__(
-        self, checked: Checked, layout: SiteLayout, seed: int, hosts: JoinedHosts | None = None
+        self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: JoinedHosts | None = None
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
-        self.names = [name for name in layout.kinds if layout.living(name)]
+        self.names = [name for name in layout.kinds if layout.instances_on(name)]
         self._run = os.urandom(16)
         self._processes = SiteProcesses()
         self._threads: dict[str, threading.Thread] = {}
@@ -53,9 +53,9 @@ class LaunchedSites:
         self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
         self._doors: dict[str, socket.socket] = {}
         allow_files((COORDINATOR, *self._kind("thread")), self._addresses.peers)
-        threads: Threads = {}
+        threads: InboxRegistry = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
-        self._exchange = Exchange(self._boxes[COORDINATOR], self.dead)
+        self._channels = SiteChannels(self._boxes[COORDINATOR], self.dead)
         self.walks: dict[str, SiteScheduler] = {}  # of the sites in this process
         self._down: dict[str, Sender] = {}
         self._closed = False
@@ -66,9 +66,9 @@ class LaunchedSites:
         kinds = self.layout.kinds
         return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
 
-    def _box(self, name: str, threads: Threads) -> Mailbox:
+    def _box(self, name: str, threads: InboxRegistry) -> SiteConnections:
         addresses = self._addresses
-        box = Mailbox(name, self._run, threads, keys=addresses.keys(name))
+        box = SiteConnections(name, self._run, threads, keys=addresses.keys(name))
         if self._folder is not None and self._meets_processes(name):
             addresses.near[name] = box.listen(self._folder.address(name))
         if self.hosts is not None and addresses.is_far(name):
@@ -90,11 +90,13 @@ class LaunchedSites:
             self.hosts.listen(self._addresses, self.layout.hosts)
         for name, box in self._boxes.items():
             for peer in self._addresses.peers[name]:
-                box.meet(peer, self._address(peer, name))
-        exchange = self._exchange
-        self._up = {n: exchange.receiver(f"{UP}:{n}", n, bound=CONTROL) for n in self.names}
-        self._last = {n: exchange.receiver(f"{FAILED}:{n}", n, bound=CONTROL) for n in self.names}
-        self._down = {n: exchange.sender(f"{DOWN}:{n}", n, bound=CONTROL) for n in self.names}
+                box.connect(peer, self._address(peer, name))
+        channels = self._channels
+        self._up = {n: channels.open_receiver(f"{UP}:{n}", n, limits=CONTROL) for n in self.names}
+        self._last = {
+            n: channels.open_receiver(f"{FAILED}:{n}", n, limits=CONTROL) for n in self.names
+        }
+        self._down = {n: channels.open_sender(f"{DOWN}:{n}", n, limits=CONTROL) for n in self.names}
         self._start_processes()
         for name in self._kind("thread"):
             self._start_thread(name)
@@ -112,7 +114,7 @@ class LaunchedSites:
         return self._addresses.of(name, by)
 
     def _start_thread(self, name: str) -> None:
-        work = (self.checked, self.layout, name, Exchange(self._boxes[name]), self.seed)
+        work = (self.checked, self.layout, name, SiteChannels(self._boxes[name]), self.seed)
         made = partial(self.walks.__setitem__, name)
         thread = threading.Thread(target=run_site, args=(*work, made), name=name, daemon=True)
         self._threads[name] = thread
@@ -122,7 +124,7 @@ class LaunchedSites:
         told = {
             "run": self._run.hex(),
             "kinds": dict(self.layout.kinds),
-            "where": [[node, r, site] for (node, r), site in self.layout.where.items()],
+            "where": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
             "title": self.checked.graph.name,
             "seed": self.seed,
         }
@@ -154,14 +156,14 @@ class LaunchedSites:
         """Tell all sites something."""
         for name in self.names:
             self._down[name].send(list(words))
-        self._exchange.flush()
+        self._channels.flush()
 
-    def on_aside(self, hear: Callable[[str, str], None]) -> None:
+    def on_out_of_band(self, hear: Callable[[str, str], None]) -> None:
         """Call this with what is told of a site while it is busy."""
-        self._exchange.on_aside = hear
+        self._channels.on_out_of_band = hear
 
     def _pump(self) -> None:
-        self._exchange.pump(PUMP_S)
+        self._channels.poll(PUMP_S)
         if self.hosts is not None:
             self.hosts.pump()
 
@@ -222,13 +224,13 @@ class LaunchedSites:
         self._closed = True
         deadline = time.monotonic() + LEAVE_S
         for name in self._down:
-            if self.dead(name) is None and self._down[name].ready():
+            if self.dead(name) is None and self._down[name].is_ready():
                 self._down[name].send(["leave"])
-        self._exchange.flush()
+        self._channels.flush()
         self._processes.end(deadline)
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.1))
-        self._exchange.close()
+        self._channels.close()
         for door in self._doors.values():
             door.close()
         if self._folder is not None:

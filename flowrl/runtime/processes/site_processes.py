@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from flowrl.checks.check import Checked
+from flowrl.checks.check import CheckedGraph
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.machine.numerics import THREADS
 
@@ -205,7 +205,7 @@ def _why(who: str, code: int) -> str:
     return f"{who} ended with status {code}"
 
 
-def loads_of(checked: Checked, layout: SiteLayout, site: str) -> Loads:
+def loads_of(checked: CheckedGraph, layout: SiteLayout, site: str) -> Loads:
     """The modules that the nodes of a site say they need."""
-    facts = (checked.facts[node] for node, _ in layout.living(site))
-    return tuple(sorted({module for fact in facts for module in fact.loads}))
+    facts = (checked.facts[node] for node, _ in layout.instances_on(site))
+    return tuple(sorted({module for fact in facts for module in fact.imports}))

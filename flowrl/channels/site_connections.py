@@ -13,25 +13,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flowrl.channels.inbox import Inbox, ThreadPost
-from flowrl.channels.items import Item
-from flowrl.channels.post import Post
-from flowrl.channels.statistics import MailboxStatistics
+from flowrl.channels.items import ASIDE, Item
+from flowrl.channels.statistics import SiteTraffic
+from flowrl.channels.transport import Connection
 
 if TYPE_CHECKING:
     from flowrl.channels.keys import Keys
     from flowrl.channels.sockets import Sockets
 
-Threads = dict[str, Inbox]  # the sites of a process, by name; one for each process
+InboxRegistry = dict[str, Inbox]  # the sites of a process, by name; one for each process
 
 
-class Mailbox:
+class SiteConnections:
     """Owned by one thread. `poll` is its only wait."""
 
     def __init__(
         self,
         name: str,
         run: bytes = b"",
-        threads: Threads | None = None,
+        threads: InboxRegistry | None = None,
         *,
         keys: Keys | None = None,
         limit_bytes: int = 1 << 30,
@@ -40,7 +40,7 @@ class Mailbox:
         """`run`: the run's own secret, in every message; `limit_bytes`: the largest token; `shared_bytes`: of shared
         memory, held for each site on this host."""
         self.name = name
-        self.posts: dict[str, Post[Any]] = {}
+        self.posts: dict[str, Connection[Any]] = {}
         self._inbox = Inbox()
         self._threads = {} if threads is None else threads
         self._threads[name] = self._inbox
@@ -69,36 +69,38 @@ class Mailbox:
                 self._poller.register(fd, zmq.POLLIN)
         return self._sockets
 
-    def listen(self, address: str, door: int | None = None) -> str:
+    def listen(self, address: str, listening_fd: int | None = None) -> str:
         """Be reachable at `ipc://path` or `tcp://host:port` too; the address to tell others (port `*`: any).
 
-        `door`: a descriptor that listens there already.
+        `listening_fd`: a descriptor that listens there already.
         """
         sockets = self._socketed()
-        bound = sockets.listen(address, door)
+        bound = sockets.listen(address, listening_fd)
         sockets.watch(self._poller.register)
         return bound
 
-    def meet(self, peer: str, address: str) -> Post[Any]:
+    def connect(self, peer: str, address: str) -> Connection[Any]:
         """Know another site, and where it is; its mail is taken in from now on."""
         if peer in self.posts:
-            self.part(peer)
+            self.disconnect(peer)
         if address.startswith("thread:"):
-            post: Post[Any] = ThreadPost(self.name, self._threads[address.removeprefix("thread:")])
+            post: Connection[Any] = ThreadPost(
+                self.name, self._threads[address.removeprefix("thread:")]
+            )
         else:
             post = self._socketed().connect(peer, address)
         self.posts[peer] = post
         return post
 
-    def part(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """Know a site no more; what it was not sent yet is dropped."""
         self.posts.pop(peer).close(drop=True)
         if self._sockets:
             self._sockets.disconnect(peer)
 
-    def post(self, to: str, *item: Any) -> None:
-        """Post a small item; never blocks."""
-        self.posts[to].say(*item)
+    def send_out_of_band(self, peer: str, text: str) -> None:
+        """Send a text that belongs to no channel; this never blocks."""
+        self.posts[peer].say(ASIDE, text)
 
     def flush(self) -> None:
         """Send what was gathered."""
@@ -122,7 +124,7 @@ class Mailbox:
         return mail
 
     @contextmanager
-    def watching(self, fds: Collection[int]) -> Iterator[None]:
+    def wake_on(self, fds: Collection[int]) -> Iterator[None]:
         """Meanwhile `poll` waits for these descriptors, too: not when they can be read already."""
         self._watched = [*fds]
         for fd in fds:
@@ -148,13 +150,13 @@ class Mailbox:
             self._sockets.close()
         self._inbox.close()
 
-    def statistics(self) -> MailboxStatistics:
+    def statistics(self) -> SiteTraffic:
         """Counts so far."""
         posts = [post.statistics() for post in self.posts.values()]
         sockets = self._sockets
         if sockets:
             sockets.look()
-        return MailboxStatistics(
+        return SiteTraffic(
             messages_sent=sum(post.messages for post in posts),
             messages_received=sockets.messages if sockets else 0,
             bytes_sent=sum(post.bytes for post in posts),

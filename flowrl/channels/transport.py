@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from flowrl.channels.statistics import PostStatistics
+from flowrl.channels.statistics import ConnectionTraffic
 from flowrl.core.state import Clock
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ChannelLimits:
     """What a lane holds at most: tokens that were sent and not taken.
 
     A token may go if it fits beside those under way, supposed that it is no larger than the largest so far; a token
@@ -22,16 +22,16 @@ class Bound:
     bytes: int = 256 << 20
 
 
-class Parcel(Protocol):
+class PackedFrame(Protocol):
     """A token or an end, ready to be posted, once or again."""
 
     nbytes: int
 
 
-P = TypeVar("P", bound=Parcel)
+P = TypeVar("P", bound=PackedFrame)
 
 
-class Post(Protocol[P]):
+class Connection(Protocol[P]):
     """The way to one other site."""
 
     def pack(self, lane: str, epoch: int, number: int, clock: Clock | None, value: Any) -> P:
@@ -61,5 +61,5 @@ class Post(Protocol[P]):
     def close(self, drop: bool = False) -> None:
         """Send the rest, or drop it; let go of what it holds."""
 
-    def statistics(self) -> PostStatistics:
+    def statistics(self) -> ConnectionTraffic:
         """Counts so far."""
