@@ -93,7 +93,7 @@ class Learns(Node):
 class Nobody:
     """Hears what nodes tell, and forgets it."""
 
-    def record(self, teller: RecordSource, record: Record | FailureRecord) -> None:
+    def record(self, source: RecordSource, record: Record | FailureRecord) -> None:
         """Nothing."""
 
 

@@ -48,8 +48,8 @@ def value_at(data: Any, keys: Any) -> Any:
 
 
 def _schedule(program: SerialProgram) -> dict[str, Any]:
-    warmup = [[w.rounds, _part(w.part)] for w in program.warmup]
-    paced = [[str(p.source), p.every, _part(p.part)] for p in program.paced]
+    warmup = [[w.rounds, _part(w.schedule)] for w in program.warmup]
+    paced = [[str(p.source), p.every, _part(p.schedule)] for p in program.paced]
     capacity = {str(ref): tokens for ref, tokens in program.capacity.items()}
     initial = {str(ref): tokens for ref, tokens in program.initial.items()}
     return {"schedule": [_part(program.round), warmup, paced, capacity, initial]}

@@ -96,8 +96,10 @@ def _facts(checked: CheckedGraph, spec: NodeSpec) -> Iterator[tuple[str, str, bo
 def _fires(checked: CheckedGraph, name: str) -> str:
     program = checked.program
     for paced in program.paced:
-        if name in paced.part.firings:
-            return f"{paced.part.firings[name]} × every {paced.every} versions of {paced.source}"
+        if name in paced.schedule.firings:
+            return (
+                f"{paced.schedule.firings[name]} × every {paced.every} versions of {paced.source}"
+            )
     return f"{program.round.firings[name]} × a round" if name in program.round.firings else ""
 
 

@@ -41,21 +41,21 @@ def schedule_lines(checked: CheckedGraph) -> list[str]:
     program = checked.program
     lines = []
     for number, warm in enumerate(program.warmup, 1):
-        lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.part)}")
+        lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.schedule)}")
     lines += unscheduled_phase_lines(checked)
     lines.append(f"every round: {_firings(checked, program.round)}")
     for paced in program.paced:
         lines.append(
-            f"every {paced.every} firings of {paced.source.node}: {_firings(checked, paced.part)}"
+            f"every {paced.every} firings of {paced.source.node}: {_firings(checked, paced.schedule)}"
         )
     return lines
 
 
-def _firings(checked: CheckedGraph, part: Schedule) -> str:
-    shown, often = [], fires_without_rate(part)
-    for name in part.order:
+def _firings(checked: CheckedGraph, schedule: Schedule) -> str:
+    shown, often = [], fires_without_rate(schedule)
+    for name in schedule.order:
         replicas = checked.graph.nodes[name].replicas
-        times = part.firings[name]
+        times = schedule.firings[name]
         text = name if times == 1 else f"{name} x {times}"
         text = f"{name}, when it can" if name in often else text
         shown.append(f"{text} ({replicas} replicas)" if replicas > 1 else text)
@@ -85,8 +85,8 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     if edge.kind == "state":
         return f"{port_type}, {staleness(edge)}"
     program = checked.program
-    part = program.schedule_of(edge.to.node)
-    tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
+    schedule = program.schedule_of(edge.to.node)
+    tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
     facts = [
         port_type,
         f"{tokens} token{'s' if tokens != 1 else ''} a round",
@@ -162,11 +162,11 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
             for e in checked.graph.edges
         ],
         "schedule": {
-            "warmup": [{"rounds": w.rounds, "firings": w.part.firings} for w in program.warmup],
+            "warmup": [{"rounds": w.rounds, "firings": w.schedule.firings} for w in program.warmup],
             "round": program.round.firings,
             "order": program.round.order,
             "paced": [
-                {"source": str(p.source), "every": p.every, "firings": p.part.firings}
+                {"source": str(p.source), "every": p.every, "firings": p.schedule.firings}
                 for p in program.paced
             ],
         },

@@ -62,7 +62,7 @@ def evaluate_best_checkpoint(
     spec = _without_goal(checked.graph.nodes[names[0]], episodes)
     settle_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
-    context.wanted = frozenset()
+    context.consumed_outputs = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
         raise UsageError(
             f"--video: the evaluator '{spec.name}' cannot film, as it has no method `film`"

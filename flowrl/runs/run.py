@@ -167,13 +167,13 @@ class Run:
                 "it runs in a thread of another program, which alone can end it at once"
             )
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        record = self._returns.heard(teller, record)
-        self.folder.write_record(teller, record)
+        record = self._returns.heard(source, record)
+        self.folder.write_record(source, record)
         self.folder.append_timings(self.wall_s, self.timings)
-        self.watcher.event(self, teller, record)
+        self.watcher.event(self, source, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary as things are now."""

@@ -20,7 +20,7 @@ from flowrl.nodes.envs.agents import lanes, spec_of
 from flowrl.nodes.envs.callables import makers_of
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 
 
 class EnvManager(Node):
@@ -34,7 +34,7 @@ class EnvManager(Node):
     serve = Service(
         "env_manager",
         methods=("spec", "reset", "advance", "send", "recv"),
-        values=(EnvSpec, Nested, Steps, Episode),
+        values=(EnvSpec, NestedColumns, Steps, Episode),
     )
 
     class Config(BaseConfig):

@@ -17,7 +17,7 @@ from flowrl.nodes.envs.entry import package
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec, column, observed, ready, unsound_where_it_fails
 from flowrl.nodes.envs.steps import COLUMNS, Steps, Timestep
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 
 class VectorEnvManager(EnvManager):
@@ -38,7 +38,7 @@ class VectorEnvManager(EnvManager):
         return Facts(service=EnvSpec(obs, action, config.count), nondeterministic=why)
 
     @classmethod
-    def columns(cls, config: Any) -> tuple[Observed, Column]:
+    def columns(cls, config: Any) -> tuple[ObsColumns, Column]:
         """Of one env's observations and actions."""
         with unsound_where_it_fails():
             pool = cls.make(config, 1, 0)
@@ -47,7 +47,7 @@ class VectorEnvManager(EnvManager):
             found = observed(obs), column(action, "action")
         finally:
             pool.close()
-        if isinstance(found[0], Nested):
+        if isinstance(found[0], NestedColumns):
             raise UnsoundError("a pool's observations are nested", "use env_manager", "env")
         return found
 

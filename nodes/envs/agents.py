@@ -18,7 +18,7 @@ from flowrl.core.batch import Array, Column
 from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.observations import Nested, Observed, under
+from flowrl.nodes.observations import NestedColumns, ObsColumns, columns_under
 
 SEEN = "seen"  # by each agent: its first observation, or what its action led to
 PLAYS = "plays"  # whether it acts in the next step
@@ -32,18 +32,20 @@ class Agents:
     """How many agents an env has, and what one of them sees and does."""
 
     count: int
-    obs: Observed
+    obs: ObsColumns
     action: Column
 
     @property
-    def record(self) -> Nested:
+    def record(self) -> NestedColumns:
         """What the env observes: of all agents at once."""
-        seen = {name: self._of_all(column) for name, column in under(SEEN, self.obs).items()}
+        seen = {
+            name: self._of_all(column) for name, column in columns_under(SEEN, self.obs).items()
+        }
         flags = {name: Column("bool", (self.count,)) for name in (PLAYS, ACTED)}
         ends = {name: Column("bool", (self.count,)) for name in (TERMINATED, TRUNCATED)}
         numbers = {REWARD: "float64", TOTAL: "float64", LENGTH: "int64"}
         told = {name: Column(dtype, (self.count,)) for name, dtype in numbers.items()}
-        return Nested({**seen, **flags, **ends, **told})
+        return NestedColumns({**seen, **flags, **ends, **told})
 
     @property
     def actions(self) -> Column:
@@ -169,6 +171,6 @@ class Lanes:
         if self._dtype.names is None:
             return np.array(told[SEEN]).reshape(rows, *self._spec.obs.shape)
         found = np.empty(rows, self._dtype)
-        for name, leaf in zip(self._dtype.names, under(SEEN, self._spec.obs), strict=True):
+        for name, leaf in zip(self._dtype.names, columns_under(SEEN, self._spec.obs), strict=True):
             found[name] = told[leaf].reshape(found[name].shape)
         return found

@@ -10,7 +10,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
 from flowrl.nodes.envs.entry import refuse_other
 from flowrl.nodes.envs.spec import shown_by
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 Maker = Callable[[], Any]
 
@@ -29,9 +29,9 @@ class Callables(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Observed, Column] | None = None
+        self._spec: tuple[ObsColumns, Column] | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
             self._spec = shown_by(self.make(0))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column
-from flowrl.nodes.observations import Nested, Observed, leaf_of
+from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_value
 
 LARGEST = float(np.finfo(np.float32).max)  # rewards travel in single precision
 NUMBERS = "biuf"  # kinds of dtypes: truth values count as 0 and 1
@@ -23,19 +23,19 @@ class Bad(ValueError):
         super().__init__(what)
 
 
-def observations(seen: Sequence[Any], observed: Observed, dtype: np.dtype[Any]) -> Array:
+def observations(seen: Sequence[Any], observed: ObsColumns, dtype: np.dtype[Any]) -> Array:
     """Observations as one new array (B, …) of the dtype, which is the column's."""
-    if isinstance(observed, Nested):
+    if isinstance(observed, NestedColumns):
         return _nested(seen, observed, dtype)
     return _plain(seen, observed, dtype)
 
 
-def observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
+def observation(one: Any, observed: ObsColumns, dtype: np.dtype[Any]) -> Array:
     """One observation as the column has it; perhaps the same array."""
     if (
         type(one) is np.ndarray
         and one.dtype == dtype
-        and not isinstance(observed, Nested)
+        and not isinstance(observed, NestedColumns)
         and observed.n is None
         and one.shape == observed.shape
         and (dtype.kind != "f" or _finite(one))
@@ -45,7 +45,7 @@ def observation(one: Any, observed: Observed, dtype: np.dtype[Any]) -> Array:
     return found
 
 
-def _nested(seen: Sequence[Any], nested: Nested, dtype: np.dtype[Any]) -> Array:
+def _nested(seen: Sequence[Any], nested: NestedColumns, dtype: np.dtype[Any]) -> Array:
     found = np.empty(len(seen), dtype)
     for leaf, column in nested.columns.items():
         values = [_leaf(one, leaf, k) for k, one in enumerate(seen)]
@@ -58,7 +58,7 @@ def _nested(seen: Sequence[Any], nested: Nested, dtype: np.dtype[Any]) -> Array:
 
 def _leaf(value: Any, leaf: str, k: int) -> Any:
     try:
-        return leaf_of(value, leaf)
+        return leaf_value(value, leaf)
     except (LookupError, TypeError) as missing:
         raise Bad(k, f"the observation has no '{leaf}', which its space promises") from missing
 
@@ -83,7 +83,7 @@ def good_rows(
     seen: Sequence[Any],
     given: Sequence[Any],
     failed: dict[int, BaseException],
-    observed: Observed,
+    observed: ObsColumns,
     dtype: np.dtype[Any],
 ) -> tuple[Array, Array, list[int]]:
     """Observations and rewards, and the rows of them that are good; of others, why not goes to

@@ -14,7 +14,7 @@ from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_o
 from flowrl.nodes.envs.registry import package_of, registering
 from flowrl.nodes.envs.spec import shown_by
 from flowrl.nodes.envs.wrappers.wrapper import everywhere, for_purpose, wrapped
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 
 class Gymnasium(Part):
@@ -37,9 +37,9 @@ class Gymnasium(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Observed, Column] | None = None
+        self._spec: tuple[ObsColumns, Column] | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
             self._spec = shown_by(self.make(0))

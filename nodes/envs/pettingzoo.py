@@ -14,7 +14,7 @@ from flowrl.nodes.envs.entry import entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.parallel import refuse_other_than_parallel
 from flowrl.nodes.envs.wrappers.wrapper import for_purpose
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 
 class PettingZoo(Gymnasium):
@@ -54,7 +54,7 @@ class PettingZoo(Gymnasium):
         super().__init__(config, **params)
         self._agents: Agents | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of what an env observes and takes."""
         agents = self.each_agent()
         return super().spec() if agents is None else (agents.record, agents.actions)

@@ -26,7 +26,7 @@ from flowrl.nodes.envs.parallel import alike
 from flowrl.nodes.envs.spec import column, observed
 from flowrl.nodes.envs.wrapped.agents import Agent
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
-from flowrl.nodes.observations import leaves
+from flowrl.nodes.observations import leaf_columns
 
 
 class Shared:
@@ -42,7 +42,7 @@ class Shared:
         self.agents = Agents(len(self._places), observed(seen), column(done, "action"))
         self._dtype = self.agents.record.dtype
         self._obs_dtype = np.dtype(self.agents.obs.dtype)
-        self._leaves = [(leaf, f"{SEEN}/{leaf}") for leaf in leaves(self.agents.obs) if leaf]
+        self._leaves = [(leaf, f"{SEEN}/{leaf}") for leaf in leaf_columns(self.agents.obs) if leaf]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Those who play from the beginning begin."""

@@ -12,7 +12,7 @@ import numpy as np
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
 from flowrl.core.node import MissingPackageError, UnsoundError
-from flowrl.nodes.observations import SEPARATOR, Nested, Observed
+from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
 FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
@@ -22,20 +22,20 @@ SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 class EnvSpec:
     """What an env manager tells whoever links to it: of what acts for itself, an env or an agent."""
 
-    obs: Observed
+    obs: ObsColumns
     action: Column
     count: int  # of these, in all envs
     agents: int = 1  # of these, in each env: what steps together
 
 
-def observed(space: Any) -> Observed:
+def observed(space: Any) -> ObsColumns:
     """The column of an observation space of gym or gymnasium, or its leaves' columns."""
     if not _kind(space, _INNER):
         return column(space, "observation")
     found = dict(_leaves(space, ""))
     if not found:
         raise UnsoundError("observations are an empty space", "wrap the env", "env")
-    return Nested(found)
+    return NestedColumns(found)
 
 
 def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
@@ -121,7 +121,7 @@ _COLUMNS = {
 }
 
 
-def shown_by(env: Any) -> tuple[Observed, Column]:
+def shown_by(env: Any) -> tuple[ObsColumns, Column]:
     """The columns of an env that was made to see them."""
     try:
         return observed(env.observation_space), column(env.action_space, "action")
@@ -131,12 +131,12 @@ def shown_by(env: Any) -> tuple[Observed, Column]:
             env.close()
 
 
-def columns_of(env: Any) -> tuple[Observed, Column]:
+def columns_of(env: Any) -> tuple[ObsColumns, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
         raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
     with unsound_where_it_fails():
-        columns: tuple[Observed, Column] = ready(env).spec()
+        columns: tuple[ObsColumns, Column] = ready(env).spec()
         return columns
 
 

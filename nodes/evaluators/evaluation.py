@@ -14,7 +14,7 @@ from flowrl.nodes.collectors.episodes import play as play_on
 from flowrl.nodes.envs.agents import lanes
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
-from flowrl.nodes.policies.policy import AnyActMode
+from flowrl.nodes.policy import AnyActMode
 
 Average = Literal["return_mean", "win_rate", "return_per_step"]
 

@@ -22,9 +22,9 @@ from flowrl.nodes.envs.agents import spec_of
 from flowrl.nodes.envs.spec import ready, to_evaluate
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import Watched, film
-from flowrl.nodes.models.model import demand_numbers
-from flowrl.nodes.observations import flat
-from flowrl.nodes.policies.policy import policy_for
+from flowrl.nodes.models.model import check_no_nan
+from flowrl.nodes.observations import flatten_columns
+from flowrl.nodes.policy import policy_for
 
 MOST_ENVS = 10  # by default
 
@@ -65,7 +65,7 @@ class Evaluator(Node):
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
         _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
-        return Facts(outs={"data": schema}, imports=policy.loads(learn=False))
+        return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
@@ -86,7 +86,7 @@ class Evaluator(Node):
 
     def fire(self, weights: State) -> Batch | None:
         """Evaluate these weights; keep the best; the verdict, if the goal is reached."""
-        steps: list[Taken] | None = [] if self.ctx.wants("data") else None
+        steps: list[Taken] | None = [] if self.ctx.is_consumed("data") else None
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
@@ -132,7 +132,7 @@ class Evaluator(Node):
         self, weights: State, steps: list[Taken] | None, n: int, watched: Watched | None = None
     ) -> Evaluation:
         self._firings += 1
-        demand_numbers(weights.arrays)
+        check_no_nan(weights.arrays)
         self._mode.load(weights)
         found = self._play(watched or self._envs, "episodes", steps, n)
         metrics = found.metrics(self.ctx.rng("bootstrap"))
@@ -179,7 +179,7 @@ class Evaluator(Node):
     def _rows(self, steps: list[Taken]) -> Batch:
         policy, ordered = self._policy, in_order(steps, self._envs.spec().count)
         columns = row_schema(policy.obs, policy.action, {})
-        rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
+        rows = flatten_columns(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})
 
 

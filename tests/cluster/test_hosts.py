@@ -141,7 +141,7 @@ def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
 class Killing(Inviting):
     """Kills something as soon as a node has told something."""
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         if not self.killed:
             self.killed = True
             self.kill(self.processes[0].pid)

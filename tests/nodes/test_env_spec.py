@@ -9,7 +9,7 @@ from gymnasium import spaces
 from flowrl.core.batch import Column
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.spec import column, columns_of, observed
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 
 
 def test_observations_of_double_precision_become_single() -> None:
@@ -69,7 +69,7 @@ def test_the_leaves_of_nested_observations_are_named_by_their_way_down() -> None
     inner = spaces.Dict({"pos": spaces.Box(-1, 1, (2,), np.float64), "on": spaces.MultiBinary(3)})
     pair = spaces.Tuple([spaces.Discrete(4), spaces.Box(0, 255, (5, 5, 3), np.uint8)])
     found = observed(spaces.Dict({"robot": inner, "seen": pair}))
-    assert isinstance(found, Nested)
+    assert isinstance(found, NestedColumns)
     assert found.columns == {
         "robot/on": Column("int8", (3,)),
         "robot/pos": Column("float32", (2,)),

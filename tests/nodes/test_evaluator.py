@@ -34,7 +34,9 @@ def evaluator(
     nstep = params.pop("nstep", 1)
     policy = PartSpec("toy", Toy, Toy.Config(nstep=nstep))
     config = Evaluator.Config(env=part, policy=policy, **params)
-    return Evaluator(config=config, context=Context("evaluator", seed=seed, wanted=wanted))
+    return Evaluator(
+        config=config, context=Context("evaluator", seed=seed, consumed_outputs=wanted)
+    )
 
 
 def records(node: Evaluator, kind: type) -> list[Any]:

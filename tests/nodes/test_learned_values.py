@@ -16,8 +16,8 @@ from flowrl.nodes.evaluators.evaluation import play
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policy import Policy
 
 GAMMA = 0.5
 # The states come in turns: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) unless it is the end.

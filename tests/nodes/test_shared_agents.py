@@ -23,7 +23,7 @@ from flowrl.nodes.envs.wrappers.frame_stack import FrameStack
 from flowrl.nodes.envs.wrappers.leaves import Previous
 from flowrl.nodes.envs.wrappers.own import ByPath
 from flowrl.nodes.envs.wrappers.rewards import RewardClip
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers import KINDS, OTHERS, same
 
 COMINGS = "tests.nodes.comings:Comings"
@@ -241,7 +241,7 @@ def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
 def test_a_mask_is_each_agents_own_and_nobody_finds_all_forbidden() -> None:
     envs = lanes(managed(comings(space="mask"), count=1))
     obs = envs.spec().obs
-    assert isinstance(obs, Nested)
+    assert isinstance(obs, NestedColumns)
     assert obs.columns["action_mask"] == Column("int8", (2,))
     assert envs.reset()["action_mask"].tolist() == [[0, 1], [0, 1], [1, 1]]  # c is not there
     steps = envs.advance(np.zeros(3, np.int64))

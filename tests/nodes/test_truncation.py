@@ -26,9 +26,9 @@ from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
+from flowrl.nodes.policy import Policy
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]

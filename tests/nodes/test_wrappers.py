@@ -21,7 +21,7 @@ from flowrl.nodes.envs.entry import entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrapped.area import shrinker
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers import KINDS
 
 GAME = "tests.nodes.game:Game"
@@ -140,7 +140,7 @@ def test_a_leaf_can_be_stacked_and_changed() -> None:
     wrappers = [part("previous"), part("gray", leaf="observation")]
     wrappers += [part("frame_stack", n=2, leaf="observation")]
     spec = Gymnasium(id=GAME, wrappers=wrappers).spec()[0]
-    assert isinstance(spec, Nested)
+    assert isinstance(spec, NestedColumns)
     assert spec.columns == {
         "last_action": Column("int64"),
         "last_reward": Column("float32", (1,)),

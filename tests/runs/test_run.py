@@ -340,7 +340,7 @@ def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
 
 def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
     class Blind(Watcher):
-        def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+        def event(self, run: Run, source: RecordSource, record: Record) -> None:
             raise BrokenPipeError("nobody reads")
 
         def end(self, run: Run) -> None:
@@ -350,7 +350,7 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
     with pytest.raises(BrokenPipeError):
         made.run()
     assert made.executor is not None
-    assert made.executor.wired.closed
+    assert made.executor.instances.closed
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
 

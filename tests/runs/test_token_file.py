@@ -17,7 +17,7 @@ from flowrl.core.config import Config, param
 from flowrl.core.errors import RunError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
-from flowrl.core.state import START, State
+from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
@@ -197,13 +197,15 @@ def test_values_that_differ_in_anything_have_different_digests() -> None:
         {"a": a}, 1, 1.0, True, "1", b"1", None, float("nan"), 0.0, -0.0, np.int64(1), np.int32(1), [], {},
         ["ab", "c"], ["a", "bc"],
     ]  # fmt: skip
-    digests = [digest_of(value, START) for value in values]
+    digests = [digest_of(value, EMPTY_CLOCK) for value in values]
     assert len(set(digests)) == len(values)
-    assert digests == [digest_of(value, START) for value in values]
+    assert digests == [digest_of(value, EMPTY_CLOCK) for value in values]
 
 
 def test_a_copy_with_another_memory_order_has_the_same_digest() -> None:
     a = np.arange(6.0).reshape(2, 3)
-    assert digest_of(np.asfortranarray(a), START) == digest_of(a, START)
-    assert digest_of((1, 2), START) == digest_of([1, 2], START)  # msgpack turns tuples into lists
-    assert digest_of(a, START.add("n", 1)) != digest_of(a, START)
+    assert digest_of(np.asfortranarray(a), EMPTY_CLOCK) == digest_of(a, EMPTY_CLOCK)
+    assert digest_of((1, 2), EMPTY_CLOCK) == digest_of(
+        [1, 2], EMPTY_CLOCK
+    )  # msgpack turns tuples into lists
+    assert digest_of(a, EMPTY_CLOCK.add("n", 1)) != digest_of(a, EMPTY_CLOCK)

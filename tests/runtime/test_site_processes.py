@@ -54,7 +54,7 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
     """A coordinator whose sites are ready, and have not begun."""
 
     class Nobody:
-        def record(self, teller: RecordSource, record: Any) -> None:
+        def record(self, source: RecordSource, record: Any) -> None:
             """Hears nothing."""
 
     checked = check(

@@ -19,7 +19,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.env_managers.carried import MOST_BYTES as CARRIED_BYTES
 from flowrl.nodes.env_managers.workers.gong import Gong, can_sleep_here
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 IDLE, STEP, BEGIN, RENEW = range(4)  # orders; RENEW is: close the env, make it again, begin
 TERMINATED, TRUNCATED, FAILED, FAILED_AFTER = 1, 2, 4, 8  # flags of a result
@@ -134,7 +134,7 @@ def _put(place: Array, data: bytes) -> None:
 
 
 def board_for(
-    observed: Observed, action: Column, rows: int, workers: int, memory: int | None = None
+    observed: ObsColumns, action: Column, rows: int, workers: int, memory: int | None = None
 ) -> Board:
     """The board for such observations and actions."""
     return Board(

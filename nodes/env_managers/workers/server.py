@@ -30,7 +30,7 @@ from flowrl.nodes.env_managers.workers.board import (
 )
 from flowrl.nodes.env_managers.workers.patience import Patience
 from flowrl.nodes.envs.checks import LARGEST, observation, observations, rewards
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
 
@@ -44,7 +44,7 @@ class Server:
         worker: int,
         rows: range,
         make: Callable[[int], Any],
-        observed: Observed,
+        observed: ObsColumns,
         auto: bool,
         lock: Any = None,
     ) -> None:
@@ -53,7 +53,7 @@ class Server:
         self.alive = True
         self.lock = lock or Lock()  # held while a result is written; whoever gives us up takes it
         self._observed, self._dtype = observed, np.dtype(observed.dtype)
-        choices = not isinstance(observed, Nested) and observed.n is not None
+        choices = not isinstance(observed, NestedColumns) and observed.n is not None
         self._shape = (
             None if choices else board.obs.shape[1:]
         )  # of arrays that are taken as they are

@@ -8,11 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.state import State
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.model import inputs
+from flowrl.nodes.models.model import observation_tensors
 
 
-class Seen(Protocol):
+class RowLayout(Protocol):
     """The rows of a batch are dealt into minibatches; all reckoning is on steps, (N,)."""
 
     def steps(self, batch: Batch) -> Batch:
@@ -31,7 +32,7 @@ class Seen(Protocol):
         """The value of each step's observation; and of what came next, at the cuts alone."""
 
 
-class Steps:
+class StepRows:
     """A row is a step, and the network sees nothing but its observation."""
 
     def __init__(self, net: Any) -> None:
@@ -44,7 +45,7 @@ class Steps:
         return steps
 
     def dealt(self, batch: Batch, *columns: Any) -> list[Any]:
-        return [inputs(batch, "obs"), *columns]
+        return [observation_tensors(batch, "obs"), *columns]
 
     def heads(self, dealt: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
         obs, *columns = dealt
@@ -52,12 +53,14 @@ class Steps:
 
     def values(self, batch: Batch, cut_t: Array) -> tuple[Array, Array]:
         with torch.no_grad():
-            v_t = self.net(inputs(batch, "obs"))["value"].squeeze(1).numpy()
-            at_cuts = self.net(inputs(batch, "next_obs", cut_t))["value"].squeeze(1).numpy()
+            v_t = self.net(observation_tensors(batch, "obs"))["value"].squeeze(1).numpy()
+            at_cuts = (
+                self.net(observation_tensors(batch, "next_obs", cut_t))["value"].squeeze(1).numpy()
+            )
         return v_t, at_cuts
 
 
-class Unrolls:
+class UnrollRows:
     """A row is an unroll (T, …), which the network goes through from what was remembered then."""
 
     def __init__(self, net: Any, steps: int, memory: Schema) -> None:
@@ -81,7 +84,7 @@ class Unrolls:
 
     def values(self, batch: Batch, cut_t: Array) -> tuple[Array, Array]:
         """At a cut, the value of the next observation for whoever remembers what came before."""
-        next_obs = inputs(self.steps(batch), "next_obs", cut_t)
+        next_obs = observation_tensors(self.steps(batch), "next_obs", cut_t)
         with torch.no_grad():
             found = self._through(*self._unrolls(batch))
             after = found[self.memory][tensor(np.flatnonzero(cut_t))]
@@ -92,7 +95,7 @@ class Unrolls:
     def _unrolls(self, batch: Batch) -> list[Any]:
         begins = np.zeros_like(batch["last"])
         begins[:, 1:] = batch["last"][:, :-1]
-        return [inputs(batch, "obs"), tensor(batch[self.memory]), tensor(begins)]
+        return [observation_tensors(batch, "obs"), tensor(batch[self.memory]), tensor(begins)]
 
     def _through(self, obs: Any, memory: Any, begins: Any) -> Mapping[str, Any]:
         if isinstance(obs, Mapping):
@@ -101,3 +104,26 @@ class Unrolls:
             flat = obs.flatten(0, 1)
         found: Mapping[str, Any] = self.net.module(flat, memory, begins)
         return found
+
+
+class RecurrentModeAdapter:
+    """Acts as a mode with `infer` and `choose` does; what the model remembers is passed through."""
+
+    def __init__(self, mode: Any, memory: Schema) -> None:
+        self.mode, self.memory = mode, memory
+
+    def load(self, state: State) -> None:
+        self.mode.load(state)
+
+    def forward(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
+        out = self.mode.model(obs, memory)
+        return {**self.mode.choose(out), **{name: out[name] for name in self.memory}}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside weights and memory."""
+        return self.mode.state_dict() if hasattr(self.mode, "state_dict") else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        if hasattr(self.mode, "load_state_dict"):
+            self.mode.load_state_dict(state)

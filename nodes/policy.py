@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Protocol
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.state import Count, State
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnResult:
     """What one train iteration tells: metrics (floats or 0-d tensors), and a priority for each row."""
 
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Learned:
 class LearnMode(Protocol):
     """Owns the model and the optimiser."""
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         """One train iteration on a batch with the policy's `learn_columns`."""
 
     def weights(self) -> dict[str, Array]:
@@ -86,7 +86,7 @@ class Policy(Part):
     acts_without_weights: ClassVar[bool] = False  # such as the random policy
 
     def __init__(
-        self, config: Config | None = None, /, *, obs: Observed, action: Column, **params: Any
+        self, config: Config | None = None, /, *, obs: ObsColumns, action: Column, **params: Any
     ) -> None:
         super().__init__(config, **params)
         self.obs, self.action = obs, action
@@ -139,7 +139,7 @@ class Policy(Part):
         """The evaluator's side."""
         raise NotImplementedError
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
         """The modules that learn mode imports, or the others do: loaded once, before sites are made."""
         return ()
 
@@ -148,18 +148,18 @@ class Policy(Part):
         return {}
 
 
-def unrolled(column: Column, steps: int) -> Column:
+def unroll_column(column: Column, steps: int) -> Column:
     """The column of unrolls of such steps: their first axis is time, whatever that of a step is."""
     return replace(column, shape=(steps, *column.shape), frames=None)
 
 
-def policy_of_rows(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
+def policy_for_rows(given: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:
     """The policy that learns from rows with these columns; for some, rows are unrolls."""
     if not isinstance(given, PartSpec) or not getattr(given.config, "unroll_steps", None):
         return policy_for(given, obs, action)
-    if isinstance(obs, Nested):
+    if isinstance(obs, NestedColumns):
         return policy_for(
-            given, Nested({n: _step(c) for n, c in obs.columns.items()}), _step(action)
+            given, NestedColumns({n: _step(c) for n, c in obs.columns.items()}), _step(action)
         )
     return policy_for(given, _step(obs), _step(action))
 
@@ -168,6 +168,6 @@ def _step(unroll: Column) -> Column:
     return replace(unroll, shape=unroll.shape[1:])
 
 
-def policy_for(given: PartSpec | Policy, obs: Observed, action: Column) -> Policy:
+def policy_for(given: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:
     """The policy that a node was given: by the graph, still to be made; by hand, ready."""
     return given.make(obs=obs, action=action) if isinstance(given, PartSpec) else given

@@ -11,10 +11,10 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.model import Free, Heads, Linear
-from flowrl.nodes.models.sampling import LOG_2PI, argmax, gaussian, multinomial
+from flowrl.nodes.models.model import FreeHead, Heads, LinearHead
+from flowrl.nodes.models.sampling import LOG_2PI, argmax, sample_categorical, sample_gaussian
 
-NAT_OF_UNIT_NORMAL = 0.5 + 0.5 * LOG_2PI  # entropy of one unit normal
+UNIT_NORMAL_ENTROPY = 0.5 + 0.5 * LOG_2PI  # entropy of one unit normal
 
 Outputs = Mapping[str, Array]
 
@@ -31,10 +31,10 @@ class Distribution(Protocol):
     def mode(self, out: Outputs) -> dict[str, Array]:
         """The likeliest actions."""
 
-    def drawn(self, batch: Batch) -> Any:
+    def sampled_actions(self, batch: Batch) -> Any:
         """What was drawn, as a tensor whose rows `logp_entropy` takes."""
 
-    def logp_entropy(self, out: Mapping[str, Any], drawn: Any) -> tuple[Any, Any]:
+    def logp_entropy(self, out: Mapping[str, Any], sampled_actions: Any) -> tuple[Any, Any]:
         """Of each row (B,): the logarithm of the drawn actions' likelihood, and the entropy."""
 
 
@@ -44,14 +44,14 @@ def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
         return Categorical(action)
     if np.dtype(action.dtype).kind == "f":
         return DiagonalGaussian(action, init_std)
-    counts = choices(action)
+    counts = choice_counts(action)
     if counts is None:
         hint = "wrap the env: choices that begin at 0, or real numbers"
         raise UnsoundError(f"no distribution for actions {action}", hint, "policy")
-    return Choices(action, counts)
+    return MultiCategorical(action, counts)
 
 
-def choices(action: Column) -> Array | None:
+def choice_counts(action: Column) -> Array | None:
     """How many values each of several discrete actions has, counted from 0."""
     if action.n is not None:
         return np.full(math.prod(action.shape), action.n)
@@ -66,24 +66,24 @@ class Categorical:
 
     def __init__(self, action: Column) -> None:
         self.dtype = np.dtype(action.dtype)
-        self.heads: Heads = {"logits": Linear(action.n or 0, 0.01)}  # nearly uniform at first
+        self.heads: Heads = {"logits": LinearHead(action.n or 0, 0.01)}  # nearly uniform at first
         self.columns: Schema = {"action": action}
 
     def sample(self, out: Outputs, rng: np.random.Generator) -> dict[str, Array]:
-        action, logp = multinomial(out["logits"], rng)
+        action, logp = sample_categorical(out["logits"], rng)
         return {"action": action.astype(self.dtype, copy=False), "logp": logp}
 
     def mode(self, out: Outputs) -> dict[str, Array]:
         return {"action": argmax(out["logits"]).astype(self.dtype, copy=False)}
 
-    def drawn(self, batch: Batch) -> Any:
+    def sampled_actions(self, batch: Batch) -> Any:
         return tensor(batch["action"]).unsqueeze(1)
 
-    def logp_entropy(self, out: Mapping[str, Any], drawn: Any) -> tuple[Any, Any]:
-        return _logp_entropy(out["logits"], drawn)
+    def logp_entropy(self, out: Mapping[str, Any], sampled_actions: Any) -> tuple[Any, Any]:
+        return _logp_entropy(out["logits"], sampled_actions)
 
 
-class Choices:
+class MultiCategorical:
     """Several choices at once, each one of its own n: independent, as the heads are given.
 
     Their logits lie side by side; to be drawn they are laid out as one row a choice, padded.
@@ -91,7 +91,7 @@ class Choices:
 
     def __init__(self, action: Column, counts: Array) -> None:
         self.action, self.counts = action, counts
-        self.heads: Heads = {"logits": Linear(int(counts.sum()), 0.01)}
+        self.heads: Heads = {"logits": LinearHead(int(counts.sum()), 0.01)}
         self.columns: Schema = {"action": action}
         inside = np.arange(counts.max()) < counts[:, None]
         self.inside = inside  # (D, n): whether the choice has this value
@@ -99,21 +99,24 @@ class Choices:
 
     def sample(self, out: Outputs, rng: np.random.Generator) -> dict[str, Array]:
         rows = self._laid_out(out["logits"])
-        drawn, logp = multinomial(rows.reshape(-1, rows.shape[2]), rng)
-        return {"action": self._shaped(drawn), "logp": logp.reshape(rows.shape[:2]).sum(1)}
+        sampled_actions, logp = sample_categorical(rows.reshape(-1, rows.shape[2]), rng)
+        return {
+            "action": self._shaped(sampled_actions),
+            "logp": logp.reshape(rows.shape[:2]).sum(1),
+        }
 
     def mode(self, out: Outputs) -> dict[str, Array]:
         return {"action": self._shaped(argmax(self._laid_out(out["logits"])))}
 
-    def drawn(self, batch: Batch) -> Any:
+    def sampled_actions(self, batch: Batch) -> Any:
         action = batch["action"]
         return tensor(action.reshape(len(action), -1).astype(np.int64, copy=False))
 
-    def logp_entropy(self, out: Mapping[str, Any], drawn: Any) -> tuple[Any, Any]:
+    def logp_entropy(self, out: Mapping[str, Any], sampled_actions: Any) -> tuple[Any, Any]:
         found, first = [], 0
         for choice, count in enumerate(map(int, self.counts)):
             logits = out["logits"][:, first : first + count]
-            found.append(_logp_entropy(logits, drawn[:, choice : choice + 1]))
+            found.append(_logp_entropy(logits, sampled_actions[:, choice : choice + 1]))
             first += count
         logps, entropies = zip(*found, strict=True)
         return sum(logps), sum(entropies)
@@ -121,14 +124,14 @@ class Choices:
     def _laid_out(self, logits: Array) -> Array:
         return np.where(self.inside, logits[:, self.place], np.float32(-np.inf))  # (B, D, n)
 
-    def _shaped(self, drawn: Array) -> Array:
-        return drawn.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
+    def _shaped(self, sampled_actions: Array) -> Array:
+        return sampled_actions.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
 
 
-def _logp_entropy(logits: Any, drawn: Any) -> tuple[Any, Any]:
+def _logp_entropy(logits: Any, sampled_actions: Any) -> tuple[Any, Any]:
     """Of softmax(logits): the log-probability of the drawn (B, 1), and the entropy, both (B,)."""
     logp = logits.log_softmax(1)  # (B, A)
-    return logp.gather(1, drawn).squeeze(1), -(logp.exp() * logp).sum(1)
+    return logp.gather(1, sampled_actions).squeeze(1), -(logp.exp() * logp).sum(1)
 
 
 class DiagonalGaussian:
@@ -137,7 +140,10 @@ class DiagonalGaussian:
     def __init__(self, action: Column, init_std: float) -> None:
         n = math.prod(action.shape)
         self.action = action
-        self.heads: Heads = {"mean": Linear(n, 0.01), "log_std": Free(n, math.log(init_std))}
+        self.heads: Heads = {
+            "mean": LinearHead(n, 0.01),
+            "log_std": FreeHead(n, math.log(init_std)),
+        }
         self.columns: Schema = {"action": action, "unclipped": Column("float32", (n,))}
         bounds = (
             np.broadcast_to(_flat(b, d), (n,))
@@ -146,23 +152,27 @@ class DiagonalGaussian:
         self.low, self.high = bounds
 
     def sample(self, out: Outputs, rng: np.random.Generator) -> dict[str, Array]:
-        drawn, logp = gaussian(out["mean"], out["log_std"], rng)
-        return {"action": self._clipped(drawn), "unclipped": drawn, "logp": logp}
+        sampled_actions, logp = sample_gaussian(out["mean"], out["log_std"], rng)
+        return {
+            "action": self._clipped(sampled_actions),
+            "unclipped": sampled_actions,
+            "logp": logp,
+        }
 
     def mode(self, out: Outputs) -> dict[str, Array]:
         return {"action": self._clipped(out["mean"])}
 
-    def drawn(self, batch: Batch) -> Any:
+    def sampled_actions(self, batch: Batch) -> Any:
         return tensor(batch["unclipped"])
 
-    def logp_entropy(self, out: Mapping[str, Any], drawn: Any) -> tuple[Any, Any]:
+    def logp_entropy(self, out: Mapping[str, Any], sampled_actions: Any) -> tuple[Any, Any]:
         log_std = out["log_std"]
-        z = (drawn - out["mean"]) * torch.exp(-log_std)
+        z = (sampled_actions - out["mean"]) * torch.exp(-log_std)
         logp = (-0.5 * (z * z + LOG_2PI) - log_std).sum(1)
-        return logp, (log_std + NAT_OF_UNIT_NORMAL).sum(1)
+        return logp, (log_std + UNIT_NORMAL_ENTROPY).sum(1)
 
-    def _clipped(self, drawn: Array) -> Array:
-        clipped = np.clip(drawn, self.low, self.high)
+    def _clipped(self, sampled_actions: Array) -> Array:
+        clipped = np.clip(sampled_actions, self.low, self.high)
         return clipped.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
 
 
