@@ -83,7 +83,7 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     if edge.kind == "link":
         return f"{port_type}, calls"
     if edge.kind == "state":
-        return f"{port_type}, {staleness(edge)}"
+        return ", ".join([port_type, *edge.option_reports()])
     program = checked.program
     schedule = program.schedule_of(edge.to.node)
     tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
@@ -94,22 +94,7 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     ]
     if edge.to in program.initial:
         facts.append(f"{program.initial[edge.to]} initial")
-    if edge.merge == "any":
-        facts.append("merge any")
-    if edge.when_full != "wait":
-        facts.append(edge.when_full)
-    return ", ".join(facts)
-
-
-def staleness(edge: Edge) -> str:
-    """How old the version is that a state edge shows."""
-    if edge.latest:
-        return "latest (whatever it is)"
-    if edge.every is not None:
-        return f"every {edge.every} versions"
-    if edge.lag == 0:
-        return "lag 0 (what the last round learned)"
-    return f"lag {edge.lag} ({edge.lag} round{'s' if edge.lag > 1 else ''} older than the last)"
+    return ", ".join([*facts, *edge.option_reports()])
 
 
 def unscheduled_phase_lines(checked: CheckedGraph) -> list[str]:
@@ -152,11 +137,7 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
                 "from": [str(s) for s in e.sources],
                 "to": str(e.to),
                 "type": checked.graph.nodes[e.to.node].port(e.to.port).type,
-                **(
-                    {"lag": e.lag, "every": e.every, "latest": e.latest}
-                    if e.kind == "state"
-                    else {}
-                ),
+                **e.options(),
                 **({"capacity": program.capacity.get(e.to)} if e.kind == "stream" else {}),
             }
             for e in checked.graph.edges

@@ -90,7 +90,8 @@ def test_the_json_says_the_same(checked):
         "paced": [{"source": "learner.weights", "every": 10, "firings": {"evaluator": 1}}],
     }
     assert {"kind": "state", "from": ["learner.weights"], "to": "collector.weights",
-            "type": "weights", "lag": 1, "every": None, "latest": False} in found["edges"]  # fmt: skip
+            "type": "weights", "lag": 1, "every": None, "latest": False,
+            "max_staleness": None} in found["edges"]  # fmt: skip
 
 
 def test_a_problem_in_json_has_where_what_and_hint(checked):
