@@ -1,4 +1,4 @@
-"""Judging a finished run: its evaluator, on its best checkpoint."""
+"""Evaluates the best checkpoint of a run with the evaluator of its graph: `flowrl eval`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from flowrl.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """What the evaluator measured of a checkpoint."""
+class CheckpointEvaluation:
+    """The metrics of a checkpoint, and how they were measured."""
 
     run_dir: str
     checkpoint: str
@@ -34,7 +34,6 @@ class Judgement:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -48,30 +47,32 @@ class Judgement:
         )
 
 
-def judge(
+def evaluate_best_checkpoint(
     run: Path, episodes: int | None = None, seed: int = 0, video: Path | None = None
-) -> Judgement:
-    """Play a run's best checkpoint with its evaluator; `video` is a folder or a file for films."""
+) -> CheckpointEvaluation:
+    """Play evaluation episodes with the best checkpoint. `video` is a folder or a file for films of them."""
     if not (run / "graph.yaml").is_file():
-        raise UsageError(f"{run}: is not a run's folder (it has no graph.yaml)")
+        raise UsageError(f"{run}: is not a run's folder, as it has no graph.yaml")
     checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
-        raise RunError(f"{run}: its graph has no evaluator, so there is nothing to judge with")
+        raise RunError(f"{run}: its graph has no evaluator; only runs with one can be evaluated")
     path = run / "checkpoints" / "best.safetensors"
     state, info = read_checkpoint(path)
-    spec = _alone(checked.graph.nodes[names[0]], episodes)
+    spec = _without_goal(checked.graph.nodes[names[0]], episodes)
     settle_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
     context.consumed_outputs = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
-        raise UsageError(f"--video: the evaluator '{spec.name}' does not film (it has no `film`)")
+        raise UsageError(
+            f"--video: the evaluator '{spec.name}' cannot film, as it has no method `film`"
+        )
     videos = _evaluate(spec, context, state, video)
-    found = [r.values for r in context.records if isinstance(r, MetricsRecord)]
-    metrics = dict(found[-1]) if found else {}
+    measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
+    metrics = dict(measured[-1]) if measured else {}
     settle_numerics(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
-    return Judgement(
+    return CheckpointEvaluation(
         str(run),
         str(path),
         info["train_iters"],
@@ -80,12 +81,12 @@ def judge(
         seed,
         metrics,
         [str(film) for film in videos],
-        _unlike(run),
+        _version_warnings(run),
     )
 
 
-def _unlike(run: Path) -> list[str]:
-    """What may make the evaluator play otherwise than in the run."""
+def _version_warnings(run: Path) -> list[str]:
+    """A warning if another version of flowrl made the run, as its evaluator may have played differently."""
     path = run / "environment.json"
     made_by = json.loads(path.read_text(encoding="utf-8")).get("flowrl") if path.is_file() else None
     if made_by in (None, VERSION):
@@ -93,8 +94,8 @@ def _unlike(run: Path) -> list[str]:
     return [f"the run was made by flowrl {made_by}, and this is {VERSION}"]
 
 
-def _alone(spec: NodeSpec, episodes: int | None) -> NodeSpec:
-    """The evaluator without a goal (nothing is to be stopped), and with so many episodes."""
+def _without_goal(spec: NodeSpec, episodes: int | None) -> NodeSpec:
+    """The evaluator without its goal, because there is no run to stop, and with the given number of episodes."""
     changes: dict[str, Any] = (
         {"stop_value": None} if "stop_value" in type(spec.config).model_fields else {}
     )
@@ -107,7 +108,7 @@ def _alone(spec: NodeSpec, episodes: int | None) -> NodeSpec:
 
 
 def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) -> list[Path]:
-    """Evaluates once; gives the films."""
+    """Fire the evaluator once, and return the files of the films."""
     node: Any = None
     try:
         node = spec.cls(config=spec.config, context=context)
@@ -116,7 +117,7 @@ def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) 
             return []
         return list(node.film(state, video))
     except Exception as error:
-        raise NodeError(spec.name, "judging a checkpoint", error) from error
+        raise NodeError(spec.name, "evaluating a checkpoint", error) from error
     finally:
         if node is not None:
             node.close()
