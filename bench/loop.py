@@ -54,13 +54,8 @@ class Stopwatch(Watcher):
 
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
-<<<<<<< HEAD
-    wired = make_instances(graph(), seed)
-    reset_numerics(1)
-=======
     instances = make_instances(graph(), seed)
-    settle_numerics(1)
->>>>>>> main
+    reset_numerics(1)
     start = time.perf_counter()
     state = _train(instances)
     taken = time.perf_counter() - start

@@ -144,6 +144,18 @@ def is_type(found: Any, *bases: type[T]) -> TypeGuard[type[T]]:
     return isinstance(found, type) and not set(bases).isdisjoint(found.__mro__)
 
 
+def type_summary(cls: type[Any]) -> str:
+    """What a type is, in one line: that of its module's docstring where the module holds nothing else."""
+    module = sys.modules[cls.__module__]
+    types = [
+        v
+        for v in vars(module).values()
+        if is_type(v, Node, Part) and v.__module__ == cls.__module__
+    ]
+    text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
+    return (text or "").strip().partition("\n")[0]
+
+
 def _node_type(name: str, found: Any) -> type[Node]:
     found = getattr(found, "node", found)  # of a decorated function
     if not is_type(found, Node):

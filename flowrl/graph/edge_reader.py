@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.core.errors import Problems, closest_word, spelling_hint
+from flowrl.core.errors import Problem, Problems, closest_word, spelling_hint
 from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
-from flowrl.graph.edge_options import checked_option, written_option
 from flowrl.graph.edge_statements import EdgeEnd, EdgeStatement
-from flowrl.graph.model import Edge, NodeSpec, PortRef
+from flowrl.graph.model import EDGE_OPTIONS, Edge, NodeSpec, PortRef
 from flowrl.graph.yaml_reader import YamlValue
 
 Pair = tuple[PortRef, PortRef]  # an output and the input that it feeds
@@ -107,7 +106,10 @@ class EdgeReader:
                 self.problems.add(statement.location, what, spelling_hint(end.node, names))
                 self.incomplete |= self.members(closest_word(end.node, names) or "")
         if not all(map(self.known, ends)):
-            told = (written_option(str(statement.to), n, i) for n, i in statement.options.items())
+            told = (
+                written_option_problem(str(statement.to), n, i)
+                for n, i in statement.options.items()
+            )
             self.problems.extend(problem for problem in told if problem)
             return None
         pairs = [self.pair(statement, source) for source in statement.sources]
@@ -225,11 +227,34 @@ class EdgeReader:
 
     def with_option(self, edge: Edge, name: str, item: YamlValue) -> Edge:
         """The edge with one option set; the same edge if that is wrong."""
-        problem = checked_option(edge, name, item)
+        problem = option_problem(edge, name, item)
         if problem is None:
             return edge.with_option(name, item.value)
         self.problems.append(problem)
         return edge
+
+
+def option_problem(edge: Edge, name: str, item: YamlValue) -> Problem | None:
+    """What is wrong with an option of this edge, if anything is."""
+    declared = EDGE_OPTIONS.get(name)
+    if declared is not None and edge.kind not in declared.kinds:
+        fitting = ", ".join(n for n, o in EDGE_OPTIONS.items() if edge.kind in o.kinds)
+        kinds = " and ".join(declared.kinds)
+        what = f"edges: '{name}' is an option of {kinds} edges; {edge.to} is a {edge.kind}"
+        hint = f"options of a {edge.kind} edge: {fitting}" if fitting else "a link has no options"
+        return Problem(str(item.entry_location), what, hint)
+    return written_option_problem(str(edge.to), name, item)
+
+
+def written_option_problem(to: str, name: str, item: YamlValue) -> Problem | None:
+    """What is wrong with an option as it is written, whatever edge it is for."""
+    if name not in EDGE_OPTIONS:
+        hint = spelling_hint(name, EDGE_OPTIONS)
+        return Problem(str(item.entry_location), f"edges: unknown option '{name}'", hint)
+    if not EDGE_OPTIONS[name].accepts(item.value):
+        what = f"edges: {to}: {name} is {item.plain()!r}"
+        return Problem(str(item.location), what, f"expected {EDGE_OPTIONS[name].expected}")
+    return None
 
 
 def _compatible(out: Port, inp: Port) -> bool:

@@ -96,7 +96,7 @@ def _value(
 
 def _edge(edge: Edge, origins: bool) -> str:
     source: Any = str(edge.source) if len(edge.sources) == 1 else [str(s) for s in edge.sources]
-    fields = {"from": source, "to": str(edge.to), **edge.options()}
+    fields = {"from": source, "to": str(edge.to), **edge.changed_options()}
     if edge.kind == "link":
         fields["link"] = True
     line = f"  - {flow_text(fields)}"

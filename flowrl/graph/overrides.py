@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from flowrl.core.errors import GraphError, Problems, spelling_hint
 from flowrl.core.ports import In, Link, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownType
-from flowrl.graph.edge_options import checked_option
+from flowrl.graph.edge_reader import option_problem
 from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
 from flowrl.graph.model import Edge, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
@@ -138,7 +138,7 @@ class Overrides:
                 self.problems.add(
                     item.location, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))
                 )
-            elif problem := checked_option(edges[to], option, item):
+            elif problem := option_problem(edges[to], option, item):
                 self.problems.append(problem)
             else:
                 edges[to] = edges[to].with_option(option, item.value)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from flowrl.core.config import REQUIRED, Config, Part
+from flowrl.core.config import REQUIRED, Config
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.bundled import bundled_graphs, find_bundled
-from flowrl.graph.catalogue import Catalogue, UnknownType, is_type
+from flowrl.graph.catalogue import Catalogue, UnknownType, type_summary
 from flowrl.graph.param_reader import extra, written_value
 from flowrl.graph.tree import read_tree
 from flowrl.graph.type_words import limits_words, type_words
@@ -35,7 +34,7 @@ def show_catalogue() -> str:
     catalogue = Catalogue()
     blocks = []
     for kind in sorted(catalogue.kinds(), key=lambda kind: (kind != "node", kind)):
-        rows = [(name, about(catalogue.find(kind, name))) for name in catalogue.names(kind)]
+        rows = [(name, type_summary(catalogue.find(kind, name))) for name in catalogue.names(kind)]
         blocks.append("\n".join([_title(kind), *_table(rows)]))
     return "\n\n".join([*blocks, "Ports and parameters of one of them: flowrl nodes NAME"])
 
@@ -69,18 +68,6 @@ def show_type(name: str) -> str:
     return "\n\n".join(_described(kind, name, catalogue.find(kind, name)) for kind in kinds)
 
 
-def about(cls: type[Any]) -> str:
-    """What a type is, in a line: its module's first words where the module holds nothing else."""
-    module = sys.modules[cls.__module__]
-    types = [
-        v
-        for v in vars(module).values()
-        if is_type(v, Node, Part) and v.__module__ == cls.__module__
-    ]
-    text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
-    return _first_line(text or "")
-
-
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
@@ -100,7 +87,7 @@ def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]
 
 
 def _described(kind: str, name: str, cls: type[Any]) -> str:
-    line, own = about(cls), (cls.__doc__ or "").strip()
+    line, own = type_summary(cls), (cls.__doc__ or "").strip()
     blocks = [[f"{name} ({kind}): {line}"]]
     if own and _first_line(own) != line:
         blocks[0] += [f"  {text.strip()}".rstrip() for text in own.splitlines()]

@@ -168,19 +168,14 @@ def _arrow(
 
 def _facts(checked: CheckedGraph, edge: Edge) -> list[str]:
     program = checked.program
-    if edge.kind == "link":
-        return []
-    if edge.kind == "state":
-        if edge.latest:
-            return ["latest"]
-        return [f"every {edge.every}" if edge.every is not None else f"lag {edge.lag}"]
+    if edge.kind != "stream":
+        return edge.option_labels()
     schedule = program.schedule_of(edge.to.node)
     tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
     found = [f"{tokens} a round"] if tokens else []
     if is_feedback(checked.graph, edge):
         found.append(f"{program.initial.get(edge.to, tokens)} initial")
-    found += ["merge any"] if edge.merge == "any" else []
-    return found + ([edge.when_full.replace("_", " ")] if edge.when_full != "wait" else [])
+    return found + edge.option_labels()
 
 
 def _warmup(checked: CheckedGraph) -> list[str]:

@@ -7,22 +7,22 @@ import faulthandler
 import os
 
 from flowrl.machine.child_process import begin_child
-from flowrl.nodes.env_managers.workers.board import LEAVING, board_for
-from flowrl.nodes.env_managers.workers.server import Server
-from flowrl.nodes.envs.portable import whole
-from flowrl.nodes.envs.spec import columns_of
+from flowrl.nodes.env_managers.workers.shared_rows import STOPPING, shared_rows_for
+from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
+from flowrl.nodes.envs.portable import from_portable
+from flowrl.nodes.envs.spec import env_columns
 
 
 def main() -> None:
     """Serve until the manager says otherwise, or is no more."""
     told = begin_child()
     faulthandler.enable()  # a segfault leaves a traceback where we print
-    part = whole(told["part"])
-    observed, action = columns_of(part)
-    board = board_for(observed, action, told["rows"], told["workers"], told["memory"])
+    part = from_portable(told["part"])
+    observed, action = env_columns(part)
+    board = shared_rows_for(observed, action, told["rows"], told["workers"], told["memory"])
     count, first = told["count"], told["first"]
     rows = range(*told["mine"])
-    server = Server(
+    server = WorkerLoop(
         board,
         told["worker"],
         rows,
@@ -37,14 +37,14 @@ def main() -> None:
             return False
         if gong is not None and "bell" not in told:
             gong.sleep(worker)
-        return bool(board.state[worker] != LEAVING)
+        return bool(board.state[worker] != STOPPING)
 
-    server.serve(sleep, lambda: ring(answer), told["look_s"])
-    if board.state[worker] == LEAVING:
+    server.serve(sleep, lambda: wake_reader(answer), told["look_s"])
+    if board.state[worker] == STOPPING:
         server.close()
 
 
-def ring(bell: int) -> None:
+def wake_reader(bell: int) -> None:
     """Wake whoever reads there; if nobody does yet, a full pipe wakes as well."""
     with contextlib.suppress(BlockingIOError, BrokenPipeError):
         os.write(bell, b".")
