@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import MetricsRecord, Record
-from flowrl.render.report import return_text
+from flowrl.runs.result_text import return_text
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource

@@ -30,7 +30,7 @@ class TokenHash(NamedTuple):
     """A token that was given, or a version that was seen."""
 
     position: Position  # of the firing that gave or saw it
-    way: int  # its number, in the order of the graph
+    pair: int  # number of the replica pair, in the order of the graph
     version: int  # of a state; -1: a token of a stream
     digest: bytes
 
