@@ -34,10 +34,10 @@ from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.coordinator import Coordinator
-from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
+from flowrl.runtime.status import NodeStats
 
 PLACEMENTS = ("serial", "threads", "processes")
 REPEATS = 9
@@ -133,7 +133,7 @@ def firing_s(
         began_s = time.perf_counter()
         executor.run()
         took_s = time.perf_counter() - began_s
-        add_up(executor.instance_times(), spent)
+        add_up(executor.node_stats(), spent)
         digest = executor.digest()
         for error in executor.close():
             raise error
@@ -144,17 +144,17 @@ def firing_s(
         coordinator.run()
         assert coordinator.began_s is not None
         assert coordinator.ended_s is not None
-        add_up(coordinator.instance_times(), spent)
+        add_up(coordinator.node_stats(), spent)
         return coordinator.ended_s - coordinator.began_s, coordinator.digest()
     finally:
         coordinator.close()
 
 
-def add_up(instance_times: Sequence[InstanceTimes], spent: Spent | None) -> None:
+def add_up(nodes: Sequence[NodeStats], spent: Spent | None) -> None:
     """Add what all nodes spent."""
     if spent is not None:
-        spent["firing"] += sum(account.busy_s for account in instance_times)
-        spent["waiting"] += sum(sum(account.waiting_s.values()) for account in instance_times)
+        spent["firing"] += sum(node.busy_s for node in nodes)
+        spent["waiting"] += sum(sum(node.waiting_s.values()) for node in nodes)
 
 
 def spent_by(checked: CheckedGraph) -> dict[str, float]:
@@ -213,7 +213,7 @@ def balanced_updates() -> int:
     checked = cartpole(8)
     executor = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
     executor.run()
-    busy = {account.key: account.busy_s for account in executor.instance_times()}
+    busy = {node.instance: node.busy_s for node in executor.node_stats()}
     for error in executor.close():
         raise error
     return max(round(8 * busy["collector"] / (busy["learner"] + busy["buffer"])), 1)

@@ -17,7 +17,7 @@ class Stopwatch(Watcher):
     """Notes how long the evaluator fired."""
 
     def end(self, run: Run) -> None:
-        self.eval_s = next(a.busy_s for a in run.instance_times() if a.key == "evaluator")
+        self.eval_s = next(a.busy_s for a in run.node_stats() if a.instance == "evaluator")
 
 
 def solve(what: str, seed: int, cap_s: float) -> Report:

@@ -14,11 +14,19 @@ from typing import Any
 
 from flowrl.core.errors import FlowError
 from flowrl.core.wording import count_text
-from flowrl.runs.queries import Silent, ask, find_live, look
-from flowrl.runs.registry import Entry, entries, lives
-from flowrl.runs.run_status import Look
-from flowrl.runs.top import ps_text, rates, top_text
-from flowrl.runs.why import reason_of, verdict, why_text
+from flowrl.runs.queries import NoAnswerError, ask, find_live_run, query_status
+from flowrl.runs.registry import RunEntry, is_alive, live_entries
+from flowrl.runs.top import (
+    RUN_RATES,
+    RUN_ROW,
+    RunRow,
+    ps_text,
+    rates_between,
+    row_of,
+    top_text,
+)
+from flowrl.runs.why import verdict, wait_graph, why_text
+from flowrl.runtime.status import SITE_STATUS, RunStatus
 
 BETWEEN_S = 0.5  # two looks, for rates
 REFRESH_S = 1.0
@@ -30,55 +38,53 @@ OTHER_SCREEN, USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 def ps(arguments: Namespace) -> int:
     """`flowrl ps`."""
-    found = entries()
-    before = {e.socket: one for e in found if (one := _look_or_none(e))}
+    found = live_entries()
+    before = {e.socket: one for e in found if (one := _status_or_none(e))}
     if before:
         time.sleep(BETWEEN_S)
-    rows = [_row(e, before.get(e.socket)) for e in found if lives(e)]
+    rows = [_row(e, before.get(e.socket)) for e in found if is_alive(e)]
     if arguments.json:
-        keys = ("pid", "graph", "placement", "status", "wall_s", "env_steps", "train_iters",
-                "env_steps_per_s", "run_dir")  # fmt: skip
-        print(json.dumps([{key: row[key] for key in keys} for row in rows]))
+        print(json.dumps([RUN_ROW.encode(row) for row in rows]))
     else:
         print(ps_text(rows) if rows else "no run is going on")
     return 0
 
 
-def _row(entry: Entry, before: Look | None) -> Look:
-    after = _look_or_none(entry) if before else None
+def _row(entry: RunEntry, before: RunStatus | None) -> RunRow:
+    after = _status_or_none(entry) if before else None
     if before and after:
-        return rates(before, after)
-    said = {"graph": entry.graph, "placement": entry.placement, "run_dir": entry.run_dir}
-    silent = {"env_steps": 0, "train_iters": 0, "env_steps_per_s": None, "status": "silent"}
-    return {**said, **silent, "pid": entry.pid, "wall_s": time.time() - entry.begun_at}
+        return row_of(rates_between(before, after))
+    wall_s = time.time() - entry.begun_at
+    about = (entry.pid, entry.graph, entry.placement, "silent", wall_s)
+    return RunRow(*about, 0, 0, None, entry.run_dir)
 
 
-def _look_or_none(entry: Entry) -> Look | None:
+def _status_or_none(entry: RunEntry) -> RunStatus | None:
     try:
-        return look(entry)
+        return query_status(entry)
     except FlowError:
         return None
 
 
 def top(arguments: Namespace) -> int:
     """`flowrl top`."""
-    entry = find_live(arguments.run)
-    before = look(entry)
+    entry = find_live_run(arguments.run)
+    before = query_status(entry)
     if arguments.once or arguments.json or not sys.stdout.isatty():
         time.sleep(BETWEEN_S)
-        found = rates(before, look(entry))
-        print(json.dumps(found) if arguments.json else top_text(found, _width()))
+        found = rates_between(before, query_status(entry))
+        print(json.dumps(RUN_RATES.encode(found)) if arguments.json else top_text(found, _width()))
         return 0
     with _screen() as wait_for_q:
         pause_s = BETWEEN_S
         while not wait_for_q(pause_s):
             try:
-                after = look(entry)
-            except Silent:
-                if not lives(entry) or not Path(entry.socket).exists():
+                after = query_status(entry)
+            except NoAnswerError:
+                if not is_alive(entry) or not Path(entry.socket).exists():
                     break
                 raise
-            _draw(top_text(rates(before, after), _width()))
+            _draw(top_text(rates_between(before, after), _width()))
             before, pause_s = after, REFRESH_S
     if not Path(entry.socket).exists():
         print(_ended(entry)[1])
@@ -129,37 +135,40 @@ def _screen() -> Iterator[Any]:
 
 def why(arguments: Namespace) -> int:
     """`flowrl why`."""
-    found = look(find_live(arguments.run))
+    found = query_status(find_live_run(arguments.run))
     if not arguments.json:
         print(why_text(found))
         return 0
-    reason = reason_of(found)
-    told = {
-        "run_dir": found["run_dir"],
-        "status": found["status"],
+    waits = wait_graph(found)
+    answer = {
+        "run_dir": found.run_dir,
+        "status": found.status,
         "verdict": verdict(found),
-        "sites": [{**s, "waits_for": reason.waits_for[s["site"]]} for s in reason.sites],
-        "cycle": [s["site"] for s in reason.cycle],
+        "sites": [
+            {**SITE_STATUS.encode(site), "waits_for": waits.waits_for[site.site]}
+            for site in waits.sites
+        ],
+        "cycle": [site.site for site in waits.cycle],
     }
-    print(json.dumps(told))
+    print(json.dumps(answer))
     return 0
 
 
 def stop(arguments: Namespace) -> int:
     """`flowrl stop`."""
-    entry = find_live(arguments.run)
+    entry = find_live_run(arguments.run)
     if arguments.now:
         ask(entry, ask="stop", now=True)
     else:
         ask(entry, ask="stop")
         print(f"{Path(entry.run_dir).name} stops at its next cut", flush=True)
     began, told = time.monotonic(), False
-    while lives(entry) and Path(entry.socket).exists():
+    while is_alive(entry) and Path(entry.socket).exists():
         passed_s = time.monotonic() - began
         if passed_s > (NOW_S if arguments.now else STOP_S):
             hint = f"kill -9 {entry.pid}" if arguments.now else f"flowrl stop {entry.pid} --now"
             raise FlowError(f"{entry.run_dir}: has not stopped in {passed_s:.0f} s; try: {hint}")
-        if passed_s > SOON_S and not told and (seen := _look_or_none(entry)):
+        if passed_s > SOON_S and not told and (seen := _status_or_none(entry)):
             told = True
             print(f"not yet: {verdict(seen)}; --now stops at once", file=sys.stderr, flush=True)
         time.sleep(0.05)
@@ -168,7 +177,7 @@ def stop(arguments: Namespace) -> int:
     return 1 if status in ("failed", "?") else 0
 
 
-def _ended(entry: Entry) -> tuple[str, str]:
+def _ended(entry: RunEntry) -> tuple[str, str]:
     """How a run ended, by its folder."""
     path = Path(entry.run_dir) / "summary.json"
     try:

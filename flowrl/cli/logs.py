@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.runs.folder import instance_of_log
-from flowrl.runs.queries import find_folder
-from flowrl.runs.registry import lives
+from flowrl.runs.queries import find_run_folder
+from flowrl.runs.registry import is_alive
 
 LOOK_S = 0.2
 PIECE_BYTES = 1 << 20
@@ -18,12 +18,12 @@ PIECE_BYTES = 1 << 20
 
 def logs(arguments: Namespace) -> int:
     """`flowrl logs`."""
-    folder, entry = find_folder(arguments.run)
+    folder, entry = find_run_folder(arguments.run)
     tails = list(_tails(folder / "logs", arguments.node))
     width = max((len(t.node) for t in tails), default=0) if arguments.node is None else 0
     try:
         while True:
-            goes_on = arguments.follow and entry is not None and lives(entry)
+            goes_on = arguments.follow and entry is not None and is_alive(entry)
             goes_on = goes_on and entry is not None and Path(entry.socket).exists()
             for tail in tails:
                 for line in tail.lines():

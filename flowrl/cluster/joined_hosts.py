@@ -230,7 +230,7 @@ class JoinedHosts:
         deadline = time.monotonic() + LISTEN_S
         for name, joined in used.items():
             addresses.machines[name] = joined.about["address"]
-            addresses.seen_as[name] = parse_address(joined.about["joined"], "host").machine
+            addresses.this_machine[name] = parse_address(joined.about["joined"], "host").machine
             addresses.ports.update(self._ports(joined, deadline))
 
     def _ports(self, joined: JoinedHost, deadline: float) -> dict[str, int]:

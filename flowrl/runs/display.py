@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flowrl.core.context import MetricsRecord, Record
 from flowrl.runs.result_text import return_text
 from flowrl.runs.run import Run
+from flowrl.runs.top import clock_text
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 
@@ -174,10 +175,11 @@ def node_table(run: Run) -> Table:
         table.add_column(name, justify="right")
     table.add_column("")
     firing_s = max(run.firing_s, 1e-9)
-    for account in run.executor.instance_times() if run.executor else ():
-        fired, share = account.fired, account.busy_s / firing_s
-        each_ms = f"{1e3 * account.busy_s / fired:.2f}" if fired else ""
-        table.add_row(account.key, f"{fired:,}", each_ms, f"{share:.0%}", "█" * round(BAR * share))
+    for node in run.node_stats():
+        fired, share = node.fired, node.busy_s / firing_s
+        each_ms = f"{1e3 * node.busy_s / fired:.2f}" if fired else ""
+        bar = "█" * round(BAR * share)
+        table.add_row(node.instance, f"{fired:,}", each_ms, f"{share:.0%}", bar)
     return table
 
 
@@ -191,10 +193,3 @@ def time_left_s(run: Run) -> float | None:
     ]
     part = min(max(parts), 1.0)
     return run.firing_s * (1 - part) / part if part > 0.01 else None
-
-
-def clock_text(seconds: float) -> str:
-    """Seconds as a clock shows them."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

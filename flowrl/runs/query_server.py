@@ -17,40 +17,40 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.runs.registry import (
-    Entry,
-    NoRegistry,
-    born,
-    new_names,
+    RegistryUnavailable,
+    RunEntry,
+    new_entry_paths,
+    process_start_time,
     remove_entry,
     runtime_folder,
     write_entry,
 )
 
 QUESTION_BYTES = 4096
-PATIENCE_S = 2.0  # with one who asks and does not go on
+QUESTION_TIMEOUT_S = 2.0  # with one who asks and does not go on
 TRIES = 3  # at what changes while it is looked at
 
-Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
+AnswerQuestion = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-class Control:
+class QueryServer:
     """The socket of one run, and its thread."""
 
-    def __init__(self, graph: str, placement: str, run_dir: Path, answer: Answer) -> None:
+    def __init__(self, graph: str, placement: str, run_dir: Path, answer: AnswerQuestion) -> None:
         """Begin to answer; `NoRegistry` where that is not possible."""
         self._answer = answer
-        self._entry, path = new_names(runtime_folder())
+        self._entry, path = new_entry_paths(runtime_folder())
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.bind(str(path))
             self._socket.listen(8)
-            entry = Entry(os.getpid(), born(os.getpid()) or "?", time.time(), graph, placement,
+            entry = RunEntry(os.getpid(), process_start_time(os.getpid()) or "?", time.time(), graph, placement,
                           str(run_dir.absolute()), str(path))  # fmt: skip
             write_entry(self._entry, entry)
-        except (OSError, NoRegistry) as error:
+        except (OSError, RegistryUnavailable) as error:
             self._socket.close()
             remove_entry(self._entry)
-            raise NoRegistry(str(error)) from error
+            raise RegistryUnavailable(str(error)) from error
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
         self._thread.start()
 
@@ -61,12 +61,12 @@ class Control:
             except OSError:
                 return  # it was closed
             with connection, contextlib.suppress(OSError):  # who asked may be gone
-                connection.settimeout(PATIENCE_S)
+                connection.settimeout(QUESTION_TIMEOUT_S)
                 connection.sendall(self._reply(connection) + b"\n")
 
     def _reply(self, connection: socket.socket) -> bytes:
         """The answer to what comes; what is not a question is told so."""
-        deadline, asked = time.monotonic() + PATIENCE_S, b""
+        deadline, asked = time.monotonic() + QUESTION_TIMEOUT_S, b""
         while not asked.endswith(b"\n"):
             part = connection.recv(QUESTION_BYTES + 1 - len(asked))
             asked += part
@@ -98,13 +98,13 @@ class Control:
 
 
 @contextmanager
-def controlled(
-    graph: str, placement: str, run_dir: Path, answer: Answer, warn: Callable[[str], None]
+def answering_queries(
+    graph: str, placement: str, run_dir: Path, answer: AnswerQuestion, warn: Callable[[str], None]
 ) -> Iterator[None]:
     """Meanwhile the run can be asked; where that is not possible, it is told once."""
     try:
-        control = Control(graph, placement, run_dir, answer)
-    except NoRegistry as error:
+        control = QueryServer(graph, placement, run_dir, answer)
+    except RegistryUnavailable as error:
         warn(f"flowrl ps, top, why and stop will not find this run: {error}")
         yield
         return

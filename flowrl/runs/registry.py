@@ -21,16 +21,18 @@ PATH_BYTES = 100  # of a unix socket's name; the system allows a few more
 ENTRY_BYTES = 1 << 16
 
 
-class NoRegistry(FlowError):
+class RegistryUnavailable(FlowError):
     """The folder cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RunEntry:
     """A run that can be asked."""
 
     pid: int
-    born: str  # when the process began, as the system tells it: another may get the same number
+    process_start_time: (
+        str  # when the process began, as the system tells it: another may get the same number
+    )
     begun_at: float  # seconds since the epoch
     graph: str
     placement: str
@@ -48,9 +50,11 @@ def runtime_folder() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         about = path.lstat()
     except OSError as error:
-        raise NoRegistry(f"{path}: cannot be made: {error.strerror}") from error
+        raise RegistryUnavailable(f"{path}: cannot be made: {error.strerror}") from error
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise NoRegistry(f"{path}: is not a folder that only this user may enter; remove it")
+        raise RegistryUnavailable(
+            f"{path}: is not a folder that only this user may enter; remove it"
+        )
     return path
 
 
@@ -58,13 +62,13 @@ def _in_temp() -> Path:
     return Path(tempfile.gettempdir()) / f"flowrl-{os.getuid()}"
 
 
-def new_names(folder: Path) -> tuple[Path, Path]:
+def new_entry_paths(folder: Path) -> tuple[Path, Path]:
     """A new entry's file, and its socket."""
     stem = f"{os.getpid()}-{secrets.token_hex(3)}"
     return folder / f"{stem}.json", folder / f"{stem}.sock"
 
 
-def write_entry(path: Path, entry: Entry) -> None:
+def write_entry(path: Path, entry: RunEntry) -> None:
     """Written aside and renamed: nobody sees half of it."""
     aside = path.with_suffix(".part")
     try:
@@ -72,7 +76,7 @@ def write_entry(path: Path, entry: Entry) -> None:
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        raise NoRegistry(f"{path}: cannot be written: {error.strerror}") from error
+        raise RegistryUnavailable(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def remove_entry(path: Path) -> None:
@@ -82,34 +86,34 @@ def remove_entry(path: Path) -> None:
             left.unlink()
 
 
-def entries() -> list[Entry]:
+def live_entries() -> list[RunEntry]:
     """The runs that live, the oldest first; what the dead left is removed."""
     folder = runtime_folder()
     found = []
     for path in folder.glob("*.json"):
         entry = _read(path)
-        if entry is None or not lives(entry):
+        if entry is None or not is_alive(entry):
             remove_entry(path)
         else:
             found.append(entry)
     return sorted(found, key=lambda entry: entry.begun_at)
 
 
-def _read(path: Path) -> Entry | None:
+def _read(path: Path) -> RunEntry | None:
     try:
         with path.open("rb") as file:
             told: Any = json.loads(file.read(ENTRY_BYTES))
-        return Entry(**told)
+        return RunEntry(**told)
     except (OSError, ValueError, TypeError):
         return None
 
 
-def lives(entry: Entry) -> bool:
+def is_alive(entry: RunEntry) -> bool:
     """Whether the process that made the entry is still there."""
-    return born(entry.pid) == entry.born
+    return process_start_time(entry.pid) == entry.process_start_time
 
 
-def born(pid: int) -> str | None:
+def process_start_time(pid: int) -> str | None:
     """When a process began, in the system's own words; None: there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")

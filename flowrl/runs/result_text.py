@@ -6,26 +6,26 @@ from collections.abc import Iterable
 
 from flowrl.core.wording import count_text
 from flowrl.runs.result import RunResult
-from flowrl.runtime.executor import InstanceTimes
+from flowrl.runtime.status import NodeStats
 
 
-def bottleneck_sentence(instance_times: Iterable[InstanceTimes], firing_s: float) -> str:
+def bottleneck_sentence(nodes: Iterable[NodeStats], firing_s: float) -> str:
     """Where the time of a run went, in one sentence. The time to make its nodes does not count."""
-    fired = [times for times in instance_times if times.busy_s and firing_s]
+    fired = [times for times in nodes if times.busy_s and firing_s]
     if not fired:
         return "nothing fired"
-    first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.key))
+    first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.instance))
     shown = [
         _share(a, firing_s) for a in others[:3] if a.busy_s >= 0.01 * firing_s or _longest_wait(a)
     ]
     share = f"{first.busy_s / firing_s:.0%}"
-    text = f"{first.key} is the bottleneck: it fired for {share} of the time"
+    text = f"{first.instance} is the bottleneck: it fired for {share} of the time"
     return f"{text} (then {', '.join(shown)})" if shown else text
 
 
-def _share(times: InstanceTimes, firing_s: float) -> str:
+def _share(times: NodeStats, firing_s: float) -> str:
     """The share of the time in which an instance fired, and its longest wait if it matters."""
-    text = f"{times.key} {times.busy_s / firing_s:.0%}"
+    text = f"{times.instance} {times.busy_s / firing_s:.0%}"
     wait = _longest_wait(times)
     if wait is None or wait[0] < 0.01 * firing_s:
         return text
@@ -33,7 +33,7 @@ def _share(times: InstanceTimes, firing_s: float) -> str:
     return f"{text}, {kind} {s / firing_s:.0%} {edge}"
 
 
-def _longest_wait(times: InstanceTimes) -> tuple[float, str, str] | None:
+def _longest_wait(times: NodeStats) -> tuple[float, str, str] | None:
     """The longest of an instance's waits: seconds, kind, and the edge in words."""
     waits = [(s, "waiting", f"for {edge}") for edge, s in times.waiting_s.items()]
     waits += [(s, "blocked", f"on {edge}") for edge, s in times.blocked_s.items()]

@@ -1,4 +1,4 @@
-"""A run: a sound graph, executed up to its cut, with a folder that tells everything about it."""
+"""A run: a sound graph, executed up to its cut, with a folder that records everything about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
-from flowrl.core.context import Record
+from flowrl.core.context import CheckpointRecord, MetricsRecord, Record
 from flowrl.core.errors import RunError, UsageError, attached_files
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
@@ -24,26 +25,24 @@ from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
 from flowrl.runs.folder import RunFolder, create_run_folder
-from flowrl.runs.query_server import controlled
+from flowrl.runs.initial_files import ENVIRONMENT_FILE, run_environment, write_initial_files
+from flowrl.runs.query_server import answering_queries
 from flowrl.runs.result import RunResult, Status, finite
 from flowrl.runs.result_text import bottleneck_sentence
-from flowrl.runs.returns import Returns
-from flowrl.runs.run_status import look_at
-from flowrl.runs.signals import signals_to
-from flowrl.runs.timings import timings_of
+from flowrl.runs.run_status import status_of, timings_row
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.control.coordinator import Coordinator
-from flowrl.runtime.executor import Cut, Executor, InstanceTimes
+from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.processes.graph_transfer import graph_to_send
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
+from flowrl.runtime.status import RUN_STATUS, NodeStats
 
 if TYPE_CHECKING:
     from flowrl.cluster.joined_hosts import JoinedHosts
 
-ENDS: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
+STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
 
 class Run:
@@ -70,7 +69,7 @@ class Run:
         self.graph = replace(given, seed=self.seed, limits=self.limits)
         self.checked = replace(checked, graph=self.graph)
         self._placed = resolve_placement(self.graph, placement)
-        self.layout = make_layout(self.graph, self._placed)  # as if each host were there
+        self.layout = make_layout(self.graph, self._placed)  # as if all hosts had joined
         self.rendezvous = rendezvous
         self.hosts: JoinedHosts | None = None
         self._places = host_places(self.graph, self._placed)
@@ -81,10 +80,10 @@ class Run:
         self.folder: RunFolder | None = None
         self.executor: Executor | None = None
         self.begun_s = time.perf_counter()
-        self._returns = Returns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
+        self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
-        self.stops = False  # somebody asked it to
+        self.is_stopping = False  # as it was asked to
         self._thread = threading.current_thread()
 
     @property
@@ -102,40 +101,40 @@ class Run:
 
     @property
     def eval_return(self) -> float | None:
-        """The return that was evaluated last."""
+        """The return of the latest evaluation."""
         return self._returns.last
 
     @property
     def best_return(self) -> float | None:
-        """That of the best checkpoint."""
+        """The return of the best checkpoint."""
         return self._returns.best
 
     @property
     def counts(self) -> Count:
-        """What has been done so far."""
+        """The env steps, episodes and train iterations so far, or at the cut."""
         return self.executor.counts if self.executor else Count()
 
-    def instance_times(self) -> list[InstanceTimes]:
-        """Where the time of each instance went."""
-        return self.executor.instance_times() if self.executor else []
+    def node_stats(self) -> list[NodeStats]:
+        """What each instance has done, and where its time went."""
+        return self.executor.node_stats() if self.executor else []
 
     def timings(self) -> dict[str, Any]:
-        """Where time went so far, as data."""
+        """A row of `timings.jsonl`."""
         idle_s = self.executor.idle_s() if self.executor else {}
-        return timings_of(self.instance_times(), idle_s, self.wall_s)
+        return timings_row(self.node_stats(), idle_s, self.wall_s)
 
     def run(self) -> RunResult:
-        """Run until the cut; raises what stopped it, after the folder says so too."""
+        """Run until the cut. An error that ends the run is written into its folder, and raised."""
         self._thread = threading.current_thread()
-        with signals_to(self._signalled):
+        with handling_signals(self._on_signal):
             folder = self.folder = RunFolder(
                 create_run_folder(self.graph.name.replace("/", "_"), self.out)
             )
             warn = partial(self.watcher.note, self)
-            with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
+            with answering_queries(self.graph.name, self.placement, folder.path, self.answer, warn):
                 try:
                     self.watcher.begin(self)
-                    write_beginning(folder, self.checked, self.seed, self.placement)
+                    write_initial_files(folder, self.checked, self.seed, self.placement)
                     return self._finish(folder, self._execute())
                 except BaseException as error:
                     self._fail(folder, error)
@@ -144,19 +143,21 @@ class Run:
                     self._close(folder)
 
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What somebody asks from outside; called by another thread."""
-        if question.get("ask") == "look":
-            return look_at(self)
+        """Answer a question to this run, see `query_server`; called by its thread."""
+        if question.get("ask") == "status":
+            answer: dict[str, Any] = RUN_STATUS.encode(status_of(self))
+            return answer
         if question.get("ask") == "stop":
             self.stop(now=bool(question.get("now")))
-            return {"stops": True}
-        raise UsageError(f"unknown question {question.get('ask')!r}; known: look, stop")
+            return {"stopping": True}
+        raise UsageError(f"unknown question {question.get('ask')!r}; known: status, stop")
 
     def stop(self, now: bool = False) -> None:
-        """Like Ctrl-C, or twice that; from any thread."""
+        """Ask for a cut, as Ctrl-C does; `now`: end at once, as a second Ctrl-C does. May be called from any
+        thread."""
         if not now:
-            self.stops = True
-            if self.executor is not None:  # else as soon as it is made
+            self.is_stopping = True
+            if self.executor is not None:  # else when it is made
                 self.executor.stop("interrupt", "flowrl stop")
             self.watcher.stopping(self)
         elif self._thread is threading.main_thread():
@@ -164,19 +165,19 @@ class Run:
             signal.pthread_kill(self._thread.ident or 0, signal.SIGINT)
         else:
             raise UsageError(
-                "it runs in a thread of another program, which alone can end it at once"
+                "it runs in a thread of another program, and only that program can end it at once"
             )
 
     def record(self, source: RecordSource, record: Record) -> None:
-        """The engine's sink: write it down, remember what the summary tells, show it."""
+        """Take a record of the executor: write it down, remember the returns, show it."""
         assert self.folder is not None
-        record = self._returns.heard(source, record)
+        record = self._returns.take_in(source, record)
         self.folder.write_record(source, record)
         self.folder.append_timings(self.wall_s, self.timings)
         self.watcher.event(self, source, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
-        """The summary as things are now."""
+        """The summary, as far as the run is now."""
         wall_s, counts = self.wall_s, self.counts
         return RunResult(
             graph=self.graph.name,
@@ -191,27 +192,26 @@ class Run:
             best_return=finite(self.best_return),
             wall_s=round(wall_s, 3),
             env_steps_per_s=round(counts.env_steps / wall_s, 1),
-            bottleneck=bottleneck_sentence(self.instance_times(), self.firing_s),
+            bottleneck=bottleneck_sentence(self.node_stats(), self.firing_s),
             digest=digest,
             seed=self.seed,
             why=why,
             repeat=repeat,
-            happened=tuple(self._happened()),
+            happened=tuple(self.executor.irregularity_lines() if self.executor else ()),
             warnings=tuple(self.hosts.warnings()) if self.hosts else (),
         )
-
-    def _happened(self) -> list[str]:
-        return self.executor.irregularity_lines() if self.executor else []
 
     # the parts of a run
 
     def _execute(self) -> Cut:
         reset_numerics(self.graph.torch_threads)
         if self.rendezvous is not None:
-            self._meet(self.rendezvous)
+            self._wait_for_hosts(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
             self.executor = SerialExecutor(self.checked, self, self.seed, self.limits)
-            reset_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
+            reset_numerics(
+                self.graph.torch_threads
+            )  # which modules that its nodes imported may have changed
         else:
             self.executor = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
@@ -219,12 +219,12 @@ class Run:
         if self.hash_tokens:
             assert self.folder is not None
             self.executor.hash_tokens(self.folder.open_token_file(self.graph))
-        if self.stops:
+        if self.is_stopping:
             self.executor.stop("interrupt", "flowrl stop")
         return self.executor.run()
 
-    def _meet(self, rendezvous: Rendezvous) -> None:
-        """Wait for hosts; then it is known what is where."""
+    def _wait_for_hosts(self, rendezvous: Rendezvous) -> None:
+        """Wait for hosts; then it is known which site is on which host."""
         from flowrl.cluster.joined_hosts import JoinedHosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
@@ -232,8 +232,8 @@ class Run:
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
-        known = environment_of(self.checked, self.seed, self.placement)
-        self.folder.write_json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
+        environment = run_environment(self.checked, self.seed, self.placement)
+        self.folder.write_json(ENVIRONMENT_FILE, {**environment, "hosts": self.hosts.about()})
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
         assert self.executor is not None
@@ -241,20 +241,17 @@ class Run:
         if weights:
             folder.write_checkpoint("last", weights, {"why": cut.why})
         folder.append_timings(self.wall_s, self.timings, now=True)
-        self.executor.close()  # before the summary, which tells what would not close
+        self.executor.close()  # before the summary, which names the nodes that failed to close
         if self.hosts is not None:
             self.hosts.close(cut.why)
-        status = ENDS.get(cut.reason, "finished")
-        result = self.result(status, cut.why, digest, self._repeat(folder, cut))
+        status = STATUS_OF_REASON.get(cut.reason, "finished")
+        result = self.result(status, cut.why, digest, self._repeat_command(folder, cut))
         folder.write_json("summary.json", result.as_dict())
         self.ended = result
         return result
 
-    def _repeat(self, folder: RunFolder, cut: Cut) -> str:
-        """Where the clock or a person chose the cut: the words that end a run there again.
-
-        The run's own graph says it too.
-        """
+    def _repeat_command(self, folder: RunFolder, cut: Cut) -> str:
+        """The command that repeats a run whose cut the clock or a person chose; its graph is changed likewise."""
         if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters:
             return ""
         limits = replace(self.limits, time_s=None, train_iters=cut.counts.train_iters)
@@ -263,13 +260,13 @@ class Run:
         return f"flowrl run {graph} --train-iters {cut.counts.train_iters}"
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
-        """The folder tells what stopped the run; where it cannot, the first cause goes on."""
-        stopped = isinstance(error, KeyboardInterrupt)
-        why = "stopped at once" if stopped else str(error)
-        self.ended = self.result("interrupted" if stopped else "failed", why)
-        with contextlib.suppress(RunError):  # a full disk, say, which may be the first cause
+        """Write into the folder what ended the run. An error in doing that must not hide the first one."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        why = "stopped at once" if interrupted else str(error)
+        self.ended = self.result("interrupted" if interrupted else "failed", why)
+        with contextlib.suppress(RunError):  # such as a full disk, which may be the first error
             folder.write_json("summary.json", self.ended.as_dict())
-            if not stopped:
+            if not interrupted:
                 folder.write_text("error.txt", "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():
                     folder.write_text(Path(name).name, text)
@@ -283,11 +280,56 @@ class Run:
                 stack.callback(self.executor.close)
             self.watcher.end(self)
 
-    def _signalled(self, name: str) -> None:
+    def _on_signal(self, name: str) -> None:
         """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
         self._interrupts += 1
         if self._interrupts > 1 or self.executor is None:
             raise KeyboardInterrupt
-        self.stops = True
+        self.is_stopping = True
         self.executor.stop("interrupt", name)
         self.watcher.stopping(self)
+
+
+class EvaluationReturns:
+    """The latest and the best return that the first evaluator has reported: those that the summary shows."""
+
+    def __init__(self, first_evaluator: str) -> None:
+        self._first_evaluator = first_evaluator
+        self.last: float | None = None
+        self.best: float | None = None
+
+    def take_in(self, source: RecordSource, record: Record) -> Record:
+        """Remember the returns of a record, and give the record as it is to be written.
+
+        Checkpoints of other evaluators get names of their own, as the returns of several evaluators cannot be
+        compared.
+        """
+        if source.role != "evaluator":
+            return record
+        if source.key != self._first_evaluator:
+            if not isinstance(record, CheckpointRecord):
+                return record
+            return replace(record, name=f"{record.name}-{source.key.replace('/', '__')}")
+        if isinstance(record, MetricsRecord):
+            self.last = record.values.get("return_mean", self.last)
+        elif isinstance(record, CheckpointRecord) and record.name == "best":
+            self.best = record.info.get("eval_return", self.best)
+        return record
+
+
+@contextmanager
+def handling_signals(on_signal: Callable[[str], None]) -> Iterator[None]:
+    """Call this with the name of each SIGINT and SIGTERM. Python delivers signals to the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        on_signal(signal.Signals(number).name)
+
+    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,142 +1,121 @@
-"""A look at a run, as plain data: what its sites do, where their time went, what lies on its edges."""
+"""The status of a run, put together from what its sites report; and its row in `timings.jsonl`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flowrl.graph.model import Graph
 from flowrl.graph.replica_pairs import pair_endpoints, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runs.result import finite
-from flowrl.runtime.status import AgedStatus, EdgeStats, SiteStatus
+from flowrl.runtime.status import (
+    Activity,
+    EdgeEndStats,
+    EdgeStats,
+    NodeStats,
+    RunStatus,
+    SiteStatus,
+)
 
 if TYPE_CHECKING:
     from flowrl.runs.run import Run
 
-Look = dict[str, Any]
+
+def status_of(run: Run) -> RunStatus:
+    """The status of a run just now; may be called from any thread."""
+    if run.executor is None:
+        statuses = [SiteStatus(site, Activity("starting")) for site in run.layout.kinds]
+    else:
+        statuses = run.executor.site_statuses()
+    kinds, counts = run.layout.kinds, run.counts
+    return RunStatus(
+        graph=run.graph.name,
+        placement=run.placement,
+        seed=run.seed,
+        run_dir=str(run.folder.absolute_path) if run.folder else "",
+        pid=os.getpid(),
+        status=_phase(run),
+        wall_s=run.wall_s,
+        firing_s=run.firing_s,
+        env_steps=counts.env_steps,
+        train_iters=counts.train_iters,
+        episodes=counts.episodes,
+        eval_return=finite(run.eval_return),
+        best_return=finite(run.best_return),
+        sites=tuple(
+            replace(status, kind=kinds.get(status.site, "thread"), edge_ends=())
+            for status in statuses
+        ),
+        edges=tuple(_edges(run.graph, run.layout, statuses)),
+    )
 
 
-def look_at(run: Run) -> Look:
-    """What there is to see just now (from any thread)."""
-    seen = run.executor.site_statuses() if run.executor else dict.fromkeys(run.layout.kinds)
-    done = run.counts
-    return {
-        "graph": run.graph.name,
-        "placement": run.placement,
-        "seed": run.seed,
-        "run_dir": str(run.folder.absolute_path) if run.folder else "",
-        "pid": os.getpid(),
-        "status": _status(run),
-        "wall_s": round(run.wall_s, 3),
-        "firing_s": round(run.firing_s, 3),
-        "env_steps": done.env_steps,
-        "train_iters": done.train_iters,
-        "episodes": done.episodes,
-        "eval_return": finite(run.eval_return),
-        "best_return": finite(run.best_return),
-        "sites": [_site(run.layout, name, one) for name, one in seen.items()],
-        "nodes": [node for name, one in seen.items() if one for node in _nodes(name, one.glance)],
-        "edges": list(_edges(run.graph, run.layout, seen)),
-    }
-
-
-def _status(run: Run) -> str:
+def _phase(run: Run) -> str:
     if run.ended is not None:
         return run.ended.status
     if run.executor is None or run.executor.began_s is None:
         return "starting"
-    return "stopping" if run.stops else "running"
+    return "stopping" if run.is_stopping else "running"
 
 
-def _site(layout: SiteLayout, name: str, seen: AgedStatus | None) -> dict[str, Any]:
-    """A site, and what it does."""
-    about = {"site": name, "kind": layout.kinds.get(name, "thread")}
-    if seen is None:
-        return {**about, "doing": "starting", "for_s": 0.0, "who": "", "edge": "", "peer": "",
-                "rounds": 0, "silent_s": 0.0}  # fmt: skip
-    doing = seen.glance.doing
-    return {
-        **about,
-        "doing": doing.what,
-        "for_s": round(doing.for_s, 3),
-        "who": doing.who,
-        "edge": doing.edge,
-        "peer": doing.peer,
-        "rounds": seen.glance.rounds,
-        "silent_s": round(seen.ago_s, 3),
-    }
-
-
-def _nodes(site: str, glance: SiteStatus) -> Iterator[dict[str, Any]]:
-    """Instances, and where their time went."""
-    for key, did in glance.nodes.items():
-        yield {
-            "node": key,
-            "site": site,
-            "fired": did.fired,
-            "firing_s": round(did.busy_s, 6),
-            "waiting_s": _waits(glance, key, "waiting"),
-            "blocked_s": _waits(glance, key, "blocked"),
-            "idle_s": _idle_s(glance),
-            "train_iters": did.train_iters,
-        }
-    for key in dict.fromkeys(w.who for w in glance.waited if w.kind == "serving"):
-        calls = [w for w in glance.waited if (w.kind, w.who) == ("serving", key)]
-        yield {
-            "node": key,
-            "site": site,
-            "fired": sum(w.times for w in calls),
-            "firing_s": round(sum(w.s for w in calls), 6),
-            "waiting_s": {},
-            "blocked_s": {},
-            "idle_s": _idle_s(glance),
-            "train_iters": None,
-        }
-
-
-def _idle_s(glance: SiteStatus) -> float:
-    """How long a site was allowed no more."""
-    return round(sum(w.s for w in glance.waited if w.kind == "idle"), 6)
-
-
-def _waits(glance: SiteStatus, key: str, kind: str) -> dict[str, float]:
-    return {w.edge: round(w.s, 6) for w in glance.waited if (w.who, w.kind) == (key, kind)}
-
-
-def _edges(
-    graph: Graph, layout: SiteLayout, seen: Mapping[str, AgedStatus | None]
-) -> Iterator[dict[str, Any]]:
-    """The ways of all edges, and what is known of what flows there."""
-    glances = [one.glance for one in seen.values() if one]
-    dids = {key: did for glance in glances for key, did in glance.nodes.items()}
-    learned = sum(did.fired for key, did in dids.items() if key in graph.nodes_of_role("learner"))
+def _edges(graph: Graph, layout: SiteLayout, statuses: list[SiteStatus]) -> Iterator[EdgeStats]:
+    """Each pair of instances that an edge connects."""
+    nodes = {node.instance: node for status in statuses for node in status.nodes}
+    ends: dict[str, list[EdgeEndStats]] = {}
+    for status in statuses:
+        for end in status.edge_ends:
+            ends.setdefault(end.edge, []).append(end)
+    learners = graph.nodes_of_role("learner")
+    learned = sum(node.fired for key, node in nodes.items() if key in learners)
     for edge in graph.edges:
-        for lane in replica_pairs_of(graph, edge):
-            name, (gives, takes) = pair_label(edge, lane), pair_endpoints(edge, lane)
-            holder = dids.get(takes if edge.kind == "state" else gives)
-            behind = learned - holder.train_iters if holder and edge.kind != "link" else None
-            yield {
-                "edge": name,
-                "kind": edge.kind,
-                "from": gives,
-                "to": takes,
-                "from_site": layout.site_of[edge.sources[lane[0]].node, lane[1]],
-                "to_site": layout.site_of[edge.to.node, lane[2]],
-                **_flow([f for glance in glances for f in glance.flows if f.edge == name]),
-                "iters_behind": None if behind is None else max(behind, 0),
-            }
+        for pair in replica_pairs_of(graph, edge):
+            name, (producer, consumer) = pair_label(edge, pair), pair_endpoints(edge, pair)
+            # a state's version is what its reader holds, a stream's data is what its producer made
+            holder = nodes.get(consumer if edge.kind == "state" else producer)
+            behind = None
+            if holder and holder.train_iters is not None and edge.kind != "link":
+                behind = max(learned - holder.train_iters, 0)
+            yield EdgeStats(
+                edge=name,
+                kind=edge.kind,
+                producer=producer,
+                consumer=consumer,
+                producer_site=layout.site_of[edge.sources[pair[0]].node, pair[1]],
+                consumer_site=layout.site_of[edge.to.node, pair[2]],
+                **_merged(ends.get(name, [])),
+                iters_behind=behind,
+            )
 
 
-def _flow(ends: list[EdgeStats]) -> dict[str, Any]:
-    """What the sites at both ends know of a way, together."""
+def _merged(ends: list[EdgeEndStats]) -> dict[str, int | None]:
+    """What the sites at both ends of an edge know, together."""
     sent, taken, nbytes, bound = (
         next((v for end in ends if (v := getattr(end, key)) is not None), None)
         for key in ("sent", "taken", "bytes", "bound")
     )
     held = sum(end.held for end in ends) if len(ends) == 1 else None
     if sent is not None and taken is not None:
-        held = max(sent - taken, 0)  # the ends were not seen at the same time
+        held = max(sent - taken, 0)  # the ends were not read at the same time
         held = held if bound is None else min(held, bound)
     return {"sent": sent, "taken": taken, "bytes": nbytes, "held": held, "bound": bound}
+
+
+def timings_row(
+    nodes: Sequence[NodeStats], idle_s: Mapping[str, float], wall_s: float
+) -> dict[str, Any]:
+    """A row of `timings.jsonl`: where the time of each instance and of each site went."""
+    return {
+        "wall_s": round(wall_s, 6),
+        "busy_s": {node.instance: round(node.busy_s, 6) for node in nodes},
+        "waiting_s": {n.instance: _rounded(n.waiting_s) for n in nodes if n.waiting_s},
+        "blocked_s": {n.instance: _rounded(n.blocked_s) for n in nodes if n.blocked_s},
+        "idle_s": _rounded(idle_s),
+        "site": {node.instance: node.site for node in nodes},
+    }
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(s, 6) for key, s in seconds.items()}

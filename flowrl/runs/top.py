@@ -1,128 +1,167 @@
-"""Two looks at a run as a table: shares, rates, depths."""
+"""What `flowrl top` and `flowrl ps` show: shares and rates between two statuses of a run, as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-from flowrl.runs.run_status import Look
+from flowrl.core.plain_data import DataCodec
+from flowrl.runtime.status import EdgeStats, NodeStats, RunStatus
 
 WIDTH = 80
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def rates(before: Look, after: Look) -> Look:
-    """The second look, with shares and rates since the first."""
-    s = max(after["wall_s"] - before["wall_s"], 1e-9)
-    passed = _passed(before, after)
-    nodes = {node["node"]: node for node in before["nodes"]}
-    edges = {edge["edge"]: edge for edge in before["edges"]}
-    steps = after["env_steps"] - before["env_steps"]
-    return {
-        **after,
-        "over_s": round(s, 3),
-        "env_steps_per_s": round(steps / s, 1),
-        "nodes": [_node(nodes.get(n["node"]), n, passed[n["site"]]) for n in after["nodes"]],
-        "edges": [_edge(edges.get(e["edge"]), e, passed[e["to_site"]]) for e in after["edges"]],
-    }
+@dataclass(frozen=True, slots=True)
+class NodeRates:
+    """The shares of its site's time that an instance spent; and how often it fired."""
+
+    instance: str
+    site: str
+    firing: float
+    waiting: float
+    blocked: float
+    idle: float
+    firings_per_s: float
 
 
-def _passed(before: Look, after: Look) -> dict[str, float]:
-    """Seconds between what is known of each site: a glance at it may be older than the look."""
+@dataclass(frozen=True, slots=True)
+class EdgeRates:
+    """What flows on an edge, and how long a token stays on it."""
+
+    edge: str
+    tokens_per_s: float | None
+    bytes_per_s: float | None
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRates:
+    """The latest status of a run, and its rates since an earlier one."""
+
+    status: RunStatus
+    interval_s: float
+    env_steps_per_s: float
+    nodes: tuple[NodeRates, ...]
+    edges: tuple[EdgeRates, ...]
+
+
+RUN_RATES: DataCodec[RunRates] = DataCodec(RunRates)
+
+
+def rates_between(before: RunStatus, after: RunStatus) -> RunRates:
+    s = max(after.wall_s - before.wall_s, 1e-9)
+    interval_s = _intervals(before, after)
+    idle_s = {site.site: site.idle_s for site in after.sites}
+    old_idle_s = {site.site: site.idle_s for site in before.sites}
+    idle = {site: idle_s[site] - old_idle_s.get(site, 0.0) for site in idle_s}
+    nodes = {node.instance: node for node in before.nodes}
+    edges = {edge.edge: edge for edge in before.edges}
+    return RunRates(
+        after,
+        s,
+        (after.env_steps - before.env_steps) / s,
+        tuple(
+            _node_rates(nodes.get(n.instance), n, idle[n.site], interval_s[n.site])
+            for n in after.nodes
+        ),
+        tuple(
+            _edge_rates(edges.get(e.edge), e, interval_s.get(e.consumer_site, s))
+            for e in after.edges
+        ),
+    )
+
+
+def _intervals(before: RunStatus, after: RunStatus) -> dict[str, float]:
+    """Seconds between the two statuses of each site, which may be older than those of the run."""
     then, now = (
-        {s["site"]: look["wall_s"] - s["silent_s"] for s in look["sites"]}
-        for look in (before, after)
+        {site.site: status.wall_s - site.age_s for site in status.sites}
+        for status in (before, after)
     )
     return {site: max(s - then.get(site, 0.0), 1e-3) for site, s in now.items()}
 
 
-def _node(before: Mapping[str, Any] | None, after: Mapping[str, Any], s: float) -> dict[str, Any]:
-    old: Mapping[str, Any] = before or {
-        "fired": 0, "firing_s": 0.0, "waiting_s": {}, "blocked_s": {}, "idle_s": 0.0
-    }  # fmt: skip
-    shares = {
-        key: _share((_sum(after[f"{key}_s"]) - _sum(old[f"{key}_s"])) / s)
-        for key in ("firing", "waiting", "blocked", "idle")
-    }
-    return {**after, **shares, "firings_per_s": round((after["fired"] - old["fired"]) / s, 2)}
+def _node_rates(before: NodeStats | None, after: NodeStats, idle_s: float, s: float) -> NodeRates:
+    old = before or NodeStats(after.instance, after.site, 0, 0.0)
+    return NodeRates(
+        after.instance,
+        after.site,
+        _share((after.busy_s - old.busy_s) / s),
+        _share((_sum(after.waiting_s) - _sum(old.waiting_s)) / s),
+        _share((_sum(after.blocked_s) - _sum(old.blocked_s)) / s),
+        _share(idle_s / s),
+        (after.fired - old.fired) / s,
+    )
 
 
-def _sum(seconds: Any) -> float:
-    return sum(seconds.values()) if isinstance(seconds, Mapping) else float(seconds)
+def _sum(seconds: Mapping[str, float]) -> float:
+    return sum(seconds.values())
 
 
 def _share(value: float) -> float:
-    return round(min(max(value, 0.0), 1.0), 4)
+    return min(max(value, 0.0), 1.0)
 
 
-def _edge(before: Mapping[str, Any] | None, after: Mapping[str, Any], s: float) -> dict[str, Any]:
-    old = before or {}
+def _edge_rates(before: EdgeStats | None, after: EdgeStats, s: float) -> EdgeRates:
+    def rate(now: int | None, then: int | None) -> float | None:
+        return None if now is None else max(now - (then or 0), 0) / s
 
-    def rate(key: str) -> float | None:
-        now = after[key]
-        return None if now is None else round(max(now - (old.get(key) or 0), 0) / s, 2)
-
-    tokens = rate("taken")
-    held = after["held"]
-    age_s = held / tokens if held is not None and tokens else None  # Little's law
-    return {
-        **after,
-        "tokens_per_s": tokens,
-        "bytes_per_s": rate("bytes"),
-        "age_s": None if age_s is None else round(age_s, 4),
-    }
+    tokens = rate(after.taken, before.taken if before else None)
+    age_s = after.held / tokens if after.held is not None and tokens else None  # Little's law
+    return EdgeRates(after.edge, tokens, rate(after.bytes, before.bytes if before else None), age_s)
 
 
-def top_text(look: Look, width: int = WIDTH) -> str:
+def top_text(rates: RunRates, width: int = WIDTH) -> str:
     """The table, no wider than the terminal."""
+    status = rates.status
     lines = [
-        f"{look['graph']}  {look['placement']}  {look['status']}  pid {look['pid']}",
-        f"{clock(look['wall_s'])}  {look['env_steps']:,} env steps  "
-        f"{short(look['env_steps_per_s'])}/s  {look['train_iters']:,} train iters"
-        + ("" if look["eval_return"] is None else f"  return {look['eval_return']:.4g}"),
+        f"{status.graph}  {status.placement}  {status.status}  pid {status.pid}",
+        f"{clock_text(status.wall_s)}  {status.env_steps:,} env steps  "
+        f"{short_number(rates.env_steps_per_s)}/s  {status.train_iters:,} train iters"
+        + ("" if status.eval_return is None else f"  return {status.eval_return:.4g}"),
         "",
-        *_table(_node_rows(look), "lrrrrrl", width),
+        *_table(_node_rows(rates), "lrrrrrl", width),
         "",
-        *_table(_edge_rows(look), "lrrrrr", width),
+        *_table(_edge_rows(rates), "lrrrrr", width),
     ]
     return "\n".join(line[:width].rstrip() for line in lines)
 
 
-def _node_rows(look: Look) -> list[list[str]]:
+def _node_rows(rates: RunRates) -> list[list[str]]:
     head = ["node", "firing", "waiting", "blocked", "idle", "firings/s", "site"]
     nodes = [
-        [n["node"], *(_percent(n[key]) for key in ("firing", "waiting", "blocked", "idle")),
-         short(n["firings_per_s"]), n["site"]]
-        for n in look["nodes"]
+        [n.instance, *map(_percent, (n.firing, n.waiting, n.blocked, n.idle)),
+         short_number(n.firings_per_s), n.site]
+        for n in rates.nodes
     ]  # fmt: skip
     return [head, *nodes]
 
 
-def _edge_rows(look: Look) -> list[list[str]]:
+def _edge_rows(rates: RunRates) -> list[list[str]]:
     head = ["edge", "held", "tokens/s", "bytes/s", "age", "behind"]
     edges = [
         [
-            e["edge"],
-            _held(e),
-            short(e["tokens_per_s"]),
-            short(e["bytes_per_s"]),
-            "" if e["age_s"] is None else _seconds(e["age_s"]),
-            "" if e["iters_behind"] is None else f"{short(e['iters_behind'])} it",
+            edge.edge,
+            _held(edge),
+            short_number(flow.tokens_per_s),
+            short_number(flow.bytes_per_s),
+            "" if flow.age_s is None else _seconds(flow.age_s),
+            "" if edge.iters_behind is None else f"{short_number(edge.iters_behind)} it",
         ]
-        for e in look["edges"]
-        if e["kind"] != "link"
+        for edge, flow in zip(rates.status.edges, rates.edges, strict=True)
+        if edge.kind != "link"
     ]
     return [head, *edges]
 
 
-def _held(edge: Mapping[str, Any]) -> str:
-    if edge["held"] is None:
+def _held(edge: EdgeStats) -> str:
+    if edge.held is None:
         return ""
-    return f"{edge['held']}/{edge['bound']}" if edge["bound"] else str(edge["held"])
+    return f"{edge.held}/{edge.bound}" if edge.bound else str(edge.held)
 
 
 def _table(rows: list[list[str]], sides: str, width: int) -> list[str]:
-    """Columns, the first one cut in its middle where the terminal is narrow."""
+    """Aligned columns; where the terminal is narrow, the first one is cut in its middle."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(sides))]
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 2 * (len(sides) - 1)), 12)
     return ["  ".join(_cell(*c) for c in zip(row, widths, sides, strict=True)) for row in rows]
@@ -143,8 +182,8 @@ def _seconds(s: float) -> str:
     return f"{s * 1000:.1f} ms" if s < 1 else f"{s:.1f} s"
 
 
-def short(value: float | None) -> str:
-    """A number in few letters."""
+def short_number(value: float | None) -> str:
+    """A number in few characters."""
     if value is None:
         return ""
     for size, unit in UNITS:
@@ -155,19 +194,45 @@ def short(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
-def clock(seconds: float) -> str:
-    """Seconds as a clock shows them."""
+def clock_text(seconds: float) -> str:
+    """Seconds as a clock shows them: `1:05`, `2:00:00`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def ps_text(looks: list[Look]) -> str:
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in the list of `flowrl ps`."""
+
+    pid: int
+    graph: str
+    placement: str
+    status: str
+    wall_s: float
+    env_steps: int
+    train_iters: int
+    env_steps_per_s: float | None
+    run_dir: str
+
+
+RUN_ROW: DataCodec[RunRow] = DataCodec(RunRow)
+
+
+def row_of(rates: RunRates) -> RunRow:
+    s = rates.status
+    return RunRow(
+        *(s.pid, s.graph, s.placement, s.status, s.wall_s, s.env_steps, s.train_iters),
+        *(rates.env_steps_per_s, s.run_dir),
+    )
+
+
+def ps_text(rows: list[RunRow]) -> str:
     """A line for each run."""
     head = ["graph", "pid", "status", "elapsed", "env steps", "rate", "placement", "run folder"]
-    rows = [
-        [r["graph"], str(r["pid"]), r["status"], clock(r["wall_s"]), f"{r['env_steps']:,}",
-         f"{short(r['env_steps_per_s'])}/s", r["placement"], r["run_dir"]]
-        for r in looks
+    lines = [
+        [r.graph, str(r.pid), r.status, clock_text(r.wall_s), f"{r.env_steps:,}",
+         f"{short_number(r.env_steps_per_s)}/s", r.placement, r.run_dir]
+        for r in rows
     ]  # fmt: skip
-    return "\n".join(line.rstrip() for line in _table([head, *rows], "lrlrrrll", 1 << 20))
+    return "\n".join(line.rstrip() for line in _table([head, *lines], "lrlrrrll", 1 << 20))

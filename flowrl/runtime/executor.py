@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from flowrl.core.state import Count, State
-from flowrl.runtime.status import AgedStatus
+from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.token_hashing import Note
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
@@ -22,18 +22,6 @@ class Cut:
     why: str  # the reason in words
     rounds: int  # without those of the warm-up
     counts: Count
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceTimes:
-    """How often an instance has fired, and where its time went."""
-
-    key: str
-    fired: int
-    busy_s: float  # in firings, without the waits
-    waiting_s: Mapping[str, float] = field(default_factory=dict)  # for inputs, by edge
-    blocked_s: Mapping[str, float] = field(default_factory=dict)  # on outputs, by edge
-    site: str = "main"
 
 
 class Executor(Protocol):
@@ -59,7 +47,7 @@ class Executor(Protocol):
 
     @property
     def counts(self) -> Count:
-        """Env steps and episodes of the collectors and train iterations of the first learner: so far, or at the cut."""
+        """The collectors' env steps and episodes and the first learner's train iterations: so far, or at the cut."""
 
     def weights(self) -> dict[str, State]:
         """The learners' states at the cut, by `learner.port`."""
@@ -67,11 +55,11 @@ class Executor(Protocol):
     def digest(self) -> str:
         """The `weights_digest` of the learners' states at the cut."""
 
-    def instance_times(self) -> list[InstanceTimes]:
-        """The times of each instance, in the order of the graph."""
+    def node_stats(self) -> list[NodeStats]:
+        """What each instance has done, in the order of the graph, as last reported."""
 
-    def site_statuses(self) -> dict[str, AgedStatus | None]:
-        """The latest known status of each site; None for a site that has reported nothing yet."""
+    def site_statuses(self) -> list[SiteStatus]:
+        """The status of each site, as recent as possible."""
 
     def idle_s(self) -> dict[str, float]:
         """How long each site waited for a lease."""

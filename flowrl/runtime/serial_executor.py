@@ -16,13 +16,14 @@ from flowrl.core.state import Count, State
 from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
-from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
+from flowrl.runtime.executor import Cut, Reason, weights_digest
 from flowrl.runtime.failure_guard import FailureRecord, Irregularities, RecordSink
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.state_versions import StateVersions
-from flowrl.runtime.status import AgedStatus, read_status
+from flowrl.runtime.status import NodeStats, SiteStatus
+from flowrl.runtime.status_reader import read_status
 
 
 class CutReached(Exception):
@@ -80,16 +81,17 @@ class SerialExecutor(Scheduler):
         """The SHA-256 over the learners' weights, sorted by name."""
         return weights_digest(self.weights())
 
-    def instance_times(self) -> list[InstanceTimes]:
-        """Each instance, its firings and its time."""
-        return [InstanceTimes(r.key, r.fired, r.busy_s) for r in self.instances.all()]
+    def node_stats(self) -> list[NodeStats]:
+        return list(self._status().nodes)
 
-    def site_statuses(self) -> dict[str, AgedStatus | None]:
-        """What there is to see of the one site just now (from any thread)."""
-        return {MAIN: AgedStatus(read_status(self))}
+    def site_statuses(self) -> list[SiteStatus]:
+        return [self._status()]
+
+    def _status(self) -> SiteStatus:
+        return read_status(self, MAIN, self.ended_s)
 
     def idle_s(self) -> dict[str, float]:
-        """One site alone waits for nobody."""
+        """A site alone waits for nobody."""
         return {}
 
     def irregularity_lines(self) -> list[str]:

@@ -5,21 +5,39 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 from flowrl.channels import ChannelError, SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
-from flowrl.core.context import Record, VerdictRecord
+from flowrl.core.context import DeferredEffect, Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, part_in
-from flowrl.runtime.control.free_sites import free_sites
-from flowrl.runtime.control.messages import FAILED, PositionedRecord, error_words
-from flowrl.runtime.control.orders import CONTROL, AbandonFiring, CoordinatorMessages, SiteStopped
-from flowrl.runtime.control.reports import SiteReporter
+from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, schedule_of_round
+from flowrl.runtime.control.messages import (
+    CONTROL_LIMITS,
+    FAILURE,
+    FAILURES,
+    ConnectionFailure,
+    Failure,
+    NodeFailure,
+    PositionedRecord,
+    SiteAtCut,
+    SiteClosed,
+    SiteFailure,
+    SiteReady,
+    SiteResults,
+    TrainItersReached,
+    describe_error,
+)
+from flowrl.runtime.control.site_control import (
+    AbandonFiring,
+    CoordinatorMessages,
+    SiteReporter,
+    SiteStopped,
+)
+from flowrl.runtime.control.site_kinds import free_sites
 from flowrl.runtime.control.weight_history import WeightHistory
 from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.firing_sequence import Fire, RoundStop
@@ -61,10 +79,10 @@ class SiteScheduler(Scheduler):
         # what a free site has done counts whole
         self._keeping = [] if self._free else self._recalls
         cuts = CutPlanner(checked, checked.graph.limits)
-        self._starves, self._warm_rounds = cuts.learner_starves, cuts.warm_rounds
+        self._starves, self._warm_rounds = cuts.learner_rate_unknown, cuts.warm_rounds
         self._paced_learners = [r for r in self._keeping if not r.fires_in_rounds]
         self._orders.on_settled = self._settle
-        self._orders.on_hash = lambda: self.hash_tokens(self._reports.hashed.append)
+        self._orders.on_hash_tokens = lambda: self.hash_tokens(self._reports.add_hash)
         for instance in self.instances.all():
             if instance.role == "collector" or instance.key == self.first_learner:
                 instance.on_count = self._counted
@@ -83,7 +101,7 @@ class SiteScheduler(Scheduler):
             return
         if self._halted:
             raise SiteStopped
-        stop = self._orders.stop
+        stop = self._orders.cut
         if stop is None or self._fires_freely:
             return
         if not includes(stop, self.current_position()):
@@ -100,7 +118,7 @@ class SiteScheduler(Scheduler):
     @property
     def _halted(self) -> bool:
         """Whether a free site is to end."""
-        return self._free and self._orders.halted
+        return self._free and self._orders.is_halted
 
     # hooks
 
@@ -113,9 +131,9 @@ class SiteScheduler(Scheduler):
             return None
         rounds = self.site.rounds
         if not self._may_begin():
-            self._reports.tell_rounds(self)
+            self._reports.report_if_new(self)
             self._home.waiting.idle(self._may_begin)
-        stop = self._orders.stop
+        stop = self._orders.cut
         if stop is None or rounds < stop[0]:
             return None
         if rounds > stop[0]:
@@ -137,7 +155,7 @@ class SiteScheduler(Scheduler):
             return self._home.heard_of_firings or any(instance.ready() for instance in by_node)
 
         if not can_fire():
-            self._reports.tell_rounds(self)
+            self._reports.report_if_new(self)
             self._home.wait_for_tokens(can_fire)
 
     def _do_what_counts(self) -> None:
@@ -148,7 +166,7 @@ class SiteScheduler(Scheduler):
     def _until(self, stop: Position) -> RoundStop | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
         rounds, order_index, replica, firing = stop[:4]
-        schedule = part_in(self.program, rounds)
+        schedule = schedule_of_round(self.program, rounds)
         name = schedule.order[order_index]
         before = (
             0 if name in may_lack_tokens(schedule) else firings_before(self.program, rounds, name)
@@ -156,8 +174,8 @@ class SiteScheduler(Scheduler):
         return RoundStop(order_index, replica, firing + 1 - before)
 
     def _may_begin(self) -> bool:
-        rounds, stop = self.site.rounds, self._orders.stop
-        return rounds < self._orders.granted or (stop is not None and rounds > stop[0])
+        rounds, stop = self.site.rounds, self._orders.cut
+        return rounds < self._orders.granted_rounds or (stop is not None and rounds > stop[0])
 
     def after_round(self, warm_up: bool) -> None:
         self._do_what_counts()
@@ -167,8 +185,8 @@ class SiteScheduler(Scheduler):
             # the states that it ended with should not wait for the next one's firings
             self._long_round = False
             self.channels.flush()
-        self._reports.tell_now_and_then(self)
-        stop = self._orders.stop
+        self._reports.report_periodically(self)
+        stop = self._orders.cut
         if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
             raise SiteStopped
 
@@ -197,8 +215,8 @@ class SiteScheduler(Scheduler):
         first = self._starves and learner.key == self.first_learner
         if first and learner.fired == self.graph.limits.train_iters:
             at = (*self.site.position_prefix, learner.order_index, 0, learner.fired - 1)
-            self._reports.tell(self)
-            self._reports.say("reached", list(at), learner.fired)
+            self._reports.report(self)
+            self._reports.send(TrainItersReached(at, learner.fired))
             raise SiteStopped
 
     def at_leisure(self, fire: Fire) -> Fire:
@@ -219,15 +237,16 @@ class SiteScheduler(Scheduler):
         return fire_or_leave
 
     def _counted(self, instance: Instance, count: Count) -> None:
-        self._reports.counted(self.position(instance), count)
+        self._reports.add_count(self.position(instance), count)
 
     def recorded(
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
         super().recorded(instance, source, record)
-        self._reports.recorded(PositionedRecord(self.position(instance), source, record))
+        assert not isinstance(record, DeferredEffect)  # the scheduler defers them
+        self._reports.add_record(PositionedRecord(self.position(instance), source, record))
         if isinstance(record, VerdictRecord):
-            self._reports.tell(self)
+            self._reports.report(self)
 
     def states_at(self, cut: Position) -> dict[str, State]:
         """The learners' states at the cut."""
@@ -239,7 +258,7 @@ class SiteScheduler(Scheduler):
 
     def live(self) -> None:
         """Walk until told to stop, and say what there is at the cut."""
-        self._reports.say("ready", sum(recall.state_bytes for recall in self._keeping))
+        self._reports.send(SiteReady(sum(recall.state_bytes for recall in self._keeping)))
         self._walking = True
         self.channels.on_receive(self._check_again)
         try:
@@ -248,13 +267,13 @@ class SiteScheduler(Scheduler):
             self._home.begin()
             self.execute()
         except SiteStopped:
-            if self._orders.leave:
+            if self._orders.must_leave:
                 return
         self._walking = False
         if self._free:
             self._home.take_no_more()
-        self._reports.tell(self)
-        self._reports.say("stopped")
+        self._reports.report(self)
+        self._reports.send(SiteAtCut())
         self._tell_states()
 
     def no_rounds(self) -> None:
@@ -263,19 +282,19 @@ class SiteScheduler(Scheduler):
 
     def _tell_states(self) -> None:
         """Once the cut is known to all; then there is nothing more to do."""
-        idle, orders, say = self._home.waiting.idle, self._orders, self._reports.say
+        idle, orders, send = self._home.waiting.idle, self._orders, self._reports.send
         try:
-            idle(lambda: orders.wants_states, "stopped")
-            assert orders.stop is not None
-            cut = orders.stop
+            idle(lambda: orders.results_requested, "stopped")
+            assert orders.cut is not None
+            cut = orders.cut
             self.deferred_effects.do(lambda position: self._free or includes(cut, position))
             # where time went: services have answered calls since they had stopped
-            self._reports.tell(self)
-            lines = self._home.irregularity_lines()
-            say("states", self.states_at(cut), self.instances.dropped(), lines)
+            self._reports.report(self)
+            lines = tuple(self._home.irregularity_lines())
+            send(SiteResults(self.states_at(cut), self.instances.dropped(), lines))
             self.close()
-            say("closed", [str(error) for error in self.instances.close_errors])
-            idle(lambda: orders.leave, "stopped")
+            send(SiteClosed(tuple(str(error) for error in self.instances.close_errors)))
+            idle(lambda: orders.must_leave, "stopped")
         except SiteStopped:
             return
 
@@ -302,23 +321,24 @@ def run_site(
     except SiteStopped:
         pass
     except (ChannelFailure, ChannelError) as error:
-        _fail(channels, name, ["lost", str(error), traceback.format_exc()])
+        _report_failure(channels, name, ConnectionFailure(str(error), traceback.format_exc()))
     except NodeError as error:
-        _fail(channels, name, ["node", *error_words(error)])
+        _report_failure(channels, name, NodeFailure(describe_error(error)))
     except BaseException as error:
-        _fail(channels, name, ["site", f"{type(error).__name__}: {error}", traceback.format_exc()])
+        text = f"{type(error).__name__}: {error}"
+        _report_failure(channels, name, SiteFailure(text, traceback.format_exc()))
     finally:
         if walk is not None:
             walk.close()
         channels.close(drop=True)  # what the coordinator had to know, it has
 
 
-def _fail(channels: SiteChannels, name: str, words: list[Any]) -> None:
-    """Say what went wrong, on a lane of its own: the other may be full, or not be there yet."""
-    sender = channels.open_sender(f"{FAILED}:{name}", COORDINATOR, limits=CONTROL)
+def _report_failure(channels: SiteChannels, name: str, failure: Failure) -> None:
+    """Send why this site ends, on a channel of its own: the other may be full, or not open yet."""
+    sender = channels.open_sender(f"{FAILURES}:{name}", COORDINATOR, limits=CONTROL_LIMITS)
     try:
-        sender.send(words)
+        sender.send(FAILURE.encode(failure))
         channels.flush()
         channels.wait_until(lambda: sender.all_taken, (sender,), 5.0)
     except (ChannelError, SiteStopped):
-        return  # nobody is left to be told; the coordinator sees that this site has ended
+        return  # the coordinator is gone, or sees that this site has ended

@@ -12,26 +12,29 @@ from typing import Any
 
 import pytest
 
-from flowrl.runs.queries import look
-from flowrl.runs.registry import Entry, entries
+from flowrl.runs.queries import query_status
+from flowrl.runs.registry import RunEntry, live_entries
 from tests.cli.conftest import Called, one_line, process, write
-from tests.runs.going import going, look_until, pair, until
+from tests.runs.going import pair, running_in_a_thread, wait_for, wait_for_status
 
 Flowrl = Callable[..., Called]
 
 
 @contextmanager
-def as_process(folder: Path, *words: str) -> Iterator[tuple[Any, Entry]]:
+def as_process(folder: Path, *words: str) -> Iterator[tuple[Any, RunEntry]]:
     """A run in a process of its own, and its entry."""
     (folder / "g.yaml").write_text(json.dumps(pair(a={"each_s": 0.005})))
     with process("run", "g.yaml", "--out", "r", *words, folder=folder) as running:
-        yield running, until(lambda: next((e for e in entries() if e.pid == running.pid), None))
+        yield (
+            running,
+            wait_for(lambda: next((e for e in live_entries() if e.pid == running.pid), None)),
+        )
 
 
 def test_ps_lists_what_goes_on(flowrl: Flowrl, folder: Path) -> None:
     assert flowrl("ps") == (0, "no run is going on\n", "")
-    with going(pair(a={"each_s": 0.01}), folder / "r", "threads") as run:
-        look_until(run, lambda found: found["status"] == "running")
+    with running_in_a_thread(pair(a={"each_s": 0.01}), folder / "r", "threads") as run:
+        wait_for_status(run, lambda found: found.status == "running")
         (told,) = json.loads(flowrl("ps", "--json")[1])
         status, out, _ = flowrl("ps")
     assert status == 0
@@ -45,8 +48,8 @@ def test_ps_lists_what_goes_on(flowrl: Flowrl, folder: Path) -> None:
 
 
 def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
-    with going(pair(b={"each_s": 0.01}), folder / "r", "threads") as run:
-        look_until(run, lambda found: found["env_steps"] > 5)
+    with running_in_a_thread(pair(b={"each_s": 0.01}), folder / "r", "threads") as run:
+        wait_for_status(run, lambda found: found.env_steps > 5)
         status, out, _ = flowrl("top", "r", "--once")
         told = one_line(flowrl("top", "last", "--json")[1])
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
@@ -55,17 +58,18 @@ def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
     assert float(lines["a"][3].strip("%")) > 70
     assert told["nodes"][1]["firing"] > 0.7
     assert told["edges"][0]["edge"] == "a.data -> b.data"
+    assert told["status"]["sites"][1]["nodes"][0]["instance"] == "b"
 
 
 def test_why_says_who_all_wait_for(flowrl: Flowrl, folder: Path) -> None:
-    with going(pair(b={"hangs_in": 3}), folder / "r") as run:
-        look_until(run, lambda found: found["sites"][0]["for_s"] > 1)
+    with running_in_a_thread(pair(b={"hangs_in": 3}), folder / "r") as run:
+        wait_for_status(run, lambda found: found.sites[0].activity.for_s > 1)
         status, out, _ = flowrl("why", "r")
         told = one_line(flowrl("why", "r", "--json")[1])
     assert status == 0
     assert out.splitlines()[-1].startswith("b has been firing for 1.")
     assert told["verdict"].startswith("b has been firing for ")
-    assert told["sites"][0]["who"] == "b"
+    assert told["sites"][0]["activity"]["instance"] == "b"
     assert told["cycle"] == []
 
 
@@ -80,7 +84,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(
 
 def test_stop_takes_the_next_cut_and_tells_how_it_ended(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder) as (running, entry):
-        look_until(entry, lambda found: found["env_steps"] > 2)
+        wait_for_status(entry, lambda found: found.env_steps > 2)
         status, out, err = flowrl("stop", "r")
         told, _ = running.communicate(timeout=30)
     assert (status, err) == (0, "")
@@ -91,7 +95,9 @@ def test_stop_takes_the_next_cut_and_tells_how_it_ended(flowrl: Flowrl, folder: 
 
 def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
-        look_until(entry, lambda found: found["env_steps"] > 3 or found["sites"][0]["for_s"] > 0.5)
+        wait_for_status(
+            entry, lambda found: found.env_steps > 3 or found.sites[0].activity.for_s > 0.5
+        )
         status, out, _ = flowrl("stop", str(running.pid), "--now")
         running.communicate(timeout=30)
     assert status == 0
@@ -101,11 +107,11 @@ def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
 
 def test_stop_of_a_run_that_is_killed_meanwhile_says_so(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
-        look_until(entry, lambda found: found["sites"][0]["for_s"] > 0.3)
+        wait_for_status(entry, lambda found: found.sites[0].activity.for_s > 0.3)
         os.kill(running.pid, signal.SIGKILL)
         running.communicate(timeout=30)
         status, _, err = flowrl("stop", "r")
-    assert (status, entry in entries()) == (2, False)
+    assert (status, entry in live_entries()) == (2, False)
     assert "no such run is going on" in err
 
 
@@ -125,7 +131,7 @@ def test_logs_tell_what_nodes_told(flowrl: Flowrl, folder: Path) -> None:
 def test_logs_are_followed_until_the_run_ends(folder: Path) -> None:
     write(folder / "g.yaml", {"l": {"type": "Learner"}})
     with process("run", "g.yaml", "--out", "r", "--quiet", folder=folder) as running:
-        entry = until(lambda: next((e for e in entries() if e.pid == running.pid), None))
+        entry = wait_for(lambda: next((e for e in live_entries() if e.pid == running.pid), None))
         with process("logs", "r", "c", "-f", folder=folder) as reader:
             lines = [reader.stdout.readline() for _ in range(20)]
             running.send_signal(signal.SIGINT)
@@ -135,4 +141,4 @@ def test_logs_are_followed_until_the_run_ends(folder: Path) -> None:
     assert reader.returncode == 0
     assert "".join(lines) + rest == (folder / "r" / "logs" / "c.log").read_text()
     with pytest.raises(Exception, match="does not answer"):
-        look(entry)
+        query_status(entry)

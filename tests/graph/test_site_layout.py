@@ -10,7 +10,7 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import Graph
 from flowrl.graph.placement import HostOffer, resolve_placement
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout, make_layout
-from flowrl.runtime.processes.addresses import Addresses, neighbours
+from flowrl.runtime.processes.addresses import Addresses, peers_of_sites
 from tests.toys.running import tree
 
 OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
@@ -78,11 +78,11 @@ def test_what_lies_between_two_sites(graph: Graph, a: str, b: str, transport: st
 def addresses(graph: Graph) -> Addresses:
     """`c` on hosts, `r` in a process here, `l` in the main site."""
     layout = laid_out(graph, "c=a-*,r=process")
-    peers = neighbours(graph, layout, [n for n in layout.kinds if layout.instances_on(n)])
+    peers = peers_of_sites(graph, layout, [n for n in layout.kinds if layout.instances_on(n)])
     found = Addresses(layout, peers)
-    found.near.update({"process:r": "ipc:///r", "main": "ipc:///m", COORDINATOR: "ipc:///c"})
+    found.local.update({"process:r": "ipc:///r", "main": "ipc:///m", COORDINATOR: "ipc:///c"})
     found.machines.update({"a-1": "10.0.0.1", "a-2": "fd00::2"})
-    found.seen_as.update({"a-1": "10.0.0.9", "a-2": "fd00::9"})
+    found.this_machine.update({"a-1": "10.0.0.9", "a-2": "fd00::9"})
     found.ports.update({"a-1:c": 1, "a-2:c#1": 2, "a-1:c#2": 3, "process:r": 4, COORDINATOR: 5})
     return found
 
@@ -121,5 +121,5 @@ def test_sites_know_the_keys_of_those_on_other_machines_only(addresses: Addresse
 
 def test_sites_of_one_machine_need_no_keys(graph: Graph) -> None:
     layout = laid_out(graph, "processes")
-    found = Addresses(layout, neighbours(graph, layout, list(layout.kinds)))
+    found = Addresses(layout, peers_of_sites(graph, layout, list(layout.kinds)))
     assert all(found.keys(name) is None for name in (*layout.kinds, COORDINATOR))

@@ -1,4 +1,4 @@
-"""Runs that go on in a thread while a test looks at them."""
+"""Runs that go on in a thread while a test asks for their status."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.queries import find_live, look
-from flowrl.runs.registry import Entry, entries
+from flowrl.runs.queries import query_status
+from flowrl.runs.registry import RunEntry, live_entries
 from flowrl.runs.run import Run
-from flowrl.runs.run_status import Look
+from flowrl.runtime.status import RunStatus
 from tests.sites.slow_nodes import GATE
 
 SLOW = "tests.sites.slow_nodes:"
@@ -23,53 +23,51 @@ DEADLINE_S = 15.0
 
 
 def pair(a: Mapping[str, Any] | None = None, b: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A giver `a` and a taker `b`, with room for four tokens between them."""
+    """A producer `a` and a consumer `b`, with room for four tokens between them."""
     nodes = {"a": {"type": f"{SLOW}Giver", **(a or {})}, "b": {"type": f"{SLOW}Taker", **(b or {})}}
     return {"nodes": nodes, "edges": [{"a -> b": {"capacity": 4}}]}
 
 
 @contextmanager
-def going(
+def running_in_a_thread(
     graph: Mapping[str, Any], out: Path, placement: str = "serial", **limits: Any
-) -> Iterator[Entry]:
-    """A run in a thread; it is stopped, and what hangs in it is freed, when the test has seen enough."""
+) -> Iterator[RunEntry]:
+    """A run in a thread; afterwards it is stopped, and nodes that hang in it are freed."""
     run = Run(check(load_data(graph)), placement=placement, out=out, limits=Limits(**limits))
     GATE.clear()
     thread = threading.Thread(target=run.run, daemon=True)
     thread.start()
     try:
-        yield until(lambda: next((e for e in entries() if e.run_dir == str(out)), None))
+        yield wait_for(lambda: next((e for e in live_entries() if e.run_dir == str(out)), None))
     finally:
-        if not run.stops:
+        if not run.is_stopping:
             run.stop()
         GATE.set()
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
-def until(found: Callable[[], Any]) -> Any:
-    """What is found at last."""
+def wait_for(find: Callable[[], Any]) -> Any:
+    """What `find` returns at last."""
     deadline = time.monotonic() + DEADLINE_S
-    while not (value := found()):
-        assert time.monotonic() < deadline, "it did not come about in time"
+    while not (value := find()):
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return value
 
 
-def look_until(entry: Entry, holds: Callable[[Look], Any]) -> Look:
-    """The first look of which this holds."""
+def wait_for_status(entry: RunEntry, holds: Callable[[RunStatus], Any]) -> RunStatus:
+    """The first status for which this holds."""
 
-    def one() -> Look | None:
-        found = look(entry)
+    def status_if_it_holds() -> RunStatus | None:
+        found = query_status(entry)
         return found if holds(found) else None
 
-    found: Look = until(one)
+    found: RunStatus = wait_for(status_if_it_holds)
     return found
 
 
-def doing(found: Look) -> dict[str, tuple[str, str, str]]:
-    """What each site does: what, who, for which edge."""
-    return {s["site"]: (s["doing"], s["who"], s["edge"]) for s in found["sites"]}
-
-
-__all__ = ["SLOW", "doing", "find_live", "going", "look", "look_until", "pair", "until"]
+def activities(status: RunStatus) -> dict[str, tuple[str, str, str]]:
+    """What each site does: kind, instance, edge."""
+    found = [(site.site, site.activity) for site in status.sites]
+    return {site: (one.kind, one.instance, one.edge) for site, one in found}

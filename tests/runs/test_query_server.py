@@ -15,12 +15,12 @@ from flowrl.checks.check import check
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.queries import ask, find_folder, find_live, look
+from flowrl.runs.queries import ask, find_live_run, find_run_folder
 from flowrl.runs.query_server import QUESTION_BYTES
-from flowrl.runs.registry import Entry, entries, runtime_folder, write_entry
+from flowrl.runs.registry import RunEntry, live_entries, runtime_folder, write_entry
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
-from tests.runs.going import going, look_until, pair
+from tests.runs.going import pair, running_in_a_thread, wait_for_status
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-def sent(entry: Entry, text: bytes) -> dict[str, str]:
+def sent(entry: RunEntry, text: bytes) -> dict[str, str]:
     """What a run answers to anything."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(entry.socket)
@@ -43,68 +43,75 @@ def sent(entry: Entry, text: bytes) -> dict[str, str]:
 
 
 def test_a_run_is_found_while_it_goes_on(tmp_path: Path) -> None:
-    with going(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
-        assert (run.pid, run.graph, run.placement) == (os.getpid(), look(run)["graph"], "serial")
-        assert find_live(str(tmp_path / "r")) == run
-        assert find_live("last") == run
-        assert find_folder(str(tmp_path / "r")) == (tmp_path / "r", run)
+    with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
+        assert (run.pid, run.graph, run.placement) == (
+            os.getpid(),
+            query_status(run).graph,
+            "serial",
+        )
+        assert find_live_run(str(tmp_path / "r")) == run
+        assert find_live_run("last") == run
+        assert find_run_folder(str(tmp_path / "r")) == (tmp_path / "r", run)
         assert Path(run.socket).parent.stat().st_mode & 0o777 == 0o700
-    assert run not in entries()
+    assert run not in live_entries()
     assert not Path(run.socket).exists()
     with pytest.raises(UsageError, match=f"{tmp_path}/r: it has ended; no run is going on"):
-        find_live(str(tmp_path / "r"))
+        find_live_run(str(tmp_path / "r"))
 
 
-def test_a_run_is_meant_by_its_name_how_that_begins_or_its_pid(tmp_path: Path) -> None:
+def test_a_run_is_named_by_its_folder_a_unique_prefix_or_its_pid(tmp_path: Path) -> None:
     slow = pair(a={"each_s": 0.01})
-    with going(slow, tmp_path / "one-1") as one, going(slow, tmp_path / "one-2") as two:
-        assert find_live("one-2") == find_live("last") == two
-        assert find_live("one-1") == one
+    with (
+        running_in_a_thread(slow, tmp_path / "one-1") as one,
+        running_in_a_thread(slow, tmp_path / "one-2") as two,
+    ):
+        assert find_live_run("one-2") == find_live_run("last") == two
+        assert find_live_run("one-1") == one
         for word in ("one", str(os.getpid())):
-            with pytest.raises(UsageError, match=r"which one\? runs that go on: one-1 \(pid"):
-                find_live(word)
+            with pytest.raises(UsageError, match=r"is ambiguous; runs that go on: one-1 \(pid"):
+                find_live_run(word)
         with pytest.raises(UsageError, match="zwei: no such run is going on; runs that go on: "):
-            find_live("zwei")
+            find_live_run("zwei")
 
 
 @pytest.mark.parametrize(
     "question", [b"", b"\n", b"[]\n", b"{\n", b"\xff\xfe\n", b"x" * (2 * QUESTION_BYTES)]
 )
-def test_what_is_no_question_is_refused_and_harms_nothing(question: bytes, tmp_path: Path) -> None:
-    with going(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
+def test_anything_but_a_question_is_refused_without_harm(question: bytes, tmp_path: Path) -> None:
+    with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
         try:
             assert sent(run, question) == {"error": "expected a line of JSON: an object"}
         except (ConnectionError, BrokenPipeError):
             assert len(question) > QUESTION_BYTES  # it hung up before all was said
-        assert look(run)["status"] in ("starting", "running")
+        assert query_status(run).status in ("starting", "running")
 
 
-def test_an_unknown_question_is_told_so(tmp_path: Path) -> None:
-    told = pytest.raises(FlowError, match="unknown question 'dance'; known: look, stop")
-    with going(pair(a={"each_s": 0.01}), tmp_path / "r") as run, told:
+def test_an_unknown_question_is_refused(tmp_path: Path) -> None:
+    told = pytest.raises(FlowError, match="unknown question 'dance'; known: status, stop")
+    with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run, told:
         ask(run, ask="dance")
 
 
-def test_who_asks_and_says_nothing_keeps_others_waiting_for_a_moment_only(tmp_path: Path) -> None:
+def test_a_client_that_sends_nothing_delays_others_for_a_moment_only(tmp_path: Path) -> None:
     with (
-        going(pair(a={"each_s": 0.01}), tmp_path / "r") as run,
+        running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run,
         socket.socket(socket.AF_UNIX) as silent,
     ):
         silent.connect(run.socket)
-        assert look(run)["graph"] == run.graph
+        assert query_status(run).graph == run.graph
 
 
 def test_a_run_is_stopped_at_its_next_cut(tmp_path: Path) -> None:
-    with going(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
-        look_until(run, lambda found: found["env_steps"] > 2)
-        assert ask(run, ask="stop") == {"stops": True}
+    with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
+        wait_for_status(run, lambda found: found.env_steps > 2)
+        assert ask(run, ask="stop") == {"stopping": True}
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("interrupted", "flowrl stop")
 
 
 def test_a_run_in_a_thread_cannot_be_stopped_at_once(tmp_path: Path) -> None:
-    with going(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
-        look_until(run, lambda found: found["env_steps"] > 2)
+    with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
+        wait_for_status(run, lambda found: found.env_steps > 2)
         with pytest.raises(FlowError, match="it runs in a thread of another program"):
             ask(run, ask="stop", now=True)
 
@@ -114,22 +121,22 @@ def test_a_run_in_a_thread_cannot_be_stopped_at_once(tmp_path: Path) -> None:
 
 def entry(folder: Path, name: str, **changes: object) -> Path:
     """An entry as a run writes it."""
-    facts = {"pid": os.getpid(), "born": "1", "begun_at": 1.0, "graph": "g", "placement": "serial",
+    facts = {"pid": os.getpid(), "process_start_time": "1", "begun_at": 1.0, "graph": "g", "placement": "serial",
              "run_dir": "r", "socket": str(folder / f"{name}.sock"), **changes}  # fmt: skip
-    write_entry(folder / f"{name}.json", Entry(**facts))  # type: ignore[arg-type]
+    write_entry(folder / f"{name}.json", RunEntry(**facts))  # type: ignore[arg-type]
     (folder / f"{name}.sock").touch()
     return folder / f"{name}.json"
 
 
-def test_what_dead_processes_left_is_swept(folder: Path) -> None:
+def test_entries_of_dead_processes_are_removed(folder: Path) -> None:
     entry(folder, "gone", pid=2**22 + 1)
     entry(folder, "another")  # this process's number, but it began at another time
     (folder / "broken.json").write_text("{")
-    assert entries() == []
+    assert live_entries() == []
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_that_others_may_enter_is_not_used_and_told_once(
+def test_a_folder_that_others_may_enter_is_refused_with_one_note(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("x")  # short: a socket's name has a limit

@@ -1,4 +1,4 @@
-"""A run that goes on shows what its sites do, truly, also while they fire or wait."""
+"""The status of a run that goes on shows what its sites do, also while they fire or wait."""
 
 from __future__ import annotations
 
@@ -7,103 +7,105 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.runs.queries import look
-from flowrl.runs.run_status import Look
-from flowrl.runs.top import rates, top_text
-from flowrl.runs.why import reason_of, verdict, why_text
-from tests.runs.going import SLOW, doing, going, look_until, pair
+from flowrl.runs.queries import query_status
+from flowrl.runs.top import rates_between, top_text
+from flowrl.runs.why import verdict, wait_graph, why_text
+from flowrl.runtime.status import RunStatus
+from tests.runs.going import SLOW, activities, pair, running_in_a_thread, wait_for_status
 
 EDGE = "a.data -> b.data"
 PROCESSES = pytest.param("processes", marks=pytest.mark.slow)
 
 
-def long(s: float = 1.0) -> Callable[[Look], bool]:
-    """Every site does what it does for so long."""
-    return lambda found: all(site["for_s"] > s for site in found["sites"])
+def all_last(s: float = 1.0) -> Callable[[RunStatus], bool]:
+    """Whether the activity of every site has lasted for longer."""
+    return lambda status: all(site.activity.for_s > s for site in status.sites)
 
 
 def test_a_node_that_hangs_is_named_in_one_thread(tmp_path: Path) -> None:
-    with going(pair(b={"hangs_in": 5}), tmp_path / "r") as run:
-        found = look_until(run, long())
-    assert doing(found) == {"main": ("firing", "b", "")}
+    with running_in_a_thread(pair(b={"hangs_in": 5}), tmp_path / "r") as run:
+        found = wait_for_status(run, all_last())
+    assert activities(found) == {"main": ("firing", "b", "")}
     assert verdict(found).startswith("b has been firing for 1.")
-    assert {n["node"]: n["fired"] for n in found["nodes"]} == {"a": 6, "b": 5}
+    assert {node.instance: node.fired for node in found.nodes} == {"a": 6, "b": 5}
 
 
 @pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.slow)])
-def test_a_node_that_hangs_is_named_and_who_waits_for_it(kind: str, tmp_path: Path) -> None:
+def test_a_node_that_hangs_is_named_with_those_that_wait_for_it(kind: str, tmp_path: Path) -> None:
     graph = pair(b={"hangs_in": 40, "each_s": 0.005})
     graph["nodes"]["c"] = {"type": f"{SLOW}Taker"}
     graph["edges"].append("b -> c")
     placement = f"a={kind},b={kind},c={kind}"
-    with going(graph, tmp_path / "r", placement) as run:
-        found = look_until(run, long())
+    with running_in_a_thread(graph, tmp_path / "r", placement) as run:
+        found = wait_for_status(run, all_last())
     a, b, c = f"{kind}:a", f"{kind}:b", f"{kind}:c"
-    assert doing(found) == {
+    assert activities(found) == {
         a: ("blocked", "a", EDGE),
         b: ("firing", "b", ""),
         c: ("waiting", "c", "b.out -> c.data"),
     }
     assert verdict(found).startswith("all wait for b: b has been firing for ")
-    assert reason_of(found).waits_for == {a: [b], b: [], c: [b]}
-    since = f"{found['sites'][0]['for_s']:.1f} s"
+    assert wait_graph(found).waits_for == {a: [b], b: [], c: [b]}
+    since = f"{found.sites[0].activity.for_s:.1f} s"
     assert f"a has been blocked {since} on {EDGE}, to {b} [{a}]" in why_text(found)
 
 
 @pytest.mark.parametrize("placement", ["threads", PROCESSES])
 def test_a_slow_consumer_is_what_the_others_are_blocked_on(placement: str, tmp_path: Path) -> None:
-    with going(pair(b={"each_s": 0.02}), tmp_path / "r", placement) as run:
-        before = look_until(run, lambda found: _fired(found, "b") > 10)
-        after = look_until(run, lambda found: _fired(found, "b") > _fired(before, "b") + 40)
-    found = rates(before, after)
-    shares = {n["node"]: (n["firing"], n["waiting"], n["blocked"]) for n in found["nodes"]}
+    with running_in_a_thread(pair(b={"each_s": 0.02}), tmp_path / "r", placement) as run:
+        before = wait_for_status(run, lambda found: _fired(found, "b") > 10)
+        after = wait_for_status(run, lambda found: _fired(found, "b") > _fired(before, "b") + 40)
+    found = rates_between(before, after)
+    shares = {n.instance: (n.firing, n.waiting, n.blocked) for n in found.nodes}
     assert shares["b"][0] > 0.8
     assert shares["a"][2] > 0.8
     assert shares["a"][0] < 0.1
-    assert 20 < found["edges"][0]["tokens_per_s"] <= 51
-    assert found["edges"][0]["bound"] == 4
-    assert 2 <= found["edges"][0]["held"] <= 4
-    assert 0.03 < found["edges"][0]["age_s"] < 0.2  # so many tokens, each taken in 0.02 s
-    assert found["edges"][0]["bytes_per_s"] > 0
+    assert 20 < found.edges[0].tokens_per_s <= 51
+    assert found.status.edges[0].bound == 4
+    assert 2 <= found.status.edges[0].held <= 4
+    assert 0.03 < found.edges[0].age_s < 0.2  # so many tokens, each taken in 0.02 s
+    assert found.edges[0].bytes_per_s > 0
 
 
 def test_a_slow_producer_is_what_the_others_wait_for(tmp_path: Path) -> None:
-    with going(pair(a={"each_s": 0.02}), tmp_path / "r", "threads") as run:
-        before = look_until(run, lambda found: _fired(found, "b") > 10)
-        after = look_until(run, lambda found: _fired(found, "b") > _fired(before, "b") + 40)
-    found = rates(before, after)
-    shares = {n["node"]: (n["firing"], n["waiting"], n["blocked"]) for n in found["nodes"]}
+    with running_in_a_thread(pair(a={"each_s": 0.02}), tmp_path / "r", "threads") as run:
+        before = wait_for_status(run, lambda found: _fired(found, "b") > 10)
+        after = wait_for_status(run, lambda found: _fired(found, "b") > _fired(before, "b") + 40)
+    found = rates_between(before, after)
+    shares = {n.instance: (n.firing, n.waiting, n.blocked) for n in found.nodes}
     assert shares["a"][0] > 0.8
     assert shares["b"][1] > 0.8
-    assert found["edges"][0]["held"] <= 1
-    assert 20 < found["env_steps_per_s"] <= 55
+    assert found.status.edges[0].held <= 1
+    assert 20 < found.env_steps_per_s <= 55
 
 
 def test_the_shares_of_a_node_alone_on_its_site_are_its_whole_time(tmp_path: Path) -> None:
-    with going(pair(a={"each_s": 0.004}, b={"each_s": 0.008}), tmp_path / "r", "threads") as run:
-        before = look_until(run, lambda found: _fired(found, "b") > 10)
-        after = look_until(run, lambda found: _fired(found, "b") > _fired(before, "b") + 80)
-    for node in rates(before, after)["nodes"]:
-        whole = sum(node[share] for share in ("firing", "waiting", "blocked", "idle"))
+    with running_in_a_thread(
+        pair(a={"each_s": 0.004}, b={"each_s": 0.008}), tmp_path / "r", "threads"
+    ) as run:
+        before = wait_for_status(run, lambda found: _fired(found, "b") > 10)
+        after = wait_for_status(run, lambda found: _fired(found, "b") > _fired(before, "b") + 80)
+    for node in rates_between(before, after).nodes:
+        whole = node.firing + node.waiting + node.blocked + node.idle
         assert 0.8 < whole < 1.2, node
 
 
 def test_an_edge_within_a_site_has_a_depth_too(tmp_path: Path) -> None:
     graph = pair(b={"hangs_in": 2})
-    with going(graph, tmp_path / "r") as run:
-        (edge,) = look_until(run, long(0.2))["edges"]
-    assert (edge["held"], edge["bound"], edge["sent"], edge["taken"]) == (0, 4, 2, 2)
-    assert (edge["bytes"], edge["from_site"], edge["to_site"]) == (None, "main", "main")
+    with running_in_a_thread(graph, tmp_path / "r") as run:
+        (edge,) = wait_for_status(run, all_last(0.2)).edges
+    assert (edge.held, edge.bound, edge.sent, edge.taken) == (0, 4, 2, 2)
+    assert (edge.bytes, edge.producer_site, edge.consumer_site) == (None, "main", "main")
 
 
 def test_how_far_data_is_behind_is_counted_in_train_iterations(tmp_path: Path) -> None:
-    """With a lag of three, what a collector gives stems from weights of some rounds before."""
+    """With a lag of three, a collector's data is made with weights of some rounds before."""
     nodes = {"a": {"type": f"{SLOW}Giver"}, "l": "tests.toys.toy_nodes:Learner",
              "b": {"type": f"{SLOW}Taker", "hangs_in": 20}}  # fmt: skip
     edges = ["a -> l, b", {"l.weights -> a.weights": {"lag": 3}}]
-    with going({"nodes": nodes, "edges": edges}, tmp_path / "r") as run:
-        found = look_until(run, lambda one: _fired(one, "b") == 20)
-    behind = {edge["edge"]: edge["iters_behind"] for edge in found["edges"]}
+    with running_in_a_thread({"nodes": nodes, "edges": edges}, tmp_path / "r") as run:
+        found = wait_for_status(run, lambda one: _fired(one, "b") == 20)
+    behind = {edge.edge: edge.iters_behind for edge in found.edges}
     learned = _fired(found, "l")
     assert learned in (20, 21)  # the learner fires after the taker, or before it
     assert behind == {
@@ -118,13 +120,13 @@ def test_the_table_fits_into_a_narrow_terminal(tmp_path: Path) -> None:
     long_name = "a_collector_with_a_name_that_nobody_would_give"
     graph["nodes"][long_name] = graph["nodes"].pop("a")
     graph["edges"] = [f"{long_name} -> b"]
-    with going(graph, tmp_path / "r", "threads") as run:
-        before = look_until(run, lambda found: _fired(found, "b") > 5)
-        text = top_text(rates(before, look(run)), 80)
+    with running_in_a_thread(graph, tmp_path / "r", "threads") as run:
+        before = wait_for_status(run, lambda found: _fired(found, "b") > 5)
+        text = top_text(rates_between(before, query_status(run)), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "a_collector_" in text
     assert "…" in text
 
 
-def _fired(found: Look, node: str) -> int:
-    return next((int(n["fired"]) for n in found["nodes"] if n["node"] == node), 0)
+def _fired(status: RunStatus, instance: str) -> int:
+    return next((node.fired for node in status.nodes if node.instance == instance), 0)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from flowrl.runtime.control import leases as module
-from flowrl.runtime.control.leases import FEWEST, KEPT_BYTES, LEAST_LEASE, Leases
+from flowrl.runtime.control.leases import KEPT_BYTES, LEAST_KEPT_ROUNDS, LEAST_LEASE, Leases
 from tests.sites.comparing import same_everywhere
 from tests.toys.running import tree
 
 
-def all_told(leases: Leases, **rounds: int) -> None:
+def set_rounds(leases: Leases, **rounds: int) -> None:
     for name, number in rounds.items():
-        leases.told(name, number)
+        leases.set_rounds(name, number)
 
 
 def test_the_first_lease_is_granted_at_once_and_no_news_is_not_told() -> None:
@@ -26,9 +26,9 @@ def test_the_first_lease_is_granted_at_once_and_no_news_is_not_told() -> None:
 def test_a_lease_is_renewed_when_the_slowest_has_used_half_of_it() -> None:
     leases = Leases("ab")
     leases.grant(0.0)
-    all_told(leases, a=8, b=3)
+    set_rounds(leases, a=8, b=3)
     assert leases.grant(100.0) is None
-    all_told(leases, b=4)
+    set_rounds(leases, b=4)
     assert leases.grant(100.0) == 4 + LEAST_LEASE
 
 
@@ -37,37 +37,37 @@ def test_whoever_has_used_up_a_lease_is_granted_more() -> None:
     for _ in range(20):
         granted = leases.grant(1e-3)
         assert granted is not None
-        all_told(leases, a=granted, b=granted)
+        set_rounds(leases, a=granted, b=granted)
 
 
 def test_a_lease_is_half_a_second_of_work() -> None:
     leases = Leases("ab")
-    all_told(leases, a=1200, b=1000)
+    set_rounds(leases, a=1200, b=1000)
     assert leases.grant(2.0) == 1000 + 250
 
 
 def test_sites_that_are_paced_may_be_behind() -> None:
     leases = Leases("ab", paced="b", behind=20)
-    all_told(leases, a=15, b=2)
-    assert (leases.final, leases.fired) == (2, 15)
+    set_rounds(leases, a=15, b=2)
+    assert (leases.completed, leases.fired) == (2, 15)
     assert leases.grant(100.0) == 2 + 20
 
 
 def test_sites_that_fire_when_they_can_are_waited_for_in_the_warm_up_only() -> None:
     leases = Leases("ab", free="b", warm_rounds=3)
-    all_told(leases, a=9, b=2)
-    assert leases.final == 2
-    all_told(leases, b=3)
-    assert leases.final == 9
+    set_rounds(leases, a=9, b=2)
+    assert leases.completed == 2
+    set_rounds(leases, b=3)
+    assert leases.completed == 9
 
 
 def test_large_states_make_leases_short() -> None:
     leases = Leases("ab")
-    leases.keep(KEPT_BYTES // 5)
+    leases.limit_by_memory(KEPT_BYTES // 5)
     assert leases.grant(0.0) == 5
-    leases.keep(KEPT_BYTES * 3)
-    all_told(leases, a=5, b=5)
-    assert leases.grant(1e-3) == 5 + FEWEST
+    leases.limit_by_memory(KEPT_BYTES * 3)
+    set_rounds(leases, a=5, b=5)
+    assert leases.grant(1e-3) == 5 + LEAST_KEPT_ROUNDS
     assert leases.grant(1e-3) is None
 
 

@@ -22,6 +22,7 @@ from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.runs.run import Run
 from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.control.messages import SiteReady
 from flowrl.runtime.processes.launched_sites import SiteLost
 from flowrl.runtime.records import RecordSource
 from tests.toys.running import tree
@@ -64,7 +65,7 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
     coordinator = Coordinator(checked, Nobody(), layout, 0, Limits(rounds=1))
     try:
         coordinator.sites.start()
-        coordinator._wait("ready", 60)
+        coordinator._wait_for(SiteReady, 60)
         yield coordinator
     finally:
         coordinator.close()

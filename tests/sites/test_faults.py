@@ -85,7 +85,7 @@ def test_a_node_that_hangs_while_it_closes_holds_nobody_up_for_long(tmp_path: Pa
     with running(tmp_path / "run", graph) as run:
         end = run.ended(60)
     assert end.told["train_iters"] == 3
-    assert end.told["happened"] == ["site process:x: no 'closed' came in 4 s"]
+    assert end.told["happened"] == ["site process:x did not close its nodes within 4 s"]
 
 
 # asked to stop

@@ -1,7 +1,8 @@
-"""Positions where a run may be cut, worked out from the program and the limits.
+"""Positions where a run may be cut, derived from the serial program and the limits.
 
-A cut is the last position that counts, and all that hangs on it: `(3,)` ends round 3, `(3, 1, 0, 7)` ends with firing 7
-of the instance in slot 1, and with what it paces. Rounds count from the beginning of the warm-up.
+A cut is the last position that counts, together with all positions that it is a prefix of: `(3,)` ends round 3,
+`(3, 1, 0, 7)` ends with firing 7 of the instance in slot 1 and with what that firing paces. Rounds count from
+the beginning of the warm-up.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ RANKS: tuple[Reason, ...] = ("verdict", "train_iters", "steps", "rounds")  # at 
 
 
 def includes(cut: Position, position: Position) -> bool:
-    """Whether a position comes before a cut."""
+    """Whether a position counts under a cut."""
     return position[: len(cut)] <= cut
 
 
-def is_earlier(cut: Position, why: Why, than: Position, for_it: Why) -> bool:
-    """Whether a cut comes before another, or in its place."""
-    if cut == than:
-        return _rank(why) < _rank(for_it)
-    return (*cut, inf) < (*than, inf)
+def is_earlier(cut: Position, why: Why, other: Position, other_why: Why) -> bool:
+    """Whether a cut comes before another one, or replaces it at the same position."""
+    if cut == other:
+        return _rank(why) < _rank(other_why)
+    return (*cut, inf) < (*other, inf)
 
 
 def _rank(why: Why) -> int:
@@ -39,55 +40,59 @@ def _rank(why: Why) -> int:
 
 
 class CutPlanner:
-    """Where a program can be cut."""
+    """Finds the cuts of a program."""
 
     def __init__(self, checked: CheckedGraph, limits: Limits) -> None:
         self.checked, self.limits = checked, limits
         self.program = checked.program
         self.warm_rounds = sum(warm.rounds for warm in self.program.warmup)
         self.learner = next(iter(checked.graph.nodes_of_role("learner")), None)
-        self.learner_starves = self.learner is not None and self._starves(self.learner)
+        self.learner_rate_unknown = self.learner is not None and self._rate_unknown(self.learner)
         self.steps = self._steps()
 
-    def _starves(self, name: str) -> bool:
-        """Whether it is not known how often a node fires in a round: it may find no tokens, or who paces it may."""
-        paced = _paced_part(self.program, name)
-        schedules = _parts(self.program) if paced is None else [paced.schedule]
-        starves = any(name in may_lack_tokens(schedule) for schedule in schedules)
-        return starves or (paced is not None and self._starves(paced.source.node))
+    def _rate_unknown(self, name: str) -> bool:
+        """Whether a node may lack tokens, or one that paces it may: then nobody knows how often it fires in a
+        round."""
+        paced = _paced_schedule(self.program, name)
+        schedules = _schedules(self.program) if paced is None else [paced.schedule]
+        unknown = any(name in may_lack_tokens(schedule) for schedule in schedules)
+        return unknown or (paced is not None and self._rate_unknown(paced.source.node))
 
     def soon(self, rounds: int) -> Position:
-        """In this round: where `--train-iters` cuts again, if the first learner fires in it."""
-        if self.learner is None or self.learner_starves:
+        """The cut in this round for a request of the clock or a person.
+
+        If the first learner fires in it, that is where `--train-iters` would cut, so that the run can be repeated.
+        """
+        if self.learner is None or self.learner_rate_unknown:
             return (rounds,)
         fired = firings_before(self.program, rounds + 1, self.learner)
         cut = firing_at(self.program, self.learner, fired - 1) if fired else None
         return cut if cut is not None and cut[0] == rounds else (rounds,)
 
     def known(self) -> Iterator[tuple[Position, Why]]:
-        """The cuts that the limits make, as far as they are known before the run."""
+        """The cuts of the limits, as far as they are known before the run."""
         limits, warm = self.limits, self.warm_rounds
-        if limits.train_iters is not None and (cut := self._after(limits.train_iters)):
-            yield cut, asked("train_iters", limits.train_iters)
+        if limits.train_iters is not None and (cut := self._after_train_iters(limits.train_iters)):
+            yield cut, limit_reached("train_iters", limits.train_iters)
         if limits.rounds is not None:
-            yield (warm + limits.rounds - 1,), asked("rounds", limits.rounds)
+            yield (warm + limits.rounds - 1,), limit_reached("rounds", limits.rounds)
         if limits.steps is not None and self.steps is not None:
             before, each = self.steps
             rounds = max(-(-(limits.steps - before) // each), 1)
-            yield (warm + rounds - 1,), asked("steps", limits.steps)
+            yield (warm + rounds - 1,), limit_reached("steps", limits.steps)
         if not self.program.round.order:
             yield (warm - 1,), ("done", "no node fires in rounds")
 
-    def _after(self, iters: int) -> Position | None:
-        """Right after so many firings of the first learner, if it is known to fire so often."""
-        if self.learner is None or self.learner_starves:
+    def _after_train_iters(self, iters: int) -> Position | None:
+        """The position of the first learner's last firing, if it is known when it fires."""
+        if self.learner is None or self.learner_rate_unknown:
             return None
         return firing_at(self.program, self.learner, iters - 1)
 
     def _steps(self) -> tuple[int, int] | None:
-        """Env steps of the warm-up and of a round, where every collector's number is known."""
+        """The env steps of the warm-up and of a round, if those of every collector are known."""
         found = []
-        for schedule in _parts(self.program):
+        for schedule in _schedules(self.program):
             steps = 0
             for name in self.checked.graph.nodes_of_role("collector"):
                 one = self._steps_of(name)
@@ -99,7 +104,7 @@ class CutPlanner:
         return (warm, found[-1]) if found[-1] else None
 
     def _steps_of(self, name: str) -> int | None:
-        """Env steps of one firing of a collector's replicas, if all its firings are alike."""
+        """The env steps of one firing of all replicas of a collector, if all firings do the same number."""
         spec, steps = self.checked.graph.nodes[name], self.checked.facts[name].env_steps
         in_rounds = name in self.program.round.order and name not in may_lack_tokens(
             self.program.round
@@ -109,13 +114,13 @@ class CutPlanner:
         return steps * spec.replicas
 
 
-def _parts(program: SerialProgram) -> list[Schedule]:
-    """What rounds consist of: those of each phase of the warm-up, and those after."""
+def _schedules(program: SerialProgram) -> list[Schedule]:
+    """The schedules of rounds: one for each phase of the warm-up, and the one that follows."""
     return [*(warm.schedule for warm in program.warmup), program.round]
 
 
-def part_in(program: SerialProgram, rounds: int) -> Schedule:
-    """What a round consists of."""
+def schedule_of_round(program: SerialProgram, rounds: int) -> Schedule:
+    """The schedule of a round."""
     for warm in program.warmup:
         if rounds < warm.rounds:
             return warm.schedule
@@ -124,8 +129,8 @@ def part_in(program: SerialProgram, rounds: int) -> Schedule:
 
 
 def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
-    """How often a node has fired before a round."""
-    paced = _paced_part(program, name)
+    """How often a node has fired before a round begins."""
+    paced = _paced_schedule(program, name)
     if paced is not None:
         versions = firings_before(program, rounds, paced.source.node)
         return versions // paced.every * paced.schedule.firings[name]
@@ -138,8 +143,8 @@ def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
 
 
 def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None:
-    """Where a node fires for the n-th time (from 0), if ever."""
-    paced = _paced_part(program, name)
+    """The position at which a node fires for the n-th time (from 0), or None if it never does."""
+    paced = _paced_schedule(program, name)
     if paced is None:
         return _firing_in_rounds(program, name, firing)
     pace, schedule = firing // paced.schedule.firings[name], paced.schedule
@@ -151,7 +156,7 @@ def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None
 def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Position | None:
     begun, fired = 0, 0
     lengths = [warm.rounds for warm in program.warmup]
-    for schedule, rounds in zip(_parts(program), [*lengths, None], strict=True):
+    for schedule, rounds in zip(_schedules(program), [*lengths, None], strict=True):
         each = schedule.firings.get(name, 0)
         if each and (rounds is None or firing < fired + each * rounds):
             return (begun + (firing - fired) // each, schedule.order.index(name), 0, firing)
@@ -159,12 +164,12 @@ def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Positio
     return None
 
 
-def _paced_part(program: SerialProgram, name: str) -> PacedSchedule | None:
-    """What a state paces, and this node is in."""
+def _paced_schedule(program: SerialProgram, name: str) -> PacedSchedule | None:
+    """The paced schedule that a node belongs to."""
     return next((paced for paced in program.paced if name in paced.schedule.firings), None)
 
 
-def asked(reason: Reason, amount: int) -> Why:
-    """Why a limit cuts."""
+def limit_reached(reason: Reason, amount: int) -> Why:
+    """The reason of a cut by a limit."""
     what = {"train_iters": "train iteration", "steps": "env step", "rounds": "round"}[reason]
     return reason, limit_reason(amount, what)

@@ -1,4 +1,9 @@
-"""What the coordinator and the sites say to each other: plain data on two lanes for each site."""
+"""The control messages between the coordinator and the sites: all of them.
+
+Each site has three channels with the coordinator: `COMMANDS` to the site, `REPORTS` from it, and `FAILURES`, on
+which it says why it ends, as the second may be full or not open yet. `COMMAND`, `REPORT` and `FAILURE` convert
+the messages of each. Positions and counts of rounds include the warm-up.
+"""
 
 from __future__ import annotations
 
@@ -6,104 +11,222 @@ import builtins
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from flowrl.core.context import (
-    CheckpointRecord,
-    IrregularityRecord,
-    MetricsRecord,
-    Record,
-    VerdictRecord,
-)
+from flowrl.channels import ChannelLimits
+from flowrl.core.context import CheckpointRecord, IrregularityRecord, MetricsRecord, VerdictRecord
 from flowrl.core.errors import NodeError, attached_files
-from flowrl.core.state import Count
+from flowrl.core.plain_data import DataCodec
+from flowrl.core.state import Count, State
 from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.instance import Position
 from flowrl.runtime.records import RecordSource
+from flowrl.runtime.status import SiteStatus
+from flowrl.runtime.token_hashing import TokenHash
 
-UP, DOWN, FAILED = (
-    "up",
-    "down",
-    "failed",
-)  # lanes: what sites tell, what they are told, why they end
+COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # the channels' names begin with these
+CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
+
+SentRecord = (
+    MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | FailureRecord | str
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PositionedRecord:
-    """A record, and where in the program it was told."""
+    """A record, and the position of the firing that emitted it."""
 
     position: Position
     source: RecordSource
-    record: Record | FailureRecord
+    record: SentRecord
 
 
-def as_data(told: PositionedRecord) -> list[Any]:
-    """A record as plain data."""
-    source, record = told.source, told.record
-    who = [source.key, source.role, source.fired, list(source.total)]
-    return [list(told.position), who, record_data(record)]
+class PositionedCount(NamedTuple):
+    """What one firing of a collector or of the first learner counted."""
+
+    position: Position
+    counts: Count
 
 
-def record_data(record: Record | FailureRecord) -> list[Any]:
-    """What was told, as plain data."""
-    if isinstance(record, MetricsRecord):
-        return ["metrics", dict(record.values)]
-    if isinstance(record, CheckpointRecord):
-        return ["keep", record.name, record.state, dict(record.info)]
-    if isinstance(record, VerdictRecord):
-        return ["verdict", record.reason]
-    if isinstance(record, IrregularityRecord):
-        return ["irregular", record.what, record.times]
-    if isinstance(record, FailureRecord):
-        return ["failed", record.text, record.then]
-    return ["line", record]
+# from the coordinator to a site
 
 
-def as_told(data: list[Any]) -> PositionedRecord:
-    """Plain data as a record."""
-    position, (key, role, fired, total), record = data
-    return PositionedRecord(
-        tuple(position), RecordSource(key, role, fired, Count(*total)), record_of(record)
-    )
+@dataclass(frozen=True, slots=True)
+class GrantLease:
+    """The site may begin rounds before `rounds`. No cut will fall before round `settled`, nor in the rounds before
+    `settled_fired`, except right after a learner's version that paces others."""
+
+    rounds: int
+    settled: int
+    settled_fired: int
 
 
-def record_of(data: list[Any]) -> Any:
-    """Plain data as what was told."""
-    kind, *what = data
-    records: Mapping[str, Any] = {
-        "metrics": MetricsRecord,
-        "keep": CheckpointRecord,
-        "verdict": VerdictRecord,
-        "failed": FailureRecord,
-        "irregular": IrregularityRecord,
-        "line": str,
-    }
-    return records[kind](*what)
+@dataclass(frozen=True, slots=True)
+class HashTokens:
+    """The site reports hashes of tokens from its first firing on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutAt:
+    """The earliest known cut. A later message may bring an earlier cut."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class HaltFreeSite:
+    """A site that runs freely ends after its current firing: all others have reached the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendResults:
+    """All sites have reached the cut, which is final: the site sends its results."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRun:
+    """The site ends at once, whatever it does."""
+
+
+Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRun
+
+
+# from a site to the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class SiteReady:
+    """All nodes of the site are made. It keeps this many bytes of learners' states for each round of a lease."""
+
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteProgress:
+    """What has happened on the site since its last report. It has completed `rounds` rounds."""
+
+    rounds: int
+    counts: tuple[PositionedCount, ...]
+    records: tuple[PositionedRecord, ...]
+    status: SiteStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SiteTokenHashes:
+    """Hashes of the tokens since the site's last report, if they were asked for."""
+
+    hashes: tuple[TokenHash, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainItersReached:
+    """A first learner whose number of firings in a round is not known has fired as often as the limits ask for."""
+
+    position: Position
+    train_iters: int
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAtCut:
+    """The site has reached the cut and will fire no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteResults:
+    """The learners' states at the cut, how many tokens were dropped, and what was not deterministic."""
+
+    states: Mapping[str, State]
+    dropped_tokens: int
+    irregularities: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteClosed:
+    """All nodes of the site are closed; what they raised then."""
+
+    errors: tuple[str, ...]
+
+
+Report = (
+    SiteReady
+    | SiteProgress
+    | SiteTokenHashes
+    | TrainItersReached
+    | SiteAtCut
+    | SiteResults
+    | SiteClosed
+)
+
+
+# why a site ends
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteError:
+    """An error that was raised on another site. `node` and `doing` are empty if it was not a node's."""
+
+    node: str
+    doing: str
+    type: str
+    text: str
+    traceback: str
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """A node raised an error."""
+
+    error: RemoteError
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailure:
+    """The connection to another site broke."""
+
+    text: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFailure:
+    """Anything else that ended the site."""
+
+    text: str
+    traceback: str
+
+
+Failure = NodeFailure | ConnectionFailure | SiteFailure
+
+COMMAND: DataCodec[Command] = DataCodec(Command)
+REPORT: DataCodec[Report] = DataCodec(Report)
+FAILURE: DataCodec[Failure] = DataCodec(Failure)
+RECORD: DataCodec[Any] = DataCodec(SentRecord)
+REMOTE_ERROR: DataCodec[RemoteError] = DataCodec(RemoteError)
+
+
+# errors of other sites
 
 
 class RemoteTraceback(Exception):
     """Where an error was raised on another site."""
 
 
-def error_words(error: BaseException) -> list[Any]:
-    """An error as plain data: of which node and doing what, if it says so; type, text, traceback, files."""
+def describe_error(error: BaseException) -> RemoteError:
+    """An error in a form that can be sent."""
     node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
     cause = error.__cause__ or error if node else error
-    return [node, doing, type(cause).__name__, str(cause), _traced(cause), attached_files(error)]
+    text = "".join(traceback.format_exception(cause))
+    return RemoteError(node, doing, type(cause).__name__, str(cause), text, attached_files(error))
 
 
-def _traced(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def raised_there(site: str, words: list[Any]) -> Exception:
-    """An error that was raised on another site: of the same name, and of the same builtin type."""
-    node, doing, name, message, traced, files = words
-    base = vars(builtins).get(name)
+def restore_error(site: str, remote: RemoteError) -> Exception:
+    """An error of another site, to be raised here: of a class with the same name and, if that is builtin, base."""
+    base = vars(builtins).get(remote.type)
     if not (isinstance(base, type) and issubclass(base, Exception)):
         base = Exception
-    kind = type(name, (base,), {"__str__": lambda self: message})
+    kind = type(remote.type, (base,), {"__str__": lambda self: remote.text})
     cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some want more than a text
-    cause.files = files  # type: ignore[attr-defined]
-    cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{traced}")
-    return NodeError(node, doing, cause) if node else cause
+    cause.files = remote.files  # type: ignore[attr-defined]
+    cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{remote.traceback}")
+    return NodeError(remote.node, remote.doing, cause) if remote.node else cause

@@ -1,9 +1,14 @@
-"""What sites tell, told to the run in the order of the program: once no site can tell anything before it."""
+"""Restores the serial order of records that several sites emit at their own pace.
+
+Sites send records (metrics, log lines, checkpoints) with their position in the serial program. A record is
+released to the run's sink once every site has completed its round, so nothing earlier can still arrive. Records
+beyond the cut are dropped. Hashes of tokens go the same way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from flowrl.runtime.control.cuts import includes
 from flowrl.runtime.control.messages import PositionedRecord
@@ -12,55 +17,56 @@ from flowrl.runtime.instance import Position
 from flowrl.runtime.token_hashing import Note, TokenHash
 
 
-class Placed(Protocol):
-    """Something that has a position in the program."""
-
+class HasPosition(Protocol):
     @property
     def position(self) -> Position:
-        """Where."""
+        """The position of a firing in the serial program."""
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=HasPosition)
 
 
 class RecordReorderer:
-    """Records, and hashes of tokens if somebody wants them."""
-
     def __init__(self, sink: RecordSink) -> None:
         self._sink = sink
-        self.note: Note | None = None  # who is told the hashes
+        self.note: Note | None = None  # takes the hashes
         self.irregularities = Irregularities()
-        self._told: list[PositionedRecord] = []
-        self._hashed: list[TokenHash] = []
+        self._records: list[PositionedRecord] = []
+        self._hashes: list[TokenHash] = []
 
-    def add(self, told: PositionedRecord) -> None:
-        """A record that waits for its turn."""
-        self._told.append(told)
+    def add(self, record: PositionedRecord) -> None:
+        """Hold a record until `release_before` reaches its round."""
+        self._records.append(record)
 
-    def add_hashed(self, rows: Iterable[Any]) -> None:
-        """The same for hashes, as plain data; those of one firing in their order."""
-        self._hashed += [TokenHash(tuple(position), *rest) for position, *rest in rows]
+    def add_hashes(self, hashes: Iterable[TokenHash]) -> None:
+        """Hold hashes likewise; those of one firing keep their order."""
+        self._hashes += hashes
 
-    def tell(self, told: PositionedRecord) -> None:
-        """A record that has no turn."""
-        self.irregularities.pass_on(self._sink, told.source, told.record)
+    def emit_now(self, record: PositionedRecord) -> None:
+        """Pass on a record whose order does not matter, such as one from a free site."""
+        self.irregularities.pass_on(self._sink, record.source, record.record)
 
-    def tell_before(self, rounds: int | None, cut: Position | None) -> None:
-        """All that is of earlier rounds (of any, if None), and not beyond the cut."""
-        now, self._told = _divided(self._told, rounds, cut)
-        for told in now:
-            self.tell(told)
-        hashed, self._hashed = _divided(self._hashed, rounds, cut)
+    def release_before(self, first_open_round: int | None, cut: Position | None) -> None:
+        """Emit, in serial order, the records of rounds before `first_open_round` (None: of all) up to the cut."""
+        records, self._records = _split(self._records, first_open_round, cut)
+        for record in records:
+            self.emit_now(record)
+        hashes, self._hashes = _split(self._hashes, first_open_round, cut)
         if self.note is not None:
-            for one in hashed:
-                self.note(one)
+            for token in hashes:
+                self.note(token)
 
 
-def _divided(placed: list[P], rounds: int | None, cut: Position | None) -> tuple[list[P], list[P]]:
-    """What is of earlier rounds, in order and without what the cut leaves out; and the rest."""
-    now = [p for p in placed if rounds is None or p.position[0] < rounds]
-    if not now:
-        return [], placed
-    later = [p for p in placed if rounds is not None and p.position[0] >= rounds]
-    kept = [p for p in now if cut is None or includes(cut, p.position)]
-    return sorted(kept, key=lambda p: p.position), later
+def _split(
+    items: list[P], first_open_round: int | None, cut: Position | None
+) -> tuple[list[P], list[P]]:
+    """The items of earlier rounds, sorted and up to the cut; and the items of later rounds."""
+    if first_open_round is None:
+        earlier, later = items, []
+    else:
+        earlier = [item for item in items if item.position[0] < first_open_round]
+        if not earlier:
+            return [], items
+        later = [item for item in items if item.position[0] >= first_open_round]
+    kept = [item for item in earlier if cut is None or includes(cut, item.position)]
+    return sorted(kept, key=lambda item: item.position), later

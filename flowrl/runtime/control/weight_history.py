@@ -8,7 +8,7 @@ from flowrl.core.ports import StateOut
 from flowrl.core.state import State
 from flowrl.graph.model import PortRef
 from flowrl.runtime.control.cuts import includes
-from flowrl.runtime.control.paced_sites import paced_by_one
+from flowrl.runtime.control.site_kinds import is_paced_by_one_learner
 from flowrl.runtime.instance import Instance, Position
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.state_versions import StateVersions
@@ -19,9 +19,10 @@ States = dict[str, State]  # by `learner.port`
 class WeightHistory:
     """The states of one learner.
 
-    Most limits are known before the run, and its learner stops there. What is not known is where a verdict falls:
-    after a version that paced an evaluator, between any two slots of a round in which others fire, or after any firing
-    of a learner that is paced itself. And a run may be ended after any round, or the learner's last firing in it.
+    Most limits are known before the run, and its learner stops there. What is not known is where a verdict
+    falls: after a version that paced an evaluator, between any two slots of a round in which others fire, or
+    after any firing of a learner that is paced itself. And a run may be ended after any round, or the learner's
+    last firing in it.
     """
 
     def __init__(self, checked: CheckedGraph, instances: Instances, learner: Instance) -> None:
@@ -31,7 +32,7 @@ class WeightHistory:
         self.fires_in_rounds = name in program.round.order
         self._paces = [p.every for p in program.paced if p.source.node == name]
         self._depth = 1 + 4 * _level(checked.program, name)  # of positions around it
-        self._alone = paced_by_one(checked)
+        self._alone = is_paced_by_one_learner(checked)
         self._kept: list[tuple[Position, int, States]] = [((), 0, self.states())]
 
     def states(self) -> States:

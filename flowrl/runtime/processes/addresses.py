@@ -1,7 +1,8 @@
-"""Where the sites of a run are reached, by whom, and with which keys.
+"""The addresses and keys of the sites of a run.
 
-Threads of a process reach each other by name, processes of a machine through the socket folder of that machine, and
-sites on different machines through the network. So a site may have several addresses; who asks decides which.
+Threads of a process reach each other by name, processes of a machine through its socket folder, and sites on
+different machines through the network. So a site may have several addresses: which one is used depends on the
+peer.
 """
 
 from __future__ import annotations
@@ -15,59 +16,63 @@ from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp_url
 
 
-def neighbours(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
-    """Whom each site talks with: the coordinator with all, a site with those it shares an edge with."""
-    homes: dict[str, set[str]] = {}
+def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
+    """The peers of each site: the coordinator, and the sites with which it shares an edge or a pace."""
+    sites_of: dict[str, set[str]] = {}
     for (node, _), site in layout.site_of.items():
-        homes.setdefault(node, set()).add(site)
+        sites_of.setdefault(node, set()).add(site)
     found: dict[str, set[str]] = {COORDINATOR: set(names), **{n: {COORDINATOR} for n in names}}
+
+    def add(node: str, other: str) -> None:
+        for site in sites_of[node]:
+            found[site] |= sites_of[other]
+        for site in sites_of[other]:
+            found[site] |= sites_of[node]
+
     for edge in graph.edges:
         for source in edge.sources:
-            for a in homes[source.node]:
-                found[a] |= homes[edge.to.node]
-            for b in homes[edge.to.node]:
-                found[b] |= homes[source.node]
-    # where something is paced, it may have to be heard that a node has fired
+            add(source.node, edge.to.node)
+    # the site of a paced node may have to know when the pacing node has fired
     for node in {s.node for e in graph.edges if e.every is not None for s in e.sources}:
         for paced in nodes_paced_by(graph, node):
-            for a in homes[node]:
-                found[a] |= homes[paced]
-            for b in homes[paced]:
-                found[b] |= homes[node]
+            add(node, paced)
     return {name: sorted(peers - {name}) for name, peers in found.items()}
 
 
 class Addresses:
-    """All addresses, filled in while sites begin to listen."""
+    """All addresses; they are added while the sites begin to listen."""
 
     def __init__(self, layout: SiteLayout, peers: Mapping[str, list[str]]) -> None:
         self.peers = peers
-        self.near: dict[str, str] = {}  # on the machine where the run was started
-        self.ports: dict[str, int] = {}  # on the network
-        self.machines: dict[str, str] = {}  # each host's address
-        self.seen_as: dict[str, str] = {}  # by host: under which address it sees this machine
+        self.local: dict[str, str] = {}  # of sites of this machine, for peers of this machine
+        self.ports: dict[str, int] = {}  # of sites that listen on the network
+        self.machines: dict[str, str] = {}  # by host: its address
+        self.this_machine: dict[
+            str, str
+        ] = {}  # by host: the address at which it reaches this machine
         self._layout = layout
-        pairs = {name: new_pair() for name in peers if self.is_far(name)}
-        self._keys = {name: Keys(*pair, self._known(name, pairs)) for name, pair in pairs.items()}
+        pairs = {name: new_pair() for name in peers if self.has_remote_peer(name)}
+        self._keys = {
+            name: Keys(*pair, {peer: pairs[peer][0] for peer in self._remote_peers(name)})
+            for name, pair in pairs.items()
+        }
 
-    def is_far(self, name: str) -> bool:
-        """Whether a site talks with another machine."""
-        return any(self._apart(name, peer) for peer in self.peers[name])
+    def _remote_peers(self, name: str) -> list[str]:
+        host = self._layout.host
+        return [peer for peer in self.peers[name] if host(peer) != host(name)]
 
-    def _apart(self, a: str, b: str) -> bool:
-        return self._layout.host(a) != self._layout.host(b)
-
-    def _known(self, name: str, pairs: Mapping[str, tuple[bytes, bytes]]) -> dict[str, bytes]:
-        return {peer: pairs[peer][0] for peer in self.peers[name] if self._apart(name, peer)}
+    def has_remote_peer(self, name: str) -> bool:
+        """Whether a site has a peer on another machine."""
+        return bool(self._remote_peers(name))
 
     def keys(self, name: str) -> Keys | None:
-        """A site's keys, if it talks with another machine."""
+        """The keys of a site that has a remote peer."""
         return self._keys.get(name)
 
-    def of(self, name: str, by: str) -> str:
-        """The address of a site for another; '' is in the socket folder of the host that both are on."""
-        there, here = self._layout.host(name), self._layout.host(by)
-        if there == here:
-            return "" if here else self.near[name]
-        machine = self.machines[there] if there else self.seen_as[here]
+    def of(self, name: str, peer: str) -> str:
+        """The address at which a peer reaches a site; if both are on one host, '': it is in that host's folder."""
+        host, peer_host = self._layout.host(name), self._layout.host(peer)
+        if host == peer_host:
+            return "" if host else self.local[name]
+        machine = self.machines[host] if host else self.this_machine[peer_host]
         return tcp_url(machine, self.ports[name])

@@ -1,4 +1,4 @@
-"""Starting sites, talking with them, and ending them, whatever state they are in."""
+"""The sites of a run: started, connected to the coordinator, watched, and ended whatever state they are in."""
 
 from __future__ import annotations
 
@@ -8,34 +8,53 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from flowrl.channels import InboxRegistry, Sender, SiteChannels, SiteConnections
+from flowrl.channels import InboxRegistry, Receiver, Sender, SiteChannels, SiteConnections
 from flowrl.channels.socket_folder import SocketFolder
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import FlowError, NodeError, UsageError
+from flowrl.core.plain_data import DataCodec, MalformedDataError
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import open_listener, tcp_url
 from flowrl.machine.open_files import raise_open_file_limit
-from flowrl.runtime.control.messages import DOWN, FAILED, UP, RemoteTraceback, raised_there
-from flowrl.runtime.control.orders import CONTROL
-from flowrl.runtime.processes.addresses import Addresses, neighbours
+from flowrl.runtime.control.messages import (
+    COMMAND,
+    COMMANDS,
+    CONTROL_LIMITS,
+    FAILURE,
+    FAILURES,
+    REPORT,
+    REPORTS,
+    Command,
+    ConnectionFailure,
+    Failure,
+    LeaveRun,
+    NodeFailure,
+    RemoteTraceback,
+    Report,
+    SiteFailure,
+    restore_error,
+)
+from flowrl.runtime.processes.addresses import Addresses, peers_of_sites
 from flowrl.runtime.processes.graph_transfer import graph_on_this_machine
 from flowrl.runtime.processes.site_processes import SiteProcesses, modules_needed
 from flowrl.runtime.site import SiteScheduler, run_site
 
-PUMP_S = 0.02
-LOOK_S = 0.1
-LAST_WORDS_S = 0.2  # a dead site's mail may still be on its way
-FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
-LEAVE_S = 3.0
+POLL_S = 0.02
+CHECK_ALIVE_S = 0.1  # between checks: with hundreds of sites they take their time
+LAST_MESSAGES_S = 0.2  # messages of a dead site may still be on their way
+FIRST_CAUSE_S = 1.0  # to receive a better reason than that a peer is gone
+CLOSE_S = 3.0
 FILES_OF_SITE = 16  # sockets, and what wakes those that wait for them
 FILES_OF_PEER = 6  # for each peer in another process
 OTHER_FILES = 64  # that nodes and libraries may open
 
+T = TypeVar("T")
+
 
 class SiteLost(FlowError):
-    """A site ended without a word, or lost another."""
+    """A site ended without giving a reason, lost its connection, or did not respond in time."""
 
 
 class RemoteHosts(Protocol):
@@ -59,36 +78,44 @@ class RemoteHosts(Protocol):
 
 
 class LaunchedSites:
-    """The sites of a run, as the coordinator sees them."""
+    """All sites of a run, in threads, processes and on hosts, as the coordinator sees them; owned by its thread."""
 
     def __init__(
         self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: RemoteHosts | None = None
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
         self.names = [name for name in layout.kinds if layout.instances_on(name)]
-        self._run = os.urandom(16)
+        self.schedulers: dict[str, SiteScheduler] = {}  # of the sites in this process
         self.processes = SiteProcesses()
+        self._run = os.urandom(16)
         self._threads: dict[str, threading.Thread] = {}
-        self._folder = SocketFolder() if self._kind("process") else None
-        self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
+        self._folder = SocketFolder() if self._local_sites("process") else None
+        self._addresses = Addresses(layout, peers_of_sites(checked.graph, layout, self.names))
         self._listeners: dict[str, socket.socket] = {}
         self._allow_open_files()
-        threads: InboxRegistry = {}
-        self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
-        self._channels = SiteChannels(self._boxes[COORDINATOR], self.why_dead)
-        self.walks: dict[str, SiteScheduler] = {}  # of the sites in this process
-        self._down: dict[str, Sender] = {}
-        self._closed = False
-        self._looked_s = 0.0
+        inboxes: InboxRegistry = {}
+        in_this_process = (COORDINATOR, *self._local_sites("thread"))
+        self._connections = {name: self._connect(name, inboxes) for name in in_this_process}
+        self._channels = SiteChannels(self._connections[COORDINATOR], self.why_dead)
+        self._reports: dict[str, Receiver] = {}
+        self._failures: dict[str, Receiver] = {}
+        self._commands: dict[str, Sender] = {}
+        self._is_closed = False
+        self._checked_alive_s = 0.0
+
+    def _local_sites(self, kind: str) -> list[str]:
+        """The sites of a kind on this machine."""
+        kinds = self.layout.kinds
+        return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
 
     def _allow_open_files(self) -> None:
         """Raise the limit of open files if the sites of this process, or of one that it starts, need more."""
-        here = {COORDINATOR, *self._kind("thread")}
+        in_this_process = {COORDINATOR, *self._local_sites("thread")}
         needs = {
-            name: FILES_OF_SITE + FILES_OF_PEER * len(set(peers) - here)
+            name: FILES_OF_SITE + FILES_OF_PEER * len(set(peers) - in_this_process)
             for name, peers in self._addresses.peers.items()
         }
-        most = max(sum(needs[name] for name in here), *needs.values())
+        most = max(sum(needs[name] for name in in_this_process), *needs.values())
         refused = raise_open_file_limit(most + OTHER_FILES)
         if refused is not None:
             raise UsageError(
@@ -96,62 +123,60 @@ class LaunchedSites:
                 "nodes share a site"
             )
 
-    def _kind(self, kind: str) -> list[str]:
-        """The sites of a kind on this machine."""
-        kinds = self.layout.kinds
-        return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
-
-    def _box(self, name: str, threads: InboxRegistry) -> SiteConnections:
+    def _connect(self, name: str, inboxes: InboxRegistry) -> SiteConnections:
+        """The connections of the coordinator or of a thread's site. Threads among themselves need no sockets."""
         addresses = self._addresses
-        box = SiteConnections(name, self._run, threads, keys=addresses.keys(name))
-        if self._folder is not None and self._meets_processes(name):
-            addresses.near[name] = box.listen(self._folder.address(name))
-        if self.hosts is not None and addresses.is_far(name):
-            bound = box.listen(tcp_url(self.hosts.machine, "*"))
-            addresses.ports[name] = int(bound.rpartition(":")[2])
-        return box
-
-    def _meets_processes(self, name: str) -> bool:
-        """Whether a process of this machine sends to it; threads among threads need no sockets."""
-        return not set(self._kind("process")).isdisjoint(self._addresses.peers[name])
+        connections = SiteConnections(name, self._run, inboxes, keys=addresses.keys(name))
+        has_process_peer = not set(self._local_sites("process")).isdisjoint(addresses.peers[name])
+        if self._folder is not None and has_process_peer:
+            addresses.local[name] = connections.listen(self._folder.address(name))
+        if self.hosts is not None and addresses.has_remote_peer(name):
+            address = connections.listen(tcp_url(self.hosts.machine, "*"))
+            addresses.ports[name] = int(address.rpartition(":")[2])
+        return connections
 
     # starting
 
     def start(self) -> None:
-        """Start all; they are at work when they say so."""
-        for name in self._kind("process"):
-            self._listen(name)
+        """Start all sites; each reports when it is ready."""
+        for name in self._local_sites("process"):
+            self._choose_address(name)
         if self.hosts is not None:
             self.hosts.listen(self._addresses, self.layout.hosts)
-        for name, box in self._boxes.items():
+        for name, connections in self._connections.items():
             for peer in self._addresses.peers[name]:
-                box.connect(peer, self._address(peer, name))
-        channels = self._channels
-        self._up = {n: channels.open_receiver(f"{UP}:{n}", n, limits=CONTROL) for n in self.names}
-        self._last = {
-            n: channels.open_receiver(f"{FAILED}:{n}", n, limits=CONTROL) for n in self.names
-        }
-        self._down = {n: channels.open_sender(f"{DOWN}:{n}", n, limits=CONTROL) for n in self.names}
+                connections.connect(peer, self._address(peer, name))
+        for name in self.names:
+            self._open_channels(name)
         self._start_processes()
-        for name in self._kind("thread"):
+        for name in self._local_sites("thread"):
             self._start_thread(name)
 
-    def _listen(self, name: str) -> None:
-        """Decide where a process will be reached; on the network, it is awaited from now on."""
+    def _choose_address(self, name: str) -> None:
+        """Choose where the site of a process will be reached; on the network, listen there from now on."""
         assert self._folder is not None
-        self._addresses.near[name] = self._folder.address(name)
-        if self.hosts is not None and self._addresses.is_far(name):
-            self._listeners[name], self._addresses.ports[name] = open_listener(self.hosts.machine)
+        self._addresses.local[name] = self._folder.address(name)
+        if self.hosts is not None and self._addresses.has_remote_peer(name):
+            listener, port = open_listener(self.hosts.machine)
+            self._listeners[name], self._addresses.ports[name] = listener, port
 
-    def _address(self, name: str, by: str) -> str:
-        if name in self._boxes and by in self._boxes:
-            return self._boxes[name].address
-        return self._addresses.of(name, by)
+    def _address(self, name: str, peer: str) -> str:
+        """The address at which a peer in this process reaches a site."""
+        if name in self._connections and peer in self._connections:
+            return self._connections[name].address
+        return self._addresses.of(name, peer)
+
+    def _open_channels(self, name: str) -> None:
+        channels, limits = self._channels, CONTROL_LIMITS
+        self._reports[name] = channels.open_receiver(f"{REPORTS}:{name}", name, limits=limits)
+        self._failures[name] = channels.open_receiver(f"{FAILURES}:{name}", name, limits=limits)
+        self._commands[name] = channels.open_sender(f"{COMMANDS}:{name}", name, limits=limits)
 
     def _start_thread(self, name: str) -> None:
-        work = (self.checked, self.layout, name, SiteChannels(self._boxes[name]), self.seed)
-        made = partial(self.walks.__setitem__, name)
-        thread = threading.Thread(target=run_site, args=(*work, made), name=name, daemon=True)
+        channels = SiteChannels(self._connections[name])
+        on_made = partial(self.schedulers.__setitem__, name)
+        arguments = (self.checked, self.layout, name, channels, self.seed, on_made)
+        thread = threading.Thread(target=run_site, args=arguments, name=name, daemon=True)
         self._threads[name] = thread
         thread.start()
 
@@ -162,7 +187,7 @@ class LaunchedSites:
             "placed": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
             "seed": self.seed,
         }
-        local, remote = self._kind("process"), self.layout.hosts
+        local, remote = self._local_sites("process"), self.layout.hosts
         modules = {n: modules_needed(self.checked, self.layout, n) for n in (*local, *remote)}
         if local:
             graph = graph_on_this_machine(self.checked)
@@ -178,46 +203,47 @@ class LaunchedSites:
         addresses, listener = self._addresses, self._listeners.get(name)
         keys = addresses.keys(name)
         return {
-            "address": addresses.near.get(name, ""),
+            "address": addresses.local.get(name, ""),
             "listener": listener.fileno() if listener else None,
             "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
             "keys": keys.as_text() if keys else None,
         }
 
-    # talking
+    # messages
 
-    def say(self, *words: Any) -> None:
-        """Tell all sites something."""
+    def send(self, command: Command) -> None:
+        """Send a command to all sites."""
         for name in self.names:
-            self._down[name].send(list(words))
+            self._commands[name].send(COMMAND.encode(command))
         self._channels.flush()
 
-    def on_out_of_band(self, hear: Callable[[str, str], None]) -> None:
-        """Call this with what is told of a site while it is busy."""
-        self._channels.on_out_of_band = hear
+    def on_out_of_band(self, callback: Callable[[str, str], None]) -> None:
+        """Call this with each text that a site's beacon sends while the site is busy."""
+        self._channels.on_out_of_band = callback
 
-    def _pump(self) -> None:
-        self._channels.poll(PUMP_S)
+    def receive(self) -> list[tuple[str, Report]]:
+        """The reports that sites have sent, after a short wait; raises why one of them ended."""
+        self._poll()
+        reports = []
+        for name, receiver in self._reports.items():
+            while len(receiver):
+                reports.append((name, _decoded(name, REPORT, receiver)))
+        if any(map(len, self._failures.values())) or self._some_site_is_dead():
+            raise self._first_cause()
+        return reports
+
+    def _poll(self) -> None:
+        self._channels.poll(POLL_S)
         if self.hosts is not None:
             self.hosts.pump()
 
-    def heard(self) -> list[tuple[str, list[Any]]]:
-        """What sites have said meanwhile; raises what ended one of them."""
-        self._pump()
-        said = []
-        for name, lane in self._up.items():
-            while len(lane):
-                said.append((name, lane.take()[0]))
-        if any(map(len, self._last.values())) or self._finds_one_dead():
-            raise self._first_cause()
-        return said
+    # failures
 
-    def _finds_one_dead(self) -> bool:
-        """Look now and then: asking the system after hundreds of sites takes its time."""
+    def _some_site_is_dead(self) -> bool:
         now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_S:
+        if now_s - self._checked_alive_s < CHECK_ALIVE_S:
             return False
-        self._looked_s = now_s
+        self._checked_alive_s = now_s
         return any(map(self.why_dead, self.names))
 
     def why_dead(self, name: str) -> str | None:
@@ -230,36 +256,36 @@ class LaunchedSites:
         return self.processes.why_ended(name)
 
     def _first_cause(self) -> FlowError:
-        """What a node raised comes before a killed process, and that before what either did to others."""
-        failures: dict[str, tuple[str, FlowError]] = {}  # by site: what kind, and what
+        """The error of a node comes before the end of a process, and that before what either did to other sites."""
+        failures: dict[str, Failure] = {}  # by site
         began = time.monotonic()
-        patience_s = FIRST_CAUSE_S
-        while time.monotonic() - began < patience_s and "node" not in _kinds(failures):
-            self._pump()
+        wait_s = FIRST_CAUSE_S
+        while time.monotonic() - began < wait_s and not _of_kind(NodeFailure, failures):
+            self._poll()
             if any(self.why_dead(name) for name in self.names if name not in failures):
-                patience_s = LAST_WORDS_S  # no other site ends another without a word
-            for name, lane in self._last.items():
-                while len(lane):
-                    words = lane.take()[0]
-                    failures.setdefault(name, (words[0], _failure(name, words)))
-        found = dict(reversed(list(failures.values())))
+                wait_s = LAST_MESSAGES_S  # what it did to other sites comes later, if at all
+            for name, receiver in self._failures.items():
+                while len(receiver):
+                    failures.setdefault(name, _decoded(name, FAILURE, receiver))
         dead = {n: why for n in self.names if (why := self.why_dead(n)) is not None}
         silent = [name for name in dead if name not in failures]
-        if "node" not in found and silent:
+        if not _of_kind(NodeFailure, failures) and silent:
             return SiteLost(f"site '{silent[0]}' has ended: {dead[silent[0]]}")
-        return next(found[kind] for kind in ("node", "site", "lost") if kind in found)
+        kinds = (NodeFailure, SiteFailure, ConnectionFailure)
+        site = next(site for kind in kinds for site in _of_kind(kind, failures))
+        return _raised(site, failures[site])
 
-    # ending
+    # the end
 
     def close(self) -> None:
-        """End all, in bounded time."""
-        if self._closed:
+        """End all sites, in bounded time."""
+        if self._is_closed:
             return
-        self._closed = True
-        deadline = time.monotonic() + LEAVE_S
-        for name in self._down:
-            if self.why_dead(name) is None and self._down[name].is_ready():
-                self._down[name].send(["leave"])
+        self._is_closed = True
+        deadline = time.monotonic() + CLOSE_S
+        for name, sender in self._commands.items():
+            if self.why_dead(name) is None and sender.is_ready():
+                sender.send(COMMAND.encode(LeaveRun()))
         self._channels.flush()
         self.processes.end(deadline)
         for thread in self._threads.values():
@@ -271,18 +297,23 @@ class LaunchedSites:
             self._folder.close()
 
 
-def _kinds(failures: Mapping[str, tuple[str, FlowError]]) -> set[str]:
-    return {kind for kind, _ in failures.values()}
+def _decoded(site: str, codec: DataCodec[T], receiver: Receiver) -> T:
+    try:
+        return codec.decode(receiver.take()[0])
+    except MalformedDataError as error:
+        raise SiteLost(f"site '{site}' sent a malformed message: {error}") from error
 
 
-def _failure(name: str, words: list[Any]) -> FlowError:
-    """What a site said when it failed."""
-    kind, *told = words
-    if kind == "node":
-        error = raised_there(name, told)
+def _of_kind(kind: type[Failure], failures: Mapping[str, Failure]) -> list[str]:
+    return [site for site, failure in failures.items() if isinstance(failure, kind)]
+
+
+def _raised(site: str, failure: Failure) -> FlowError:
+    """The failure of a site as an error."""
+    if isinstance(failure, NodeFailure):
+        error = restore_error(site, failure.error)
         assert isinstance(error, NodeError)
         return error
-    what, text = told
-    lost = SiteLost(f"site '{name}': {what}")
-    lost.__cause__ = RemoteTraceback(f"on site '{name}'\n{text}")
+    lost = SiteLost(f"site '{site}': {failure.text}")
+    lost.__cause__ = RemoteTraceback(f"on site '{site}'\n{failure.traceback}")
     return lost

@@ -13,8 +13,9 @@ import threading
 
 from flowrl.channels.site_connections import SiteConnections
 from flowrl.graph.site_layout import COORDINATOR
-from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.status import read_status
+from flowrl.runtime.site import SiteScheduler
+from flowrl.runtime.status import SITE_STATUS
+from flowrl.runtime.status_reader import read_status
 
 PERIOD_S = 0.5
 LONG_S = 0.3  # the site itself reports what is shorter
@@ -27,20 +28,22 @@ class StatusBeacon:
         """`connections` has the site's name and is owned by the beacon; `coordinator` is an address."""
         self._connections = connections
         connections.connect(COORDINATOR, coordinator)
-        self._scheduler: Scheduler | None = None
+        self._scheduler: SiteScheduler | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
 
-    def start(self, scheduler: Scheduler) -> None:
+    def start(self, scheduler: SiteScheduler) -> None:
         self._scheduler = scheduler
         self._thread.start()
 
     def _run(self) -> None:
         while not self._closed.wait(PERIOD_S):
             assert self._scheduler is not None
-            status = read_status(self._scheduler)
-            if status.doing.for_s >= LONG_S:
-                self._connections.send_out_of_band(COORDINATOR, json.dumps(status.as_data()))
+            status = read_status(self._scheduler, self._scheduler.name)
+            if status.activity.for_s >= LONG_S:
+                self._connections.send_out_of_band(
+                    COORDINATOR, json.dumps(SITE_STATUS.encode(status))
+                )
                 self._connections.flush()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.control.free_sites import free_sites
+from flowrl.runtime.control.site_kinds import free_sites
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput

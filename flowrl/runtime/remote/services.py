@@ -19,7 +19,12 @@ from flowrl.core.ports import Service
 from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.control.messages import error_words, raised_there, record_data, record_of
+from flowrl.runtime.control.messages import (
+    RECORD,
+    REMOTE_ERROR,
+    describe_error,
+    restore_error,
+)
 from flowrl.runtime.instance import RAISED
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.remote.call_values import CallValueCodec
@@ -127,9 +132,9 @@ class ServiceClient:
             if counted is not None:
                 context.count(*counted)
             for record in records:
-                context.emit(record_of(record))
+                context.emit(RECORD.decode(record))
         if not worked:
-            raise raised_there(self._site, value)
+            raise restore_error(self._site, REMOTE_ERROR.decode(value))
         return self._records.whole(value)
 
 
@@ -159,7 +164,7 @@ class ServiceEndpoint:
 
     def failed(self, error: BaseException) -> Answer:
         """The answer where something went wrong, or where the answer cannot be sent."""
-        return False, error_words(error), self._meanwhile()
+        return False, REMOTE_ERROR.encode(describe_error(error)), self._meanwhile()
 
     def _do(self, method: str, arguments: list[Any], named: dict[str, Any]) -> Any:
         if method == HELLO:
@@ -178,7 +183,7 @@ class ServiceEndpoint:
             did, records = context.take_count(), context.take_records()
             if did is not None or records:
                 counted = None if did is None else [did.env_steps, did.episodes]
-                told.append([key, counted, [record_data(record) for record in records]])
+                told.append([key, counted, [RECORD.encode(record) for record in records]])
         return told
 
 

@@ -14,15 +14,17 @@ from flowrl.machine.environment import environment
 from flowrl.render.dot import to_dot
 from flowrl.runs.folder import RunFolder
 
-ENVIRONMENT = "environment.json"
+ENVIRONMENT_FILE = "environment.json"
 
 
-def write_beginning(folder: RunFolder, checked: CheckedGraph, seed: int, placement: str) -> None:
+def write_initial_files(
+    folder: RunFolder, checked: CheckedGraph, seed: int, placement: str
+) -> None:
     """The graph, the picture, the environment, and what each node is, in its log."""
     graph = checked.graph
     folder.write_text("graph.yaml", expand(graph))
     folder.write_text("graph.dot", to_dot(checked))
-    folder.write_json(ENVIRONMENT, environment_of(checked, seed, placement))
+    folder.write_json(ENVIRONMENT_FILE, run_environment(checked, seed, placement))
     for spec in graph.nodes.values():
         for replica in range(spec.replicas):
             params = flow_text(written_params(spec.config))
@@ -30,7 +32,7 @@ def write_beginning(folder: RunFolder, checked: CheckedGraph, seed: int, placeme
     folder.open_tensorboard()
 
 
-def environment_of(checked: CheckedGraph, seed: int, placement: str) -> dict[str, Any]:
+def run_environment(checked: CheckedGraph, seed: int, placement: str) -> dict[str, Any]:
     """What this machine and its libraries are, and how the run was begun."""
     files = checked.graph.files
     where = files[-1].parent if files else Path()

@@ -1,0 +1,135 @@
+"""A site's end of its control channels: what the coordinator has sent, and what the site reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from flowrl.channels import SiteChannels
+from flowrl.core.state import Count
+from flowrl.graph.site_layout import COORDINATOR
+from flowrl.runtime.control.messages import (
+    COMMAND,
+    COMMANDS,
+    CONTROL_LIMITS,
+    REPORT,
+    REPORTS,
+    CutAt,
+    GrantLease,
+    HaltFreeSite,
+    HashTokens,
+    LeaveRun,
+    PositionedCount,
+    PositionedRecord,
+    Report,
+    SendResults,
+    SiteProgress,
+    SiteTokenHashes,
+)
+from flowrl.runtime.instance import Position
+from flowrl.runtime.remote.waiting import WAIT_S
+from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.status_reader import read_status
+from flowrl.runtime.token_hashing import TokenHash
+
+PERIOD_S = 0.05  # between reports
+PERIOD_PER_SITE_S = 0.001  # at least, for each site: the coordinator reads the reports one by one
+
+
+class SiteStopped(BaseException):
+    """Ends the execution of a site: it has reached the cut, or the coordinator ends it."""
+
+
+class AbandonFiring(BaseException):
+    """Ends a firing behind the cut that waits for tokens which may never come; the site goes on."""
+
+
+class CoordinatorMessages:
+    """The state that the coordinator's messages set. They are received whenever the site's channels are polled."""
+
+    def __init__(self, channels: SiteChannels, site: str) -> None:
+        self._commands = channels.open_receiver(
+            f"{COMMANDS}:{site}", COORDINATOR, limits=CONTROL_LIMITS
+        )
+        self.granted_rounds = 0
+        self.cut: Position | None = None  # the earliest known one
+        self.is_halted = False
+        self.results_requested = False
+        self.must_leave = False
+        self.on_settled: Callable[[int, int], None] = lambda settled, settled_fired: None
+        self.on_hash_tokens: Callable[[], None] = lambda: None
+        channels.on_receive(self._receive)
+
+    def _receive(self) -> None:
+        while len(self._commands):
+            command = COMMAND.decode(self._commands.take()[0])
+            if isinstance(command, GrantLease):
+                self.granted_rounds = command.rounds
+                self.on_settled(command.settled, command.settled_fired)
+            elif isinstance(command, CutAt):
+                self.cut = command.position
+            elif isinstance(command, HashTokens):
+                self.on_hash_tokens()
+            elif isinstance(command, HaltFreeSite):
+                self.is_halted = True
+            elif isinstance(command, SendResults):
+                self.results_requested = True
+            elif isinstance(command, LeaveRun):
+                self.must_leave = True
+        if self.must_leave:
+            raise SiteStopped
+
+
+class SiteReporter:
+    """Collects what happens on a site, and sends it to the coordinator."""
+
+    def __init__(self, channels: SiteChannels, site: str, sites: int) -> None:
+        self._channels, self._site = channels, site
+        self._reports = channels.open_sender(
+            f"{REPORTS}:{site}", COORDINATOR, limits=CONTROL_LIMITS
+        )
+        self._period_s = max(PERIOD_S, PERIOD_PER_SITE_S * sites)
+        self._counts: list[PositionedCount] = []
+        self._records: list[PositionedRecord] = []
+        self._hashes: list[TokenHash] = []
+        self._sent_s = 0.0
+        self._sent_rounds = -1
+
+    def send(self, report: Report) -> None:
+        self._channels.wait(self._reports, WAIT_S)
+        self._reports.send(REPORT.encode(report))
+        self._channels.flush()
+
+    def add_record(self, record: PositionedRecord) -> None:
+        self._records.append(record)
+
+    def add_count(self, position: Position, count: Count) -> None:
+        self._counts.append(PositionedCount(position, count))
+
+    def add_hash(self, token: TokenHash) -> None:
+        self._hashes.append(token)
+
+    def report_periodically(self, scheduler: Scheduler) -> None:
+        """Report if the last report was sent some time ago."""
+        if time.perf_counter() - self._sent_s > self._period_s:
+            self.report(scheduler)
+
+    def report_if_new(self, scheduler: Scheduler) -> None:
+        """Report if anything has happened: other sites may wait for it."""
+        rounds = scheduler.site.rounds
+        if rounds != self._sent_rounds or self._records or self._counts or self._hashes:
+            self.report(scheduler)
+
+    def report(self, scheduler: Scheduler) -> None:
+        """Report all that has happened, and the status of the site."""
+        # first: a wait may raise SiteStopped, and nothing must be lost then
+        self._channels.wait(self._reports, WAIT_S)
+        if self._hashes:
+            hashes, self._hashes = self._hashes, []
+            self.send(SiteTokenHashes(tuple(hashes)))
+        counts, self._counts = self._counts, []
+        records, self._records = self._records, []
+        status = read_status(scheduler, self._site)
+        self._sent_rounds = scheduler.site.rounds
+        self.send(SiteProgress(self._sent_rounds, tuple(counts), tuple(records), status))
+        self._sent_s = time.perf_counter()
