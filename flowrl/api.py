@@ -85,10 +85,10 @@ class FlowGraph:
         ).run()
 
     def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
-        sets = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
+        overrides = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
         if isinstance(self.source, Mapping):
-            return check_graph(load_data(self.source, sets=sets), envs)
-        return check_graph(load_file(self.source, sets), envs)
+            return check_graph(load_data(self.source, overrides=overrides), envs)
+        return check_graph(load_file(self.source, overrides), envs)
 
 
 def _count(name: str, value: int | None) -> int | None:
