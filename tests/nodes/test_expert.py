@@ -97,11 +97,11 @@ def test_its_rows_are_cut_as_the_trained_policys(checkpoint: Path) -> None:
     assert (own.gamma, own.nstep, own.unroll_steps, own.burn_in_steps) == (0.9, 1, None, 2)
 
 
-def test_rows_that_need_more_columns_are_not_collected_by_it(checkpoint: Path) -> None:
+def test_it_cannot_collect_rows_that_need_more_columns(checkpoint: Path) -> None:
     envs = ScriptedEnvs([[5]])
     spec = envs.spec()
     node = SampleCollector(envs=envs, policy=Ppo(obs=spec.obs, action=spec.action), n_sample=2)
-    with pytest.raises(ValueError, match="Expert does not give the column 'logp'"):
+    with pytest.raises(ValueError, match="Expert does not output the column 'logp'"):
         node.reset_policy(expert(checkpoint))
 
 
