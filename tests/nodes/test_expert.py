@@ -88,7 +88,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_network_does_not_act(
     model: dict[str, Any], wrong: str, checkpoint: Path
 ) -> None:
-    with pytest.raises(UnsoundError, match=f"not of the policy that is described: .*{wrong}"):
+    with pytest.raises(UnsoundError, match=f"does not fit the policy: .*{wrong}"):
         expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model))).eval_mode(0)
 
 
@@ -130,5 +130,5 @@ def test_what_is_wrong_with_a_warm_ups_setting_is_told_there(tmp_path: Path) -> 
     [problem] = flowrl.load(str(graph)).check().problems
     assert str(problem) == (
         f"{graph}:3:5: warmup: nodes.collector: there is no checkpoint 'none.safetensors'; "
-        "runs keep them in their folder `checkpoints`"
+        "a run writes them to its folder `checkpoints`"
     )

@@ -266,8 +266,8 @@ class Gives:
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"action": [0, 0]}, r"gives action; it must give 'logp' \(float32\), too"),
-        ({"logp": np.zeros(2)}, r"gives logp; it must give 'action' \(int64\), too"),
+        ({"action": [0, 0]}, r"outputs action; it must output 'logp' \(float32\)"),
+        ({"logp": np.zeros(2)}, r"outputs logp; it must output 'action' \(int64\)"),
         (
             {"action": [0, 0], "logp": np.float32(0)},
             r"'logp' as float32\[\] for 2 observations; it",
