@@ -57,7 +57,7 @@ class OfAgents:
     """The same, by agents."""
 
     def __init__(self, lanes: AgentRows, ids: Array | None, least: int) -> None:
-        self._lanes, self.inner = lanes, asked(lanes.envs, *lanes.asked(ids, least))
+        self._lanes, self.inner = lanes, asked(lanes.envs, *lanes.recv_arguments(ids, least))
 
     def ready(self) -> bool:
         """Whether they can be taken without waiting."""
@@ -65,7 +65,7 @@ class OfAgents:
 
     def take(self) -> Given:
         """Wait for them, if need be."""
-        return self._lanes.received(self.inner.take())
+        return self._lanes.convert_received(self.inner.take())
 
 
 Coming = Here | Elsewhere | OfAgents

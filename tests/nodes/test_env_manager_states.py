@@ -49,7 +49,7 @@ def pairs() -> Iterator[Any]:
     """Kinds and the wrappers that these are tested with."""
     for kind in KINDS:
         for name, parts in WRAPPERS.items():
-            across = any(type(p).across_episodes for p in parts)
+            across = any(type(p).spans_episodes for p in parts)
             if "pre-reset" in kind and across:
                 continue  # they are refused
             if kind in HERE or (kind, name) in QUICK:
