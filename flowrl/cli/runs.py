@@ -34,7 +34,7 @@ def plot(arguments: Namespace) -> int:
 def replay(arguments: Namespace) -> int:
     """`flowrl replay`: an env's failure is what was asked for, so it is status 0."""
     replaying = importlib.import_module(
-        "flowrl.nodes.env_managers.replay"
+        "flowrl.nodes.env_managers.crash_replay"
     )  # the engine knows no envs
     replaying.replay(arguments.file, arguments.pdb)
     return 0

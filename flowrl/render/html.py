@@ -11,11 +11,10 @@ from importlib import resources
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.core.wording import size_text
 from flowrl.graph.model import NodeSpec
 from flowrl.graph.param_reader import written_params
-from flowrl.graph.yaml_reader import YamlValue
-from flowrl.graph.yaml_writer import flow_text
-from flowrl.machine.memory import size_text
+from flowrl.graph.yaml_text import YamlValue, flow_text
 from flowrl.render.picture import Picture
 from flowrl.render.report import determinism_lines, edge_facts, schedule_lines
 from flowrl.render.svg import svg_element, svg_style

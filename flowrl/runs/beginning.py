@@ -9,7 +9,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import instance_key
 from flowrl.graph.expand import expand
 from flowrl.graph.param_reader import written_params
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.environment import environment
 from flowrl.render.dot import graph_dot_text
 from flowrl.runs.folder import RunFolder

@@ -17,9 +17,9 @@ from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import amount
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.agents import spec_of
-from flowrl.nodes.envs.spec import ready, to_evaluate
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.spec import env_part, evaluation_part
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import Watched, film
 from flowrl.nodes.models.model import check_no_nan
@@ -61,7 +61,7 @@ class Evaluator(Node):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
-        spec = spec_of(to_evaluate(config.env), 1)
+        spec = env_spec(evaluation_part(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
         _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
@@ -71,12 +71,12 @@ class Evaluator(Node):
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
         _demand(c)
-        env = ready(to_evaluate(c.env))
-        agents = spec_of(env, 1).agents
+        env = env_part(evaluation_part(c.env))
+        agents = env_spec(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=env, count=count)
-        self._envs = BaseEnvManager(config=config, context=own)
+        config = SerialEnvManager.Config(env=env, count=count)
+        self._envs = SerialEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)
         self._mode = self._policy.eval_mode(ctx.seed_for("act"))
@@ -114,7 +114,7 @@ class Evaluator(Node):
         watched = Watched(self._envs)
         self._evaluate(weights, None, self.config.episodes, watched)
         seed = self.ctx.seed_for("episodes")
-        return film(to_evaluate(self.config.env), watched.count, seed, watched.scenes(), out)
+        return film(evaluation_part(self.config.env), watched.count, seed, watched.scenes(), out)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
         """By hand: whether so many train iterations passed since this last said yes."""
