@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from flowrl.checks.descriptions import NodeDescriptions
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.errors import Problem
+from flowrl.core.wording import size_text
 from flowrl.graph.model import Edge, Graph, PortRef
-from flowrl.machine.memory import machine_memory_bytes, size_text
+from flowrl.machine.memory import machine_memory_bytes
 
 
 def row_problems(

@@ -14,7 +14,7 @@ from flowrl.core.context import Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, part_in
 from flowrl.runtime.control.free_sites import free_sites
 from flowrl.runtime.control.messages import FAILED, PositionedRecord, error_words
@@ -294,10 +294,10 @@ def run_site(
     """
     walk: SiteScheduler | None = None
     try:
-        settle_numerics(checked.graph.torch_threads)
+        reset_numerics(checked.graph.torch_threads)
         walk = SiteScheduler(checked, layout, name, channels, seed)
         made(walk)
-        settle_numerics(checked.graph.torch_threads)
+        reset_numerics(checked.graph.torch_threads)
         walk.live()
     except SiteStopped:
         pass

@@ -145,7 +145,7 @@ def test_a_wrong_number_of_replicas_is_told(problems, replicas):
     assert told.endswith("expected a whole number from 1 to 10000")
 
 
-def test_a_group_of_learners_is_not_there_yet_and_told(problems):
+def test_replicas_of_a_learner_are_refused(problems):
     assert problems(rl(learner="replicas: 2"))[0] == (
         "g.yaml:5:23: nodes.learner: a learner has one replica; leave replicas out: groups of "
         "learners are not there yet"

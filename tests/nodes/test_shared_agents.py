@@ -325,7 +325,6 @@ def test_a_worker_that_dies_costs_time_and_nothing_else() -> None:
         for step in range(8):
             if step == 4:
                 manager._crew.workers[0]._process.kill()
-                manager._crew.workers[0]._process.wait()
             assert same(envs.advance(zeros()), calm.advance(zeros()))
         assert manager.failures.restored_envs == 1
     finally:
