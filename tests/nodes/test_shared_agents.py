@@ -257,7 +257,10 @@ def test_each_agent_has_its_own_mask_and_never_all_actions_forbidden() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "what"),
     [
-        ({"wrong": "silent"}, "agent a is not active any more, but was neither terminated nor truncated"),
+        (
+            {"wrong": "silent"},
+            "agent a is not active any more, but was neither terminated nor truncated",
+        ),
         ({"wrong": "stays"}, "agent a is still active, but its episode has ended"),
         ({"wrong": "nan"}, "b: the reward is nan; it must be a finite number"),
         ({"wrong": "unseen"}, "agent b is active, but the env returns no observation for it"),
@@ -265,9 +268,7 @@ def test_each_agent_has_its_own_mask_and_never_all_actions_forbidden() -> None:
         ({"game": [""]}, "no agent is active after the reset"),
     ],
 )
-def test_an_agent_error_names_the_agent(
-    kwargs: dict[str, Any], what: str
-) -> None:
+def test_an_agent_error_names_the_agent(kwargs: dict[str, Any], what: str) -> None:
     envs = as_agent_rows(managed(comings(**kwargs), count=1))
 
     def play() -> None:
