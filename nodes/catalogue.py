@@ -23,7 +23,7 @@ def _class_name(type_name: str) -> str:
 
 CATALOGUE: dict[str, dict[str, str]] = {
     "node": {
-        "env_manager": "flowrl.nodes.env_managers.base_env_manager:BaseEnvManager",
+        "env_manager": "flowrl.nodes.env_managers.serial_env_manager:SerialEnvManager",
         "sync_subprocess_env_manager": (
             "flowrl.nodes.env_managers.subprocess_env_managers:SyncSubprocessEnvManager"
         ),
@@ -54,7 +54,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
-        "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",
+        "wrapper": "flowrl.nodes.envs.wrappers.wrapper:ImportedWrapper",
         "frame_stack": "flowrl.nodes.envs.wrappers.frame_stack:FrameStack",
         "gray": "flowrl.nodes.envs.wrappers.images:Gray",
         "resize": "flowrl.nodes.envs.wrappers.images:Resize",

@@ -31,7 +31,7 @@ from flowrl.channels.encode import (
 )
 from flowrl.channels.errors import RefusedMessage
 from flowrl.core.batch import Array, Batch
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 Memory = Any  # bytes, a read-only memoryview, or a read-only array of bytes
 
@@ -169,7 +169,7 @@ def read_clock(tree: Tree) -> Clock:
         if type(node) is not str or not all(type(n) is int and n >= 0 for n in count):
             raise RefusedMessage("clock")
         counts[node] = Count(*count)
-    return Clock(counts) if counts else START
+    return Clock(counts) if counts else EMPTY_CLOCK
 
 
 def _is(value: Any, kind: type) -> Any:

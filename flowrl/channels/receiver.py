@@ -13,7 +13,7 @@ from flowrl.channels.errors import ChannelClosed, RefusedMessage, WouldBlock
 from flowrl.channels.items import BREAK, CREDIT, WANT
 from flowrl.channels.statistics import ChannelStatistics
 from flowrl.channels.transport import ChannelLimits, Connection
-from flowrl.core.state import START, Clock
+from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]
 
@@ -36,7 +36,7 @@ class Receiver:
         self._taken = self._credited = 0
         self._uncredited_bytes = self._largest = 0
         self._asked = -1  # the gap that was asked for
-        self._clock = START
+        self._clock = EMPTY_CLOCK
         self._bytes = self._duplicates = 0
 
     def is_ready(self) -> bool:

@@ -15,7 +15,7 @@ from flowrl.channels.errors import ChannelBroken, ChannelClosed, RefusedMessage,
 from flowrl.channels.items import ASK, END
 from flowrl.channels.statistics import ChannelStatistics
 from flowrl.channels.transport import ChannelLimits, Connection, PackedFrame
-from flowrl.core.state import START, Clock
+from flowrl.core.state import EMPTY_CLOCK, Clock
 
 
 class Sender:
@@ -48,7 +48,7 @@ class Sender:
         """Whether everything sent was taken."""
         return not self._kept
 
-    def send(self, value: Any, clock: Clock = START) -> None:
+    def send(self, value: Any, clock: Clock = EMPTY_CLOCK) -> None:
         """Give a token away; it must not change any more."""
         if self.send_error:
             raise self.send_error

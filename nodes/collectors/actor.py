@@ -181,13 +181,13 @@ def _rows_of(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
 
 
 def _collected(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> CollectedSteps:
-    _, reward, terminated, truncated, next_obs, episodes, invalid, absent = stepped
-    if len(invalid):  # the flags of an invalid row do not say that an episode ended
+    _, reward, terminated, truncated, next_obs, episodes, failed, absent = stepped
+    if len(failed):  # the flags of an invalid row do not say that an episode ended
         terminated, truncated = terminated.copy(), truncated.copy()
-        terminated[invalid] = truncated[invalid] = False
-        invalid = [int(k) if ids is None else int(ids[k]) for k in invalid]
+        terminated[failed] = truncated[failed] = False
+        failed = [int(k) if ids is None else int(ids[k]) for k in failed]
     columns.update(reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs)
-    collected = CollectedSteps(ids, columns, episodes, invalid)
+    collected = CollectedSteps(ids, columns, episodes, failed)
     if not len(absent):
         return collected
     acted = np.ones(len(reward), np.bool_)

@@ -17,7 +17,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.agents import Lanes, lanes
+from flowrl.nodes.envs.agent_rows import AgentRows, as_agent_rows
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import COLUMNS, Steps
 
@@ -45,8 +45,8 @@ def join_specs(specs: Any) -> EnvSpec:
 def join_managers(managers: Any) -> Any:
     """One manager, or several as one; its rows are envs, or the agents of envs with several."""
     if not isinstance(managers, Sequence):
-        return managers if isinstance(managers, JoinedManagers) else lanes(managers)
-    found = [lanes(manager) for manager in managers]
+        return managers if isinstance(managers, JoinedManagers) else as_agent_rows(managers)
+    found = [as_agent_rows(manager) for manager in managers]
     return found[0] if len(found) == 1 else JoinedManagers(found)
 
 
@@ -143,11 +143,11 @@ def _merge_steps(parts: Sequence[Steps], places: Array) -> Steps:
     columns = {n: np.concatenate([getattr(part, n) for part in parts])[order] for n in COLUMNS}
     episodes = [episode for part in parts for episode in part.episodes]
     offsets = np.cumsum([0, *(len(part.reward) for part in parts)])
-    broken, absent = (
+    failed, absent = (
         sorted(int(places[offsets[n] + k]) for n, rows in enumerate(lists) for k in rows)
-        for lists in ([part.broken for part in parts], [part.absent for part in parts])
+        for lists in ([part.failed for part in parts], [part.absent for part in parts])
     )
-    return Steps(**columns, episodes=episodes, broken=broken, absent=absent)
+    return Steps(**columns, episodes=episodes, failed=failed, absent=absent)
 
 
 class LocalReceive:
@@ -192,15 +192,15 @@ class RemoteReceive:
 class AgentRowsReceive:
     """Requested steps of a manager whose rows are agents."""
 
-    def __init__(self, agent_rows: Lanes, ids: Array | None, least: int) -> None:
+    def __init__(self, agent_rows: AgentRows, ids: Array | None, least: int) -> None:
         self._agent_rows = agent_rows
-        self.inner = begin_receive(agent_rows.envs, *agent_rows.asked(ids, least))
+        self.inner = begin_receive(agent_rows.envs, *agent_rows.recv_arguments(ids, least))
 
     def is_ready(self) -> bool:
         return self.inner.is_ready()
 
     def result(self) -> Received:
-        return self._agent_rows.received(self.inner.result())
+        return self._agent_rows.convert_received(self.inner.result())
 
 
 PendingReceive = LocalReceive | RemoteReceive | AgentRowsReceive
@@ -208,7 +208,7 @@ PendingReceive = LocalReceive | RemoteReceive | AgentRowsReceive
 
 def begin_receive(manager: Any, ids: Array | None, least: int = 1) -> PendingReceive:
     """Request the steps of `ids`; without `ids`, of at least `least` that are ready first."""
-    if isinstance(manager, Lanes):
+    if isinstance(manager, AgentRows):
         return AgentRowsReceive(manager, ids, least)
     return (RemoteReceive if hasattr(manager, "begin") else LocalReceive)(manager, ids, least)
 

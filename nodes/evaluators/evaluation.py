@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.nodes.collectors.actor import Actor, CollectedSteps
 from flowrl.nodes.collectors.episodes import episode_quotas, play_quotas, step_together
-from flowrl.nodes.envs.agents import lanes
+from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.policy import AnyActMode
 
@@ -93,7 +93,7 @@ def play_episodes(
     most_steps: int = 100_000,
 ) -> list[Episode]:
     """Play new episodes, an equal share in each env; their steps are appended to `steps`, if given."""
-    rows = lanes(envs)
+    rows = as_agent_rows(envs)
     actor = Actor(rows, {})
     actor.set_mode(mode, {"action": rows.spec().action})
     actor.reset()

@@ -17,9 +17,9 @@ from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import requested_count
 from flowrl.nodes.collectors.episodes import episode_rows, order_by_env
 from flowrl.nodes.collectors.transitions import row_schema
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.agents import spec_of
-from flowrl.nodes.envs.spec import ready, to_evaluate
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.spec import env_part, evaluation_part
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play_episodes
 from flowrl.nodes.evaluators.video import EpisodeRecorder, render_episodes
 from flowrl.nodes.models.model import check_no_nan
@@ -60,7 +60,7 @@ class Evaluator(Node):
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        spec = spec_of(to_evaluate(config.env), 1)
+        spec = env_spec(evaluation_part(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
         _check_config(config)
         schema = row_schema(spec.obs, spec.action, {})
@@ -70,12 +70,12 @@ class Evaluator(Node):
         """Make envs of the evaluator's own, whose seeds are the same in each evaluation."""
         c, ctx = self.config, self.ctx
         _check_config(c)
-        env = ready(to_evaluate(c.env))
-        agents = spec_of(env, 1).agents
+        env = env_part(evaluation_part(c.env))
+        agents = env_spec(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or DEFAULT_MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=env, count=count)
-        self._envs = BaseEnvManager(config=config, context=own)
+        config = SerialEnvManager.Config(env=env, count=count)
+        self._envs = SerialEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)
         self._mode = self._policy.eval_mode(ctx.seed_for("act"))
@@ -85,7 +85,7 @@ class Evaluator(Node):
 
     def fire(self, weights: State) -> Batch | None:
         """Evaluate the weights, save the best, and emit the verdict if the goal is reached."""
-        steps: list[CollectedSteps] | None = [] if self.ctx.wants("data") else None
+        steps: list[CollectedSteps] | None = [] if self.ctx.is_consumed("data") else None
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
@@ -113,7 +113,7 @@ class Evaluator(Node):
         recorder = EpisodeRecorder(self._envs)
         self._evaluate(weights, None, self.config.episodes, recorder)
         seed = self.ctx.seed_for("episodes")
-        env = to_evaluate(self.config.env)
+        env = evaluation_part(self.config.env)
         return render_episodes(env, recorder.count, seed, recorder.select_episodes(), path)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:

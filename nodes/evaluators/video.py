@@ -13,8 +13,8 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import EnvSpec, ready
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.spec import EnvSpec, env_part
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.evaluators.video_files import AddFrame, default_suffix, video_writer
 
@@ -86,7 +86,7 @@ class CameraEnv:
 class EpisodeRecorder:
     """Stands for an env manager, and records the actions and episodes of its envs."""
 
-    def __init__(self, envs: BaseEnvManager) -> None:
+    def __init__(self, envs: SerialEnvManager) -> None:
         self._envs = envs
         self.count = envs.config.count
         self._ids: list[Array] = []
@@ -132,7 +132,7 @@ class RenderingEnvPart:
     """An env part whose envs render, for a camera."""
 
     def __init__(self, env: Any, camera: Camera) -> None:
-        self._plain = part = ready(env)
+        self._plain = part = env_part(env)
         if "kwargs" not in type(part.config).model_fields:
             what = f"a {type(part).__name__} env has no way to choose a render mode"
             raise UnsoundError(what, "give the env a parameter `kwargs`", "env")
@@ -163,7 +163,7 @@ def render_episodes(
     `envs` and `seed` are those of the env manager that played them.
     """
     camera, written = Camera(), []
-    manager = BaseEnvManager(env=RenderingEnvPart(env, camera), count=envs)
+    manager = SerialEnvManager(env=RenderingEnvPart(env, camera), count=envs)
     try:
         if path.suffix:
             with video_writer(path, lambda: camera.fps) as add_frame:
@@ -182,7 +182,7 @@ def render_episodes(
 
 
 def _play_again(
-    manager: BaseEnvManager,
+    manager: SerialEnvManager,
     seed: int,
     recorded: RecordedEpisode,
     camera: Camera,

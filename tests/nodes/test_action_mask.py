@@ -12,7 +12,7 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.leaves import ActionMask
 from flowrl.nodes.learners.learner import Learner
@@ -26,9 +26,9 @@ from flowrl.nodes.policies.random import Random
 GAME = "tests.nodes.game:Game"
 
 
-def game() -> BaseEnvManager:
+def game() -> SerialEnvManager:
     env = Gymnasium(id=GAME, kwargs={"length": 7}, wrappers=[ActionMask()])
-    return BaseEnvManager(env=env, count=4, seed=1)
+    return SerialEnvManager(env=env, count=4, seed=1)
 
 
 def masked_obs(masks: list[list[int]]) -> Any:

@@ -11,7 +11,7 @@ import torch
 from flowrl.core.batch import Column
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.cnn import Cnn, images
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_told_before_the_run(obs: Any, params: Any, what: s
 
 @pytest.mark.parametrize("cls", [Dqn, Ppo])
 def test_policies_learn_from_an_image(cls: Any) -> None:
-    envs = BaseEnvManager(env=Gymnasium(id="tests.nodes.nested_envs:Bright"), count=8, seed=1)
+    envs = SerialEnvManager(env=Gymnasium(id="tests.nodes.nested_envs:Bright"), count=8, seed=1)
     spec = envs.spec()
     policy = cls(obs=spec.obs, action=spec.action, model=Cnn(**SMALL), gamma=0.0, lr=3e-3)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)

@@ -10,7 +10,7 @@ import torch
 
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.features import (
@@ -120,7 +120,7 @@ def test_moments_are_weights_and_checkpoints_hold_them() -> None:
 @pytest.mark.parametrize("iters", [1, 3])
 def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
     """The likelihoods that acting saw are those that learning begins with: the ratio is 1."""
-    envs = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=4)
+    envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=4)
     spec = envs.spec()
     model = Mlp(hidden=[16], normalise_obs=True)
     policy = Ppo(obs=spec.obs, action=spec.action, model=model, lr=1e-9, epochs=1)

@@ -14,7 +14,7 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
@@ -181,7 +181,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 def mean_return(model: Any, unroll_steps: int | None, iters: int) -> float:
     env = Gymnasium(id="tests.nodes.toy_envs:Recalled")
-    envs = BaseEnvManager(env=env, count=8, seed=0)
+    envs = SerialEnvManager(env=env, count=8, seed=0)
     spec = envs.spec()
     params = {"model": model} if model else {}
     policy = Ppo(

@@ -151,7 +151,9 @@ def test_a_policy_whose_draws_depend_on_observations_is_refused() -> None:
     envs = Late([[3], [5], [2]])
     node = collector(envs, toy(envs), 30, "independent")
     node.reset_policy(DrawsForSome())
-    with pytest.raises(ValueError, match=r"state of DrawsForSome depends on what it observes.*`together`"):
+    with pytest.raises(
+        ValueError, match=r"state of DrawsForSome depends on what it observes.*`together`"
+    ):
         node.collect()
 
 

@@ -12,8 +12,8 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.node import Surroundings
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.model import ModuleModel
@@ -34,12 +34,12 @@ LEAVES = ["camera", "pair/0", "pair/1"]
 PAIR = NestedColumns({"a": Column("uint8", (3,)), "b": Column("float32")})
 
 
-def envs_of(count: int = 3, **kwargs: object) -> BaseEnvManager:
+def envs_of(count: int = 3, **kwargs: object) -> SerialEnvManager:
     part = Gymnasium(id="tests.nodes.nested_envs:Nested", kwargs=kwargs)
-    return BaseEnvManager(env=part, count=count, seed=2)
+    return SerialEnvManager(env=part, count=count, seed=2)
 
 
-def policy_of(cls: type[Policy], envs: BaseEnvManager, **params: object) -> Policy:
+def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: object) -> Policy:
     spec = envs.spec()
     return cls(obs=spec.obs, action=spec.action, **params)
 
@@ -60,8 +60,8 @@ def test_an_env_manager_gives_structured_arrays() -> None:
     ("broken", "what"),
     [
         ("nan", r"step 2: 'pair/1': the observation is not finite"),
-        ("lacks", r"step 2: the observation has no 'pair/0', which its space promises"),
-        ("no tuple", r"step 2: the observation has no 'pair/0', which its space promises"),
+        ("lacks", r"step 2: the observation has no 'pair/0', which its space requires"),
+        ("no tuple", r"step 2: the observation has no 'pair/0', which its space requires"),
     ],
 )
 def test_a_leaf_that_is_not_as_promised_is_named(broken: str, what: str) -> None:
