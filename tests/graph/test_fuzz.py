@@ -237,7 +237,7 @@ def test_any_graph_of_small_nodes_ends_well(graph):
 @fuzz
 @given(graphs, st.dictionaries(st.text(max_size=8) | ends, st.text(max_size=8), max_size=3))
 def test_any_values_of_set_end_well(graph, sets):
-    ends_well(lambda: load_data(graph, sets=sets))
+    ends_well(lambda: load_data(graph, overrides=sets))
 
 
 SOUND = parse_yaml(

@@ -15,7 +15,7 @@ from flowrl.checks.check import check
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.queries import ask, find_live_run, find_run_folder
+from flowrl.runs.queries import ask, find_live_run, find_run_folder, query_status
 from flowrl.runs.query_server import QUESTION_BYTES
 from flowrl.runs.registry import RunEntry, live_entries, runtime_folder, write_entry
 from flowrl.runs.run import Run

@@ -25,7 +25,7 @@ class Mail:
         self.channels = self
         self.served: list[Callable[[], None]] = []
 
-    def serve(self, work: Callable[[], None]) -> None:
+    def on_receive(self, work: Callable[[], None]) -> None:
         self.served.append(work)
 
     def brings(self, *states: State | None) -> None:
