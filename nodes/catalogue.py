@@ -19,13 +19,13 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
         "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",
-        "rows": "flowrl.nodes.buffers.rows:Rows",
+        "rows": "flowrl.nodes.buffers.row_splitter:RowSplitter",
         "queue_buffer": "flowrl.nodes.buffers.queue_buffer:QueueBuffer",
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
-        "demos": "flowrl.nodes.datasets.demos:Demos",
-        "npz_writer": "flowrl.nodes.datasets.npz_writer:NpzWriter",
+        "demos": "flowrl.nodes.datasets.dataset_reader:DatasetReader",
+        "npz_writer": "flowrl.nodes.datasets.dataset_writer:DatasetWriter",
         "rnd": "flowrl.nodes.rewards.rnd:Rnd",
     },
     "policy": {
@@ -68,8 +68,8 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "module": "flowrl.nodes.models.model:ModuleModel",
     },
     "storage": {
-        "memory": "flowrl.nodes.buffers.storage:Memory",
-        "compressed": "flowrl.nodes.buffers.compressed:Compressed",
-        "mapped": "flowrl.nodes.buffers.mapped:Mapped",
+        "memory": "flowrl.nodes.buffers.storage.storage:MemoryStorage",
+        "compressed": "flowrl.nodes.buffers.storage.compressed:CompressedStorage",
+        "mapped": "flowrl.nodes.buffers.storage.mapped:MappedStorage",
     },
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.envs.steps import Episode, Steps
-from flowrl.nodes.origin import Origin
+from flowrl.nodes.origin import OriginTracker
 from flowrl.nodes.policies.policy import AnyActMode
 
 
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
 class Acting:
     """Either all envs take a step together, or some are sent on and received when they are there."""
 
-    def __init__(self, envs: Any, memory: Schema, origin: Origin | None = None) -> None:
+    def __init__(self, envs: Any, memory: Schema, origin: OriginTracker | None = None) -> None:
         """`memory`: the columns of what the policy of the rows remembers, whoever acts.
 
         With `origin` rows say where they are from.

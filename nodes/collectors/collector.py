@@ -17,7 +17,7 @@ from flowrl.nodes.collectors.acting import Acting
 from flowrl.nodes.collectors.fleet import fleet, joined
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
-from flowrl.nodes.origin import NO_WEIGHTS, ORIGIN, Origin
+from flowrl.nodes.origin import NO_WEIGHTS_VERSION, ORIGIN_SCHEMA, OriginTracker
 from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
 
 Actor = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
@@ -33,7 +33,7 @@ class Collector(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what acts", shared="policy", phase=True)
-        origin: bool = param(False, f"rows also say {', '.join(ORIGIN)}")
+        origin: bool = param(False, f"rows also say {', '.join(ORIGIN_SCHEMA)}")
         log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
 
     @classmethod
@@ -45,7 +45,7 @@ class Collector(Node):
     @classmethod
     def extra_columns(cls, config: Any, policy: Policy) -> Schema:
         """What rows have beside what the env and the learner ask of every row."""
-        origin = ORIGIN if config.origin else {}
+        origin = ORIGIN_SCHEMA if config.origin else {}
         return {**policy.collect_columns(), **policy.memory_columns(), **origin}
 
     def setup(self) -> None:
@@ -62,9 +62,9 @@ class Collector(Node):
 
     def _start(self) -> None:
         """Begin anew in the envs."""
-        self._origin: Origin | None = None
+        self._origin: OriginTracker | None = None
         if self.config.origin:
-            self._origin = Origin(self.ctx.replica, self.envs.spec().count, self._version)
+            self._origin = OriginTracker(self.ctx.replica, self.envs.spec().count, self._version)
         self._acting = Acting(self.envs, self._policy.memory_columns(), self._origin)
         if self._mode is not None:
             self._acting.let(self._mode, self._policy.collect_columns())
@@ -83,7 +83,7 @@ class Collector(Node):
     def _version(self) -> int:
         """That of the weights that act."""
         if self._weights is None or self._own_weights:
-            return NO_WEIGHTS
+            return NO_WEIGHTS_VERSION
         return self._weights.version
 
     def _tell_version(self) -> None:

@@ -22,7 +22,7 @@ from flowrl.nodes.collectors.episodes import (
 )
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.observations import flat
-from flowrl.nodes.origin import OFFSET
+from flowrl.nodes.origin import OFFSET_COLUMN
 from flowrl.nodes.policies.policy import Policy
 
 
@@ -55,7 +55,7 @@ class EpisodeCollector(Collector):
         rows = row_schema(spec.obs, spec.action, extra)
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(
-            outs={"data": {**rows, OFFSET: Column("int32")}},
+            outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
             nondeterministic=why,
             imports=policy.loads(learn=False),
         )
@@ -76,7 +76,7 @@ class EpisodeCollector(Collector):
         n = amount("n_episode", n_episode, self.config.n_episode)
         self._load(weights)
         rows = self._collect(n)
-        begins = np.flatnonzero(rows[OFFSET] == 0)
+        begins = np.flatnonzero(rows[OFFSET_COLUMN] == 0)
         spans = zip(begins, [*begins[1:], len(rows)], strict=True)
         return [rows.take(slice(begin, end)) for begin, end in spans]
 
@@ -90,7 +90,7 @@ class EpisodeCollector(Collector):
             acting.begin()  # who had played its share may be in the middle of an episode
         steps = list(play(step, left, c.most_steps, agents))
         rows = episode_rows(in_order(steps, acting.count), self._policy.gamma, self._policy.nstep)
-        rows[OFFSET] = offsets(rows["last"])
+        rows[OFFSET_COLUMN] = offsets(rows["last"])
         episodes = [episode for taken in steps for episode in taken.episodes]
         taken = sum(len(taken.columns["reward"]) for taken in steps)
         kept = len(rows["last"])
