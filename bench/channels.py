@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import zmq
 
-from flowrl.channels import Bound, Exchange, Mailbox
+from flowrl.channels import ChannelLimits, SiteChannels, SiteConnections
 from flowrl.channels import socketpost as sharing
 from flowrl.channels.keys import Keys, new_pair
 
@@ -32,7 +32,7 @@ SIZES = (0, 1 << 10, 1 << 16, 1 << 20, 16 << 20)
 FLOWRL = ("thread", "ipc", "shared", "curve")
 OTHERS = ("raw-ipc", "raw-tcp", "queue", "pipe")
 FLOOD_S, ECHO_S, REPEATS = 0.6, 0.3, 3
-BOUND = Bound(tokens=256, bytes=64 << 20)
+BOUND = ChannelLimits(tokens=256, bytes=64 << 20)
 WAIT_S = 60.0
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -58,32 +58,32 @@ class Lanes:
     def __init__(
         self, me: str, peer: str, listen: str, to: str, keys: Keys | None, shared: int
     ) -> None:
-        mailbox = Mailbox(me, b"bench", THREADS, keys=keys, shared_bytes=shared)
-        self.listens = mailbox.address if listen == "thread" else mailbox.listen(listen)
+        connections = SiteConnections(me, b"bench", THREADS, keys=keys, shared_bytes=shared)
+        self.listens = connections.address if listen == "thread" else connections.listen(listen)
         if to:
-            self.meet(mailbox, me, peer, to)
-        self._mailbox, self._names = mailbox, (me, peer)
+            self.connect(connections, me, peer, to)
+        self._connections, self._names = connections, (me, peer)
 
-    def meet(self, mailbox: Mailbox, me: str, peer: str, to: str) -> None:
-        mailbox.meet(peer, to)
-        self._exchange = Exchange(mailbox)
-        self._sender = self._exchange.sender(f"{me}-{peer}", peer, bound=BOUND)
-        self._receiver = self._exchange.receiver(f"{peer}-{me}", peer, bound=BOUND)
+    def connect(self, connections: SiteConnections, me: str, peer: str, to: str) -> None:
+        connections.connect(peer, to)
+        self._channels = SiteChannels(connections)
+        self._sender = self._channels.open_sender(f"{me}-{peer}", peer, limits=BOUND)
+        self._receiver = self._channels.open_receiver(f"{peer}-{me}", peer, limits=BOUND)
 
     def send(self, value: Any) -> None:
-        if not self._sender.ready():
-            self._exchange.wait(self._sender, WAIT_S)
+        if not self._sender.is_ready():
+            self._channels.wait(self._sender, WAIT_S)
         self._sender.send(value)
 
     def take(self) -> Any:
         if not self._receiver.ready():
-            self._exchange.wait(self._receiver, WAIT_S)
+            self._channels.wait(self._receiver, WAIT_S)
         return self._receiver.take()[0]
 
     def close(self) -> None:
-        self._exchange.wait_until(lambda: self._sender.settled, [self._sender], WAIT_S)
-        self._exchange.flush()
-        self._exchange.close()
+        self._channels.wait_until(lambda: self._sender.all_taken, [self._sender], WAIT_S)
+        self._channels.flush()
+        self._channels.close()
 
 
 THREADS: dict[str, Any] = {}  # of this process
@@ -206,7 +206,7 @@ def measure(end: End, size: int, seconds: float = FLOOD_S) -> Answer:
     }
 
 
-def over(kind: str, sizes: tuple[int, ...], seconds: float = FLOOD_S) -> dict[int, Answer]:
+def send_error(kind: str, sizes: tuple[int, ...], seconds: float = FLOOD_S) -> dict[int, Answer]:
     """Measure one kind of channel."""
     with tempfile.TemporaryDirectory() as folder:
         end, start = opened(kind, Path(folder))
@@ -244,7 +244,7 @@ def opened(kind: str, folder: Path) -> tuple[Any, Callable[[], Any]]:
 def opened_by_thread() -> tuple[Any, Callable[[], Any]]:
     end = Lanes("here", "there", "thread", "", None, 0)
     other = Lanes("there", "here", "thread", "thread:here", None, 0)
-    end.meet(end._mailbox, "here", "there", "thread:there")
+    end.connect(end._connections, "here", "there", "thread:there")
     return end, lambda: threading.Thread(target=child, args=(lambda: other, ()))
 
 
@@ -308,7 +308,7 @@ def over_threshold(kind: str, size: int) -> Answer:
     if kind == "shared":
         sharing.SHARED_BYTES, sharing.BODY_BYTES = 1, size - 1
     try:
-        return over(kind, (size,), FLOOD_S / 2)[size]
+        return send_error(kind, (size,), FLOOD_S / 2)[size]
     finally:
         sharing.SHARED_BYTES, sharing.BODY_BYTES = before
 
@@ -350,7 +350,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     print(f"{'':<8} {'bytes':>9} {'tokens':>13} {'':>12} {'p50':>11} {'p99':>11}   spread")
     all_found = {}
     for kind in chosen.kinds or ["memcpy", *OTHERS, *FLOWRL]:
-        all_found[kind] = memcpy(sizes) if kind == "memcpy" else over(kind, sizes)
+        all_found[kind] = memcpy(sizes) if kind == "memcpy" else send_error(kind, sizes)
         show(kind, all_found[kind])
     if not arguments:
         return {"targets": targets(all_found), **named(all_found)}

@@ -53,7 +53,7 @@ class Drain(Node):
 class Nobody:
     """A sink that nothing is told."""
 
-    def record(self, runner: object, record: object) -> None:
+    def record(self, instance: object, record: object) -> None:
         raise AssertionError("these nodes record nothing")
 
 
@@ -67,11 +67,11 @@ def chain() -> dict[str, object]:
 
 def through_engine(rounds: int) -> float:
     """Seconds for so many rounds."""
-    engine = SerialExecutor(load(chain()).check(), Nobody(), 0, Limits(rounds=rounds))
+    executor = SerialExecutor(load(chain()).check(), Nobody(), 0, Limits(rounds=rounds))
     start = time.perf_counter()
-    engine.run()
+    executor.run()
     taken = time.perf_counter() - start
-    fired = sum(r.fired for r in engine.wired.all())
+    fired = sum(r.fired for r in executor.instances.all())
     assert fired == rounds * (RELAYS + 2), fired
     return taken
 

@@ -19,11 +19,11 @@ from flowrl.api import load
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
+from flowrl.runtime.executor import weights_digest
 from flowrl.runtime.instances import Instances, make_instances
-from flowrl.runtime.serial_executor import digest_of
 
 GRAPH = "cartpole_dqn"
 ITERS = 3000
@@ -31,7 +31,7 @@ ITERS = 3000
 
 def graph() -> CheckedGraph:
     """The graph without its evaluator: evaluating takes the same time in both."""
-    return load(GRAPH, {"evaluator.stop_value": None}).check().demand()
+    return load(GRAPH, {"evaluator.stop_value": None}).check().require_sound()
 
 
 def through_engine(seed: int) -> tuple[float, str]:
@@ -54,21 +54,21 @@ class Stopwatch(Watcher):
 
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
-    wired = make_instances(graph(), seed)
-    settle_numerics(1)
+    instances = make_instances(graph(), seed)
+    reset_numerics(1)
     start = time.perf_counter()
-    state = _train(wired)
+    state = _train(instances)
     taken = time.perf_counter() - start
-    wired.close()
-    return taken, digest_of({"learner.weights": state})
+    instances.close()
+    return taken, weights_digest({"learner.weights": state})
 
 
-def _train(wired: Instances) -> State:
-    nodes = {name: runners[0].node for name, runners in wired.runners.items()}
+def _train(instances: Instances) -> State:
+    nodes = {name: by_node[0].node for name, by_node in instances.by_node.items()}
     collector, buffer, learner, evaluator = (
         nodes[n] for n in ("collector", "buffer", "learner", "evaluator")
     )
-    program = wired.checked.program
+    program = instances.checked.program
     warm, every, rows = program.warmup[0], program.paced[0].every, collector.config.n_sample
     collector.reconfigure(**warm.phase.settings["collector"])
     buffer.ctx.wanted = frozenset()

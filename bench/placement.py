@@ -32,9 +32,9 @@ from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
-from flowrl.machine.numerics import settle_numerics
-from flowrl.runtime.account import Account
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
@@ -93,7 +93,7 @@ class Learns(Node):
 class Nobody:
     """Hears what nodes tell, and forgets it."""
 
-    def record(self, teller: RecordSource, record: Record | FailureRecord) -> None:
+    def record(self, source: RecordSource, record: Record | FailureRecord) -> None:
         """Nothing."""
 
 
@@ -106,7 +106,7 @@ def two_nodes(loops: int, lag: int = 1) -> CheckedGraph:
         },
         "edges": ["collector -> learner", {"learner -> collector": {"lag": lag}}],
     }
-    return check(load_data(tree)).demand()
+    return check(load_data(tree)).require_sound()
 
 
 def cartpole(updates: int) -> CheckedGraph:
@@ -116,7 +116,7 @@ def cartpole(updates: int) -> CheckedGraph:
         "buffer.updates_per_push": str(updates),
         "evaluator.weights.every": str(10**6),
     }
-    return check(load_graph("cartpole_dqn", sets)).demand()
+    return check(load_graph("cartpole_dqn", sets)).require_sound()
 
 
 Spent = dict[str, float]  # seconds that nodes fired for, and that they waited for
@@ -127,15 +127,15 @@ def firing_s(
 ) -> tuple[float, str]:
     """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
     limits = Limits(rounds=rounds)
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     if placement == "serial":
-        engine = SerialExecutor(checked, Nobody(), 0, limits)
+        executor = SerialExecutor(checked, Nobody(), 0, limits)
         began_s = time.perf_counter()
-        engine.run()
+        executor.run()
         took_s = time.perf_counter() - began_s
-        add_up(engine.accounts(), spent)
-        digest = engine.digest()
-        for error in engine.close():
+        add_up(executor.instance_times(), spent)
+        digest = executor.digest()
+        for error in executor.close():
             raise error
         return took_s, digest
     layout = make_layout(checked.graph, resolve_placement(checked.graph, placement))
@@ -144,17 +144,17 @@ def firing_s(
         coordinator.run()
         assert coordinator.began_s is not None
         assert coordinator.ended_s is not None
-        add_up(coordinator.accounts(), spent)
+        add_up(coordinator.instance_times(), spent)
         return coordinator.ended_s - coordinator.began_s, coordinator.digest()
     finally:
         coordinator.close()
 
 
-def add_up(accounts: Sequence[Account], spent: Spent | None) -> None:
+def add_up(instance_times: Sequence[InstanceTimes], spent: Spent | None) -> None:
     """Add what all nodes spent."""
     if spent is not None:
-        spent["firing"] += sum(account.busy_s for account in accounts)
-        spent["waiting"] += sum(sum(account.waiting_s.values()) for account in accounts)
+        spent["firing"] += sum(account.busy_s for account in instance_times)
+        spent["waiting"] += sum(sum(account.waiting_s.values()) for account in instance_times)
 
 
 def spent_by(checked: CheckedGraph) -> dict[str, float]:
@@ -211,10 +211,10 @@ def _timed(call: Callable[[], Any]) -> float:
 def balanced_updates() -> int:
     """Train iterations a round that cost about what collecting does."""
     checked = cartpole(8)
-    engine = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
-    engine.run()
-    busy = {account.key: account.busy_s for account in engine.accounts()}
-    for error in engine.close():
+    executor = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
+    executor.run()
+    busy = {account.key: account.busy_s for account in executor.instance_times()}
+    for error in executor.close():
         raise error
     return max(round(8 * busy["collector"] / (busy["learner"] + busy["buffer"])), 1)
 

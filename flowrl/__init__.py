@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from flowrl.core.context import Context
     from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.core.functions import as_node
-    from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+    from flowrl.core.node import (
+        Facts,
+        MissingPackageError,
+        Node,
+        Surroundings,
+        UnsoundError,
+    )
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.core.state import State
     from flowrl.runs.result import RunResult
@@ -36,7 +42,9 @@ _WHERE = {  # name: module; imported when first asked for, so that `flowrl --hel
         ("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "core.errors"
     ),
     "as_node": "core.functions",
-    **dict.fromkeys(("Facts", "Surroundings", "Node", "UnsoundError"), "core.node"),
+    **dict.fromkeys(
+        ("Facts", "MissingPackageError", "Node", "Surroundings", "UnsoundError"), "core.node"
+    ),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
     "RunResult": "runs.result",
     "Rendezvous": "cluster.rendezvous",
@@ -54,6 +62,7 @@ __all__ = [
     "GraphError",
     "In",
     "Link",
+    "MissingPackageError",
     "Node",
     "NodeError",
     "Out",

@@ -1,37 +1,37 @@
 """Channels between sites: lanes that lose, double and reorder nothing, whatever carries them."""
 
 from flowrl.channels.errors import (
-    Broken,
+    ChannelBroken,
+    ChannelClosed,
     ChannelError,
-    Closed,
-    Late,
     PeerLost,
-    Refused,
-    Unsendable,
+    RefusedMessage,
+    UnsendableValue,
+    WaitTimeout,
     WouldBlock,
 )
-from flowrl.channels.exchange import Exchange
-from flowrl.channels.mailbox import Mailbox, Threads
-from flowrl.channels.post import Bound
 from flowrl.channels.receiver import Receiver
 from flowrl.channels.sender import Sender
-from flowrl.channels.statistics import LaneStatistics, MailboxStatistics
+from flowrl.channels.site_channels import SiteChannels
+from flowrl.channels.site_connections import InboxRegistry, SiteConnections
+from flowrl.channels.statistics import ChannelStatistics, SiteTraffic
+from flowrl.channels.transport import ChannelLimits
 
 __all__ = [
-    "Bound",
-    "Broken",
+    "ChannelBroken",
+    "ChannelClosed",
     "ChannelError",
-    "Closed",
-    "Exchange",
-    "LaneStatistics",
-    "Late",
-    "Mailbox",
-    "MailboxStatistics",
+    "ChannelLimits",
+    "ChannelStatistics",
+    "InboxRegistry",
     "PeerLost",
     "Receiver",
-    "Refused",
+    "RefusedMessage",
     "Sender",
-    "Threads",
-    "Unsendable",
+    "SiteChannels",
+    "SiteConnections",
+    "SiteTraffic",
+    "UnsendableValue",
+    "WaitTimeout",
     "WouldBlock",
 ]

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flowrl.channels.errors import Broken, Closed, Unsendable
-from flowrl.channels.exchange import Exchange, Lane
+from flowrl.channels.errors import ChannelBroken, ChannelClosed, UnsendableValue
 from flowrl.channels.receiver import Receiver
 from flowrl.channels.sender import Sender
+from flowrl.channels.site_channels import Channel, SiteChannels
 
-Wait = Callable[[Lane], None]  # until the lane is ready
+Wait = Callable[[Channel], None]  # until the lane is ready
 Serve = Callable[[Any], Any]  # a request's answer
-Failed = Callable[[Unsendable], Any]  # the answer where the answer cannot be sent
+Failed = Callable[[UnsendableValue], Any]  # the answer where the answer cannot be sent
 
 
-class Caller:
+class CallClient:
     """The calling end."""
 
     def __init__(self, requests: Sender, answers: Receiver, wait: Wait) -> None:
@@ -44,7 +44,7 @@ class Caller:
         """Whether the answer is here; or it is known that none will come, which `answer` says."""
         while self._got[0] != number and len(self.answers):
             self._got = self.answers.take()[0]
-        return self._got[0] == number or self.answers.ready()
+        return self._got[0] == number or self.answers.is_ready()
 
     def answer(self, number: int) -> Any:
         """Wait for it; a call that was given up may be answered first."""
@@ -55,16 +55,21 @@ class Caller:
         return answer
 
 
-class Desk:
+class CallServer:
     """The serving end: `serve` is called with each request, whenever its site looks at its mail."""
 
     def __init__(
-        self, exchange: Exchange, requests: Receiver, answers: Sender, serve: Serve, failed: Failed
+        self,
+        channels: SiteChannels,
+        requests: Receiver,
+        answers: Sender,
+        serve: Serve,
+        failed: Failed,
     ) -> None:
-        self._exchange, self._serve, self._failed = exchange, serve, failed
+        self._channels, self._serve, self._failed = channels, serve, failed
         self._requests, self._answers = requests, answers
         self._busy = False
-        exchange.serve(self.work)
+        channels.on_receive(self.work)
 
     def work(self) -> None:
         """Answer the requests that are here."""
@@ -72,16 +77,16 @@ class Desk:
             return
         self._busy = True
         try:
-            while len(self._requests) and self._answers.ready():
+            while len(self._requests) and self._answers.is_ready():
                 number, request = self._requests.take()[0]
                 self._reply(number, self._serve(request))
         finally:
             self._busy = False
-        self._exchange.flush()
+        self._channels.flush()
 
     def _reply(self, number: int, answer: Any) -> None:
-        with suppress(Closed, Broken):  # the caller is gone, and needs none
+        with suppress(ChannelClosed, ChannelBroken):  # the caller is gone, and needs none
             try:
                 self._answers.send((number, answer))
-            except Unsendable as error:
+            except UnsendableValue as error:
                 self._answers.send((number, self._failed(error)))

@@ -29,9 +29,9 @@ from flowrl.channels.encode import (
     TUPLE,
     Tree,
 )
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.core.batch import Array, Batch
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 Memory = Any  # bytes, a read-only memoryview, or a read-only array of bytes
 
@@ -43,7 +43,7 @@ class Received:
 
     def __init__(self, memory: Memory, begin: int, nbytes: int) -> None:
         if begin + nbytes > len(memory):
-            raise Refused("payload")
+            raise RefusedMessage("payload")
         self.memory, self.begin, self.nbytes = memory, begin, nbytes
         self.frames: dict[int, Memory] | None = None
         self.depth = 0
@@ -64,11 +64,11 @@ class Received:
         """The memory that holds the array at `begin`, and where in it."""
         if self.frames is None:
             if begin + nbytes > self.nbytes:
-                raise Refused("payload")
+                raise RefusedMessage("payload")
             return self.memory, self.begin + begin
         frame = self.frames.get(begin, b"")
         if len(frame) != nbytes:
-            raise Refused("payload")
+            raise RefusedMessage("payload")
         return frame, 0
 
 
@@ -77,7 +77,7 @@ def decode(tree: Tree, payload: Received) -> Any:
     try:
         return _value(tree, payload)
     except (TypeError, ValueError, IndexError, OverflowError, RecursionError, MemoryError):
-        raise Refused("malformed") from None
+        raise RefusedMessage("malformed") from None
 
 
 def _value(tree: Tree, payload: Received) -> Any:
@@ -85,14 +85,14 @@ def _value(tree: Tree, payload: Received) -> Any:
         return tree
     kind = tree[0]
     if type(kind) is not int or not 0 <= kind < len(_READERS):
-        raise Refused("kind")
+        raise RefusedMessage("kind")
     return _READERS[kind](tree, payload)
 
 
 def _deeper(payload: Received) -> None:
     payload.depth += 1
     if payload.depth > DEPTH:
-        raise Refused("depth")
+        raise RefusedMessage("depth")
 
 
 def _list(tree: list[Tree], payload: Received) -> list[Any]:
@@ -118,7 +118,7 @@ def _int(tree: list[Tree], payload: Received) -> int:
 def _scalar(tree: list[Tree], payload: Received) -> Any:
     dtype, data = read_dtype(tree[1]), _is(tree[2], bytes)
     if dtype.itemsize != len(data):
-        raise Refused("scalar")
+        raise RefusedMessage("scalar")
     return np.ndarray((), dtype, data)[()]
 
 
@@ -126,7 +126,7 @@ def _array(tree: list[Tree], payload: Received) -> Array:
     _, code, shape, begin = tree[:4]
     dtype = read_dtype(code)
     if type(begin) is not int or begin < 0:
-        raise Refused("payload")
+        raise RefusedMessage("payload")
     nbytes = prod(read_shape(shape)) * dtype.itemsize
     memory, first = payload.find(begin, nbytes) if nbytes else (b"", 0)
     array: Array = np.ndarray(shape, dtype, memory, first)
@@ -137,14 +137,14 @@ def _array(tree: list[Tree], payload: Received) -> Array:
 
 def _inverse(axes: Any) -> list[int]:
     if type(axes) is not list or not all(type(axis) is int for axis in axes):
-        raise Refused("axes")
+        raise RefusedMessage("axes")
     return sorted(range(len(axes)), key=axes.__getitem__)
 
 
 def _columns(tree: Sequence[Tree], payload: Received) -> dict[str, Array]:
     names, arrays = tree[::2], tree[1::2]
     if len(names) != len(arrays) or len(set(names)) != len(names):
-        raise Refused("columns")
+        raise RefusedMessage("columns")
     return {_is(n, str): _is(_value(a, payload), np.ndarray) for n, a in zip(names, arrays)}  # noqa: B905
 
 
@@ -162,19 +162,19 @@ def _state(tree: list[Tree], payload: Received) -> State:
 def read_clock(tree: Tree) -> Clock:
     """The clock of a tree, which may be hostile."""
     if type(tree) is not list or len(tree) % 4 != 1 or tree[0] != CLOCK:
-        raise Refused("clock")
+        raise RefusedMessage("clock")
     counts = {}
     for i in range(1, len(tree), 4):
         node, *count = tree[i : i + 4]
         if type(node) is not str or not all(type(n) is int and n >= 0 for n in count):
-            raise Refused("clock")
+            raise RefusedMessage("clock")
         counts[node] = Count(*count)
-    return Clock(counts) if counts else START
+    return Clock(counts) if counts else EMPTY_CLOCK
 
 
 def _is(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.channels.errors import Refused, Unsendable
+from flowrl.channels.errors import RefusedMessage, UnsendableValue
 
 DType = np.dtype[Any]
 
@@ -26,9 +26,9 @@ def dtype_code(dtype: DType) -> Any:
     try:
         if not dtype.hasobject and read_dtype(code) == dtype:
             return code
-    except Refused:
+    except RefusedMessage:
         pass
-    raise Unsendable(
+    raise UnsendableValue(
         f"cannot send an array of dtype {dtype}; "
         "numbers, booleans, dates, fixed strings and packed structures can be sent"
     )
@@ -46,40 +46,40 @@ def read_dtype(code: Any) -> DType:
 @lru_cache(256)
 def _simple(code: str) -> DType:
     if not _SIMPLE.fullmatch(code):
-        raise Refused("dtype")
+        raise RefusedMessage("dtype")
     try:
         dtype: DType = np.dtype(code)
         np.empty(0, dtype)
     except (TypeError, ValueError, OverflowError):
-        raise Refused("dtype") from None
+        raise RefusedMessage("dtype") from None
     if np.empty(0, dtype).dtype != dtype:  # numpy widens empty strings
-        raise Refused("dtype")
+        raise RefusedMessage("dtype")
     return dtype
 
 
 def _structured(code: Any, depth: int) -> DType:
     if type(code) is not list or len(code) > _FIELDS or depth == 0:
-        raise Refused("dtype")
+        raise RefusedMessage("dtype")
     fields: list[tuple[str, DType, tuple[int, ...]]] = []
     for field in code:
         if type(field) is not list or len(field) != 3 or type(field[0]) is not str:
-            raise Refused("dtype")
+            raise RefusedMessage("dtype")
         name, inner, shape = field
         if type(shape) is not list or not all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
-            raise Refused("dtype")
+            raise RefusedMessage("dtype")
         base = _simple(inner) if type(inner) is str else _structured(inner, depth - 1)
         fields.append((name, base, tuple(shape)))
     try:
         return np.dtype(fields)
     except (TypeError, ValueError, OverflowError):
-        raise Refused("dtype") from None
+        raise RefusedMessage("dtype") from None
 
 
 def read_shape(shape: Any) -> tuple[int, ...]:
     """The shape that a message names, which may be hostile."""
     if type(shape) is not list or len(shape) > 64:
-        raise Refused("shape")
+        raise RefusedMessage("shape")
     for n in shape:
         if type(n) is not int or n < 0:
-            raise Refused("shape")
+            raise RefusedMessage("shape")
     return tuple(shape)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.channels.dtypes import dtype_code
-from flowrl.channels.errors import Unsendable
+from flowrl.channels.errors import UnsendableValue
 from flowrl.core.batch import Array, Batch
 from flowrl.core.state import Clock, State
 
@@ -75,7 +75,7 @@ def _tree(value: Any, payload: Payload) -> Tree:
     write = _WRITERS.get(kind)
     if write is None:
         if not isinstance(value, np.generic):
-            raise Unsendable(f"cannot send a {kind.__module__}.{kind.__qualname__}; {_KNOWN}")
+            raise UnsendableValue(f"cannot send a {kind.__module__}.{kind.__qualname__}; {_KNOWN}")
         write = _scalar
     return write(value, payload)
 
@@ -95,7 +95,9 @@ def _int(value: int, payload: Payload) -> Tree:
 def _deeper(payload: Payload) -> None:
     payload.depth += 1
     if payload.depth > DEPTH:
-        raise Unsendable(f"cannot send what nests more than {DEPTH} deep; send arrays or a batch")
+        raise UnsendableValue(
+            f"cannot send what nests more than {DEPTH} deep; send arrays or a batch"
+        )
 
 
 def _list(value: list[Any], payload: Payload) -> Tree:

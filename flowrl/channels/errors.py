@@ -19,11 +19,11 @@ class ChannelError(FlowError):
     """The base of all errors of channels."""
 
 
-class Closed(ChannelError):
+class ChannelClosed(ChannelError):
     """The lane was closed."""
 
 
-class Broken(ChannelError):
+class ChannelBroken(ChannelError):
     """The receiving end of the lane is gone."""
 
 
@@ -31,7 +31,7 @@ class WouldBlock(ChannelError):
     """There is no room for another token, or no token, now."""
 
 
-class Late(ChannelError):
+class WaitTimeout(ChannelError):
     """A wait passed its deadline."""
 
     def __init__(self, what: str, waited_s: float) -> None:
@@ -47,11 +47,11 @@ class PeerLost(ChannelError):
         super().__init__(f"site '{peer}' is lost: {reason}")
 
 
-class Unsendable(ChannelError):
+class UnsendableValue(ChannelError):
     """A value that no message can carry."""
 
 
-class Refused(ChannelError):
+class RefusedMessage(ChannelError):
     """Bytes that are no message of this run; `reason` is a word or two, to count by."""
 
     def __init__(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrl.channels.items import GIVEN, Item, size_bytes
-from flowrl.channels.statistics import PostStatistics
+from flowrl.channels.statistics import ConnectionTraffic
 from flowrl.core.state import Clock
 
 
@@ -112,6 +112,6 @@ class ThreadPost:
     def close(self, drop: bool = False) -> None:
         """Nothing is held."""
 
-    def statistics(self) -> PostStatistics:
+    def statistics(self) -> ConnectionTraffic:
         """Nothing is counted."""
-        return PostStatistics()
+        return ConnectionTraffic()

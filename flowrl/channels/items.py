@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.core.batch import Batch
 from flowrl.core.state import State
 
@@ -49,19 +49,19 @@ SHAPES: dict[int, tuple[type, ...]] = {
 def check_item(item: Any) -> Item:
     """The item, if it has the form of one that may come through a socket."""
     if type(item) is not list or not item or type(item[0]) is not int:
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     if item[0] == TOKEN:
         if len(item) != TOKEN_PARTS or type(item[1]) is not str:
-            raise Refused("malformed")
+            raise RefusedMessage("malformed")
         if not type(item[2]) is type(item[3]) is type(item[7]) is int or item[7] < 0:
-            raise Refused("malformed")
+            raise RefusedMessage("malformed")
         return item
     shape = SHAPES.get(item[0])
     if shape is None or len(item) != len(shape) + 1:
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     for value, kind in zip(item[1:], shape, strict=True):
         if type(value) is not kind:
-            raise Refused("malformed")
+            raise RefusedMessage("malformed")
     return item
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.channels.arena import FLAGS_BYTES, PREFIX, SEALS
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.core.batch import Array
 
 
@@ -33,7 +33,7 @@ class _Slab:
 
     def __init__(self, pid: int, fd: int, slot_bytes: int, slots: int) -> None:
         if not 0 < slots <= FLAGS_BYTES or slot_bytes <= 0:
-            raise Refused("slab")
+            raise RefusedMessage("slab")
         self.slot_bytes, self.slots = slot_bytes, slots
         size = FLAGS_BYTES + slot_bytes * slots
         mine = _open(pid, fd, size)
@@ -48,7 +48,7 @@ class _Slab:
 
     def array(self, slot: int, nbytes: int) -> Array:
         if not 0 <= slot < self.slots or not 0 < nbytes <= self.slot_bytes:
-            raise Refused("slot")
+            raise RefusedMessage("slot")
         begin = FLAGS_BYTES + slot * self.slot_bytes
         root: Array = np.frombuffer(self.memory, np.uint8, nbytes, begin)
         lease = _Lease(root, _give_back)
@@ -61,11 +61,11 @@ def _open(pid: int, fd: int, size: int) -> int:
     """Our descriptor of the other process's memory, if it is one of flowrl's, and cannot shrink under us."""
     path = f"/proc/{pid:d}/fd/{fd:d}"
     if not os.readlink(path).startswith(f"/memfd:{PREFIX}"):
-        raise Refused("slab")
+        raise RefusedMessage("slab")
     mine = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         if fcntl.fcntl(mine, fcntl.F_GET_SEALS) != SEALS or os.fstat(mine).st_size != size:
-            raise Refused("slab")
+            raise RefusedMessage("slab")
     except BaseException:
         os.close(mine)
         raise
@@ -91,7 +91,7 @@ class Mapped:
         """The bytes of a slot, read-only; the slot goes back when no view of them is left."""
         slab = self._slabs.get(number)
         if slab is None:
-            raise Refused("slab")
+            raise RefusedMessage("slab")
         return slab.array(slot, nbytes)
 
     def forget(self, number: int) -> None:

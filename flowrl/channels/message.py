@@ -18,7 +18,7 @@ import numpy as np
 
 from flowrl.channels.decode import Memory, Received
 from flowrl.channels.encode import ALIGN
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.channels.items import TOKEN, Item, check_item
 from flowrl.core.batch import Array, starts_aligned
 
@@ -62,18 +62,18 @@ class Heads:
     def read(self, head: Memory) -> tuple[str, int, list[Any]]:
         """The sender that a head names, the body's length, and the items."""
         if len(head) > HEAD_BYTES:
-            raise Refused("oversized")
+            raise RefusedMessage("oversized")
         try:
             items = msgpack.unpackb(head, unicode_errors=SURROGATES, max_map_len=0, max_ext_len=0)
         except (ValueError, TypeError, RecursionError, MemoryError):  # msgpack's are ValueErrors
-            raise Refused("malformed") from None
+            raise RefusedMessage("malformed") from None
         if type(items) is not list or len(items) < 3:
-            raise Refused("malformed")
+            raise RefusedMessage("malformed")
         run, sender, body_bytes, *items = items
         if type(sender) is not str or type(body_bytes) is not int:
-            raise Refused("malformed")
+            raise RefusedMessage("malformed")
         if run != self.run:
-            raise Refused("another run")
+            raise RefusedMessage("another run")
         return sender, body_bytes, items
 
 
@@ -91,7 +91,7 @@ def place(
     body, begin, frame = b"", 0, 0
     if body_bytes:
         if not frames or len(frames[0]) != body_bytes:
-            raise Refused("payload")
+            raise RefusedMessage("payload")
         body = frames[0].tobytes()  # aligned, and not held in the socket's own memory
         frame = 1
     for item in items:
@@ -103,12 +103,12 @@ def place(
             item[6] = Received(body, begin, where)
             begin += (where + ALIGN - 1) & -ALIGN
         elif type(where) is not list or not all(type(n) is int and n >= 0 for n in where):
-            raise Refused("payload")
+            raise RefusedMessage("payload")
         elif len(where) == 1:
             item[6] = Received.of_frames([*map(_even, frames[frame : frame + where[0]])])
             frame += where[0]
         elif len(where) == 3 and shared is not None:
             item[6] = Lazy(where[0], where[1], where[2], shared)
         else:
-            raise Refused("payload")
+            raise RefusedMessage("payload")
     return items

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from flowrl.channels.errors import Closed, Refused, WouldBlock
+from flowrl.channels.errors import ChannelClosed, RefusedMessage, WouldBlock
 from flowrl.channels.items import BREAK, CREDIT, WANT
-from flowrl.channels.post import Bound, Post
-from flowrl.channels.statistics import LaneStatistics
-from flowrl.core.state import START, Clock
+from flowrl.channels.statistics import ChannelStatistics
+from flowrl.channels.transport import ChannelLimits, Connection
+from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]
 
@@ -21,8 +21,10 @@ Token = tuple[Any, Clock]
 class Receiver:
     """The end of a lane that takes tokens."""
 
-    def __init__(self, lane: str, peer: str, epoch: int, bound: Bound, post: Post[Any]) -> None:
-        self.lane, self.peer, self.epoch, self.bound = lane, peer, epoch, bound
+    def __init__(
+        self, name: str, peer: str, epoch: int, limits: ChannelLimits, post: Connection[Any]
+    ) -> None:
+        self.name, self.peer, self.epoch, self.limits = name, peer, epoch, limits
         self.waited_s = 0.0
         self.closed = False
         self._why = ""  # it was closed
@@ -34,10 +36,10 @@ class Receiver:
         self._taken = self._credited = 0
         self._uncredited_bytes = self._largest = 0
         self._asked = -1  # the gap that was asked for
-        self._clock = START
+        self._clock = EMPTY_CLOCK
         self._bytes = self._duplicates = 0
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether `take` will not block: a token is here, or it will say why none will come."""
         return bool(self._queue) or self._end is not None or self.closed
 
@@ -64,19 +66,19 @@ class Receiver:
 
     def _blocks(self) -> bool:
         """Whether the sender may be blocked, or soon, for the credit that is not given."""
-        bound = self.bound
+        limits = self.limits
         return (
-            2 * (self._taken - self._credited) >= bound.tokens
-            or 2 * (self._uncredited_bytes + self._largest) >= bound.bytes
+            2 * (self._taken - self._credited) >= limits.tokens
+            or 2 * (self._uncredited_bytes + self._largest) >= limits.bytes
         )
 
     def _nothing(self) -> Exception:
         if self.closed:
-            return Closed(f"lane '{self.lane}' was closed here")
+            return ChannelClosed(f"channel '{self.name}' was closed here")
         if self._end is not None:
             why = f": {self._end}" if self._end else ""
-            return Closed(f"lane '{self.lane}' was closed by site '{self.peer}'{why}")
-        return WouldBlock(f"lane '{self.lane}' is empty: wait until it is ready")
+            return ChannelClosed(f"channel '{self.name}' was closed by site '{self.peer}'{why}")
+        return WouldBlock(f"channel '{self.name}' is empty: wait until it is ready")
 
     def close(self, reason: str = "") -> None:
         """Take no more; the sender is told."""
@@ -89,7 +91,7 @@ class Receiver:
 
     def refuse_more(self) -> None:
         """Tell the sender that this end is closed."""
-        self._post.say(BREAK, self.lane, self.epoch, self._next, self._why)
+        self._post.say(BREAK, self.name, self.epoch, self._next, self._why)
         self._post.flush()
 
     def give_credit(self) -> None:
@@ -101,21 +103,21 @@ class Receiver:
         """Say how many tokens were taken."""
         self._credited = self._taken
         self._uncredited_bytes = 0
-        self._post.say(CREDIT, self.lane, self.epoch, self._taken)
+        self._post.say(CREDIT, self.name, self.epoch, self._taken)
 
     # what the sender says
 
     def expects(self, number: int, end: bool = False) -> bool:
         """Whether this is the next token; what came before is dropped, and a gap asked for."""
         if number == self._next:
-            if len(self._queue) >= self.bound.tokens and not end:
-                raise Refused("over capacity")
+            if len(self._queue) >= self.limits.tokens and not end:
+                raise RefusedMessage("over capacity")
             return True
         if number < self._next:
             self._duplicates += 1
         elif self._asked != self._next:
             self._asked = self._next
-            self.nudge()
+            self.probe()
         return False
 
     def accept(self, value: Any, clock: Clock | None, nbytes: int) -> None:
@@ -144,18 +146,18 @@ class Receiver:
         """The sender has sent so many, and waits for credit."""
         self.repeat_credit()
         if sent > self._next:
-            self.nudge()
+            self.probe()
         self._post.flush()
 
-    def nudge(self) -> None:
+    def probe(self) -> None:
         """Ask for the next token, which may be lost."""
-        self._post.say(WANT, self.lane, self.epoch, self._next)
+        self._post.say(WANT, self.name, self.epoch, self._next)
         self._post.flush()
 
-    def statistics(self) -> LaneStatistics:
+    def statistics(self) -> ChannelStatistics:
         """Counts so far."""
-        return LaneStatistics(
-            lane=self.lane,
+        return ChannelStatistics(
+            lane=self.name,
             peer=self.peer,
             tokens=self._taken - (self._end is not None and not self._queue),
             bytes=self._bytes,

@@ -15,10 +15,10 @@ import zmq
 
 from flowrl.channels.arena import Arena, Slot
 from flowrl.channels.encode import ALIGN, clock_tree, encode
-from flowrl.channels.errors import Unsendable
+from flowrl.channels.errors import UnsendableValue
 from flowrl.channels.items import FORGET, SLAB, TOKEN, TOKEN_PARTS
 from flowrl.channels.message import Heads
-from flowrl.channels.statistics import PostStatistics
+from flowrl.channels.statistics import ConnectionTraffic
 from flowrl.core.state import Clock
 
 BURST_S = 200e-6  # what follows within this time is gathered
@@ -67,8 +67,12 @@ class SocketPost:
         tree, payload = encode(value)
         nbytes = payload.nbytes
         if nbytes > self._limit_bytes:
-            what = f"lane '{lane}': cannot send a token of {nbytes} bytes; a message holds at most"
-            raise Unsendable(f"{what} {self._limit_bytes}: send it in parts, or raise the limit")
+            what = (
+                f"channel '{lane}': cannot send a token of {nbytes} bytes; a message holds at most"
+            )
+            raise UnsendableValue(
+                f"{what} {self._limit_bytes}: send it in parts, or raise the limit"
+            )
         packed = Packed()
         where: int | list[int]
         if nbytes <= BODY_BYTES:
@@ -84,7 +88,7 @@ class SocketPost:
         try:
             self._pack_item(packed, lane, epoch, number, clock, tree, where, nbytes)
         except (TypeError, ValueError, OverflowError) as error:
-            raise Unsendable(f"lane '{lane}': {error}") from error
+            raise UnsendableValue(f"channel '{lane}': {error}") from error
         return packed
 
     def _pack_item(
@@ -212,10 +216,10 @@ class SocketPost:
             self.arena.close()
         self._socket.close(0 if drop else None)
 
-    def statistics(self) -> PostStatistics:
+    def statistics(self) -> ConnectionTraffic:
         """Counts so far."""
         arena = self.arena
-        return PostStatistics(
+        return ConnectionTraffic(
             messages=self._messages,
             bytes=self._bytes,
             shared_tokens=self._shared_tokens,

@@ -14,7 +14,7 @@ import numpy as np
 import zmq
 
 from flowrl.channels.arena import can_share
-from flowrl.channels.errors import Refused
+from flowrl.channels.errors import RefusedMessage
 from flowrl.channels.items import OPENED, SLAB, Item
 from flowrl.channels.keys import Gate, Keys
 from flowrl.channels.mapped import Mapped
@@ -68,15 +68,15 @@ class Sockets:
 
     # addresses
 
-    def listen(self, address: str, door: int | None = None) -> str:
+    def listen(self, address: str, listening_fd: int | None = None) -> str:
         """Bind `ipc://path`, or `tcp://host:port` (port `*`: any); the address that others connect to.
 
-        `door` is the descriptor of a socket that listens there already, for whoever was faster than this site.
+        `listening_fd` is the descriptor of a socket that listens there already, for whoever was faster than this site.
         """
         socket = self._context.socket(zmq.PULL)
         socket.linger = 0
-        if door is not None:
-            socket.setsockopt(zmq.USE_FD, door)
+        if listening_fd is not None:
+            socket.setsockopt(zmq.USE_FD, listening_fd)
         socket.maxmsgsize = self.limit_bytes
         self._inbound.append(socket)
         if address.startswith("tcp:"):
@@ -183,7 +183,7 @@ class Sockets:
             sender = self._checked_sender(name, head, locked)
             mapped = self._mapped.get(sender)
             placed = place(items, body_bytes, frames, mapped.array if mapped else None)
-        except Refused as error:
+        except RefusedMessage as error:
             self.refuse(error.reason, sender)
             return
         for item in placed:
@@ -197,7 +197,7 @@ class Sockets:
         mapped, post = self._mapped.get(peer), self._posts[peer]
         try:
             if mapped is None or post.arena is None:
-                raise Refused("shared memory")
+                raise RefusedMessage("shared memory")
             if item[0] == SLAB:
                 post.say(OPENED, item[1], mapped.open(*item[1:]))
                 post.flush()
@@ -205,15 +205,15 @@ class Sockets:
                 post.arena.opened(*item[1:])
             else:
                 mapped.forget(*item[1:])
-        except Refused as error:
+        except RefusedMessage as error:
             self.refuse(error.reason, peer)
 
     def _checked_sender(self, name: str, head: zmq.Frame, locked: bool) -> str:
         """A site on the network comes with its key; one of this machine does not come that way."""
         if name not in self._posts:
-            raise Refused("unknown site")
+            raise RefusedMessage("unknown site")
         if locked != (name in self._authenticated) or (locked and head.get("User-Id") != name):
-            raise Refused("another site's key")
+            raise RefusedMessage("another site's key")
         return name
 
     def look(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class LaneStatistics:
+class ChannelStatistics:
     """One end of a lane."""
 
     lane: str
@@ -22,7 +22,7 @@ class LaneStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxStatistics:
+class SiteTraffic:
     """One site's mail, by way of sockets; threads hand over by reference."""
 
     messages_sent: int
@@ -37,7 +37,7 @@ class MailboxStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class PostStatistics:
+class ConnectionTraffic:
     """The way to one other site; nothing of it is counted between threads."""
 
     messages: int = 0

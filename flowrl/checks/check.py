@@ -1,4 +1,4 @@
-"""Is a graph sound? Everything that can be known before anything is made, and every problem at once."""
+"""Checks a graph: finds every problem that can be known before any node is made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from flowrl.checks.amounts import memory_problems, row_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.connections import connection_problems
-from flowrl.checks.descriptions import NodeDescriber
+from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
@@ -17,12 +17,12 @@ from flowrl.core.errors import GraphError, Problem
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out
 from flowrl.graph.loading import LoadedGraph
-from flowrl.graph.model import Graph, PortRef
+from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
 
 
 @dataclass(slots=True)
 class CheckedGraph:
-    """A graph with its program and facts, and what is wrong with it."""
+    """A graph with its serial program, the facts of its nodes, and its problems."""
 
     graph: Graph
     program: SerialProgram
@@ -30,50 +30,58 @@ class CheckedGraph:
     problems: list[Problem] = field(default_factory=list)  # errors
     warnings: list[Problem] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)  # why runs may differ
+    # Nodes whose facts are unknown because no env was made, and why.
+    undescribed: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Sound: it can run."""
+        """Whether the graph is sound, so that it can run."""
         return not self.problems
 
     @property
     def deterministic(self) -> bool:
-        """The same seed gives the same bits."""
+        """Whether the same seed gives the same bits."""
         return not self.reasons
 
-    def demand(self) -> CheckedGraph:
-        """Itself if it is sound; else raises all problems."""
+    def require_sound(self) -> CheckedGraph:
+        """Return the checked graph itself if it is sound; else raise GraphError with all problems."""
         if self.problems:
             raise GraphError(self.problems)
         return self
 
 
-def check(loaded: LoadedGraph) -> CheckedGraph:
-    """Check a graph as far as it could be read."""
+def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
+    """Check a graph as far as it could be read.
+
+    Nodes describe their columns by making an env; `envs` says whether they may. What is then unknown is listed in
+    `undescribed`, and the checks that need it are left out.
+    """
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.incomplete))
     program = plan_program(graph, problems, loaded.incomplete)
-    describer = NodeDescriber(graph, problems)
-    described = describer.all()
+    describer = NodeDescriber(graph, problems, envs)
+    described = describer.describe_all()
     problems.extend(column_problems(graph, described))
-    if not broken:  # a part that is missing would make everything in a phase look wrong
+    if not broken:  # a missing node would make every phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
         problems.extend(warmup_column_problems(graph, program, describer))
-        problems.extend(row_problems(graph, program, described))
+        if len(program.warmup) == len(graph.phases):
+            problems.extend(row_problems(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(staleness_problems(graph))
     problems.extend(lossy_edge_problems(graph, program))
-    problems.extend(_failures(graph))
+    problems.extend(_failure_problems(graph))
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
+    checked.undescribed = described.undescribed
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
-    checked.reasons = list(_reasons(checked))
+    checked.reasons = list(_nondeterminism_reasons(checked))
     return checked
 
 
-def _failures(graph: Graph) -> Iterator[Problem]:
-    """A failed firing can be passed over only where nobody waits for what it gives."""
+def _failure_problems(graph: Graph) -> Iterator[Problem]:
+    """Nodes with `on_failure: ignore` whose output others wait for."""
     taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
     for name, spec in graph.nodes.items():
         outs = [
@@ -82,23 +90,22 @@ def _failures(graph: Graph) -> Iterator[Problem]:
         if spec.on_failure == "ignore" and outs:
             yield Problem(
                 str(spec.location()),
-                f"nodes.{name}: on_failure is ignore, and others wait for its output '{outs[0]}'",
+                f"nodes.{name}: on_failure is ignore, and other nodes wait for its output '{outs[0]}'",
                 "use restart",
             )
 
 
-def _reasons(checked: CheckedGraph) -> Iterator[str]:
+def _nondeterminism_reasons(checked: CheckedGraph) -> Iterator[str]:
     """Why two runs of this graph may differ."""
     graph = checked.graph
     for edge in graph.edges:
-        if edge.latest:
-            yield f"{edge}: latest (the version depends on speed)"
-        if edge.merge == "any" and (
-            len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
-        ):
-            yield f"{edge}: merge any (the order depends on speed)"
-        if edge.when_full == "drop_oldest":
-            yield f"{edge}: drop_oldest (what is dropped depends on speed)"
+        several = len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
+        for name, value in edge.changed_options().items():
+            option = EDGE_OPTIONS[name]
+            if value in option.nondeterminism and (
+                several or not option.only_with_several_producers
+            ):
+                yield f"{edge}: {option.nondeterminism[value]}"
     for name, spec in graph.nodes.items():
         if spec.fires_on_any:
             yield f"{name}: fires on any input (what comes together depends on speed)"

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
+from flowrl.checks.descriptions import EnvUse
 from flowrl.cli.output import ours_alone
 from flowrl.core.errors import GraphError, Problem, UsageError
 from flowrl.graph.loading import load_graph
 
 
-def read(arguments: Namespace) -> CheckedGraph:
-    """The graph that the words mean, checked."""
-    with ours_alone():  # an env is made, to look at its spaces
-        return check_graph(load_graph(arguments.graph, sets_of(arguments)))
+def read(arguments: Namespace, envs: EnvUse = "make") -> CheckedGraph:
+    """The graph that the words mean, checked; `envs`: whether envs are made, to look at their spaces."""
+    with ours_alone():
+        return check_graph(load_graph(arguments.graph, sets_of(arguments)), envs)
 
 
 def sets_of(arguments: Namespace) -> dict[str, str]:
@@ -35,7 +36,7 @@ def check(arguments: Namespace) -> int:
     from flowrl.render.report import check_json, check_text
 
     try:
-        checked = read(arguments)
+        checked = read(arguments, "skip" if arguments.no_envs else "make")
     except (GraphError, UsageError) as error:
         if not arguments.json:
             raise
@@ -56,6 +57,9 @@ def _unreadable(problems: tuple[Problem, ...]) -> dict[str, object]:
         "edges": [],
         "schedule": {},
         "problems": told,
+        "warnings": [],
+        "envs_checked": False,
+        "not_checked": {},
     }
 
 
@@ -64,7 +68,7 @@ def draw(arguments: Namespace) -> int:
     from flowrl.graph.placement import resolve_placement
     from flowrl.render.draw import draw as draw_graph
 
-    checked = read(arguments).demand()
+    checked = read(arguments, "make_if_installed").require_sound()
     placement = (
         resolve_placement(checked.graph, arguments.placement) if arguments.placement else None
     )
@@ -77,24 +81,24 @@ def expand(arguments: Namespace) -> int:
     """`flowrl expand`."""
     from flowrl.graph.expand import expand as expand_graph
 
-    print(expand_graph(read(arguments).demand().graph, origins=True), end="")
+    print(expand_graph(read(arguments, "skip").require_sound().graph, origins=True), end="")
     return 0
 
 
 def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
     from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
-    from flowrl.runs.run_diff import diff_runs, is_run
+    from flowrl.runs.run_diff import diff_runs, is_ended_run
 
     a, b = (
-        check_graph(load_graph(_graph_of(name))).demand().graph
+        check_graph(load_graph(_graph_of(name)), "skip").require_sound().graph
         for name in (arguments.a, arguments.b)
     )
     runs = Path(arguments.a), Path(arguments.b)
-    both = all(map(is_run, runs))
+    both = all(map(is_ended_run, runs))
     print(f"graphs: {told}" if (told := diff_graphs(a, b)) == NOTHING and both else told)
     if both:
-        print(diff_runs(*runs, alike=compute_alike(a, b)))
+        print(diff_runs(*runs, equal_graphs=compute_alike(a, b)))
     return 0
 
 

@@ -46,6 +46,8 @@ def _graphs(verb: Verb) -> None:
     check = verb("check", "graphs:check", "prove a graph sound, or list every problem")
     _graph(check)
     check.add_argument("--json", action="store_true", help="one line of JSON")
+    without = "make no envs: leave out what only they can show (columns, env steps of warm-ups)"
+    check.add_argument("--no-envs", action="store_true", help=without)
     draw = verb("draw", "graphs:draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML")
     _graph(draw)
     _placement(draw)

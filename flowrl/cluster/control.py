@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from flowrl.channels.errors import Refused, Unsendable
+from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.machine.network_address import Address
 
 PROTOCOL = 1
@@ -51,7 +51,9 @@ class ControlConnection:
         """The next word to say."""
         data: bytes = msgpack.packb([self.session, self._said, word, *values])
         if len(data) > LIMIT_BYTES:
-            raise Unsendable(f"control: '{word}' has {len(data)} bytes; {LIMIT_BYTES} are allowed")
+            raise UnsendableValue(
+                f"control: '{word}' has {len(data)} bytes; {LIMIT_BYTES} are allowed"
+            )
         self._said += 1
         return data
 
@@ -59,9 +61,9 @@ class ControlConnection:
         """The next word that was heard, and its values."""
         session, number, word, values = read(data)
         if session != self.session:
-            raise Refused("another session")
+            raise RefusedMessage("another session")
         if number != self._heard:
-            raise Refused("replayed" if number < self._heard else "out of order")
+            raise RefusedMessage("replayed" if number < self._heard else "out of order")
         self._heard += 1
         return word, values
 
@@ -69,23 +71,23 @@ class ControlConnection:
 def read(data: bytes) -> tuple[bytes, int, str, list[Any]]:
     """Session, number, word and values of a message of the right form."""
     if len(data) > LIMIT_BYTES:
-        raise Refused("oversized")
+        raise RefusedMessage("oversized")
     try:
         items = msgpack.unpackb(data, max_ext_len=0)
     except (ValueError, TypeError, RecursionError, MemoryError):
-        raise Refused("malformed") from None
+        raise RefusedMessage("malformed") from None
     if type(items) is not list or len(items) < 3:
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     session, number, word, *values = items
     if type(session) is not bytes or type(number) is not int or len(session) != SESSION_BYTES:
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     shape = WORDS.get(word) if type(word) is str else None
     if shape is None:
-        raise Refused("unknown word")
+        raise RefusedMessage("unknown word")
     if len(values) != len(shape) or any(
         type(v) is not t for v, t in zip(values, shape, strict=True)
     ):
-        raise Refused("malformed")
+        raise RefusedMessage("malformed")
     return session, number, word, values
 
 

@@ -1,16 +1,17 @@
-"""The graph as data: what a graph file means once it is read."""
+"""The graph as data, once its files are read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from flowrl.core.config import Config
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
-from flowrl.graph.yaml_reader import SourceLocation, YamlValue
+from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
+from flowrl.graph.yaml_text import SourceLocation, YamlValue
 
 NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]
@@ -29,31 +30,30 @@ class PortRef:
 
 @dataclass(slots=True)
 class NodeSpec:
-    """A node of the graph: its type, parameters, and how many there are of it."""
+    """A node of the graph: its type, its parameters, and its number of replicas."""
 
     name: str
     type: str
     cls: NodeType
     config: Config
-    written: YamlValue  # the parameters as they were written, for their places
+    written: YamlValue  # the parameters as they were written, with their locations
     replicas: int = 1
     on_failure: OnFailure = "stop"
     shared: Mapping[str, YamlValue] = field(
         default_factory=dict
-    )  # the sections at the top that it may take
+    )  # the sections at the top that it may take parts from
 
     @property
     def fires(self) -> bool:
-        """Whether it has firings of its own; others are only called."""
+        """Whether the node has firings of its own. Other nodes are only called."""
         return self.cls.fire is not Node.fire
 
     @property
     def fires_on_any(self) -> bool:
-        """Whether it fires with what there is, and gives as much as it likes: no rate of it balances."""
+        """Whether the node fires with whatever tokens there are, so that none of its rates balances."""
         return self.cls.fires_on_any(self.config)
 
     def port(self, name: str) -> Port:
-        """A port by its name."""
         return self.cls.ports[name]
 
     def rate(self, name: str) -> int | None:
@@ -65,7 +65,7 @@ class NodeSpec:
         return rate if isinstance(rate, int) else None
 
     def rate_param(self, name: str) -> str | None:
-        """The parameter that a stream port's rate is."""
+        """The parameter that gives the rate of a stream port; None where the rate is a number or `auto`."""
         rate = self._written_rate(name)
         return rate if isinstance(rate, str) and rate != AUTO else None
 
@@ -75,15 +75,15 @@ class NodeSpec:
         return port.rate
 
     def location(self, key: str = "") -> SourceLocation:
-        """Where a parameter (`env.id`: of a part) was written, or else the node."""
-        for fields in (self.written.fields, self.shared):
-            if found := _along(fields, key):
+        """Where a parameter (or a part's, as `env.id`) was written; else where the node was."""
+        for written in (self.written.fields, self.shared):
+            if found := _along(written, key):
                 return found.entry_location
         return self.written.entry_location
 
 
 def _along(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
-    """As far as the words of `env.id` lead."""
+    """The last value on the path `env.id` that is written."""
     found = None
     for word in key.split("."):
         if word not in fields:
@@ -93,29 +93,92 @@ def _along(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
     return found
 
 
+def _lag_report(rounds: int) -> str:
+    if rounds == 0:
+        return "lag 0 (what the last round learned)"
+    return f"lag {rounds} ({rounds} round{'s' if rounds > 1 else ''} older than the last)"
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What feeds one input: a stream, a state or a link, with its options."""
+    """What feeds one input: a stream, a state or a link. Each option of edges is declared here, and nowhere else."""
 
-    kind: Literal["stream", "state", "link"]
+    kind: EdgeKind
     sources: tuple[PortRef, ...]
     to: PortRef
     location: SourceLocation
-    lag: int = 0  # state: rounds of staleness
-    every: int | None = None  # state: the firings of the source between two firings of a paced node
-    latest: bool = False  # state: the newest version, whatever it is
-    max_staleness: int | None = None  # rounds
-    merge: Literal["order", "any"] = "order"  # stream: several sources
-    capacity: int | None = None  # stream: tokens
-    when_full: Literal["wait", "drop_oldest"] = "wait"
+    lag: int = option(
+        0,
+        kinds=("state",),
+        minimum=0,
+        unit="rounds",
+        meaning="in round r the consumer sees the version at the end of round r − 1 − lag",
+        label=lambda rounds: f"lag {rounds}",
+        report=_lag_report,
+        shown_by_default=True,
+    )
+    every: int | None = option(
+        None,
+        kinds=("state",),
+        minimum=1,
+        unit="firings",
+        meaning="the consumer fires right after each n-th version, and nothing else drives it",
+        default_text="the consumer fires in rounds",
+        label=lambda versions: f"every {versions}",
+        report=lambda versions: f"every {versions} versions",
+    )
+    latest: bool = option(
+        False,
+        kinds=("state",),
+        meaning="the consumer sees the newest version, whatever it is, and never waits for one",
+        nondeterminism={True: "latest (the version depends on speed)"},
+        label=lambda _: "latest",
+        report=lambda _: "latest (whatever it is)",
+    )
+    max_staleness: int | None = option(
+        None,
+        kinds=("stream", "state"),
+        minimum=0,
+        unit="rounds",
+        meaning="a graph that would be staler is refused; behind a `latest` state, a token that is staler when its "
+        "learner takes it is dropped, counted and reported",
+        default_text="no bound",
+    )
+    merge: Literal["order", "any"] = option(
+        "order",
+        kinds=("stream",),
+        choices=("order", "any"),
+        meaning="of several producers, `order` takes one token of each, in order, and concatenates them; `any` takes "
+        "tokens as they come",
+        nondeterminism={"any": "merge any (the order depends on speed)"},
+        only_with_several_producers=True,
+        label=lambda how: f"merge {how}",
+    )
+    capacity: int | None = option(
+        None,
+        kinds=("stream",),
+        minimum=1,
+        unit="tokens",
+        meaning="how many tokens of each producer may wait on the edge",
+        default_text="those of one round",
+    )
+    when_full: Literal["wait", "drop_oldest"] = option(
+        "wait",
+        kinds=("stream",),
+        choices=("wait", "drop_oldest"),
+        meaning="what a producer does that finds no room: it waits, or the oldest token is dropped and counted; edges "
+        "joined with a lossy edge must be lossy as well",
+        nondeterminism={"drop_oldest": "drop_oldest (what is dropped depends on speed)"},
+        label=lambda how: str(how).replace("_", " "),
+        report=str,
+    )
 
     @property
     def source(self) -> PortRef:
-        """The only source."""
+        """The first source, which is the only one of a state edge."""
         return self.sources[0]
 
     def with_option(self, name: str, value: Any) -> Edge:
-        """The same edge with one option set."""
         return replace(self, **{name: value})
 
     def __str__(self) -> str:
@@ -123,25 +186,52 @@ class Edge:
         return f"{', '.join(map(str, self.sources))} {arrow} {self.to}"
 
     def options(self) -> dict[str, Any]:
+        """All options of this kind of edge, with their values."""
+        return {n: getattr(self, n) for n, o in EDGE_OPTIONS.items() if self.kind in o.kinds}
+
+    def changed_options(self) -> dict[str, Any]:
         """The options that differ from their defaults, as they are written."""
-        names = ("lag", "every", "latest", "max_staleness", "merge", "capacity", "when_full")
-        defaults = Edge.__dataclass_fields__
-        return {n: v for n in names if (v := getattr(self, n)) != defaults[n].default}
+        return {n: v for n in EDGE_OPTIONS if (v := getattr(self, n)) != EDGE_OPTIONS[n].default}
+
+    def option_labels(self) -> list[str]:
+        """The options that a picture shows at this edge, in few words."""
+        return [o.label(getattr(self, o.name)) for o in self._shown_options() if o.label]
+
+    def option_reports(self) -> list[str]:
+        """The options that a report states of this edge."""
+        texts = [(o.report or o.label, getattr(self, o.name)) for o in self._shown_options()]
+        return [text(value) for text, value in texts if text]
+
+    def _shown_options(self) -> list[EdgeOption]:
+        changed = [EDGE_OPTIONS[name] for name in self.changed_options()]
+        shown = [declared for declared in changed if declared.label]
+        usual = [o for o in EDGE_OPTIONS.values() if o.shown_by_default and self.kind in o.kinds]
+        return shown or usual
+
+
+EDGE_OPTIONS: Mapping[str, EdgeOption] = {
+    f.name: EdgeOption(f.name, **f.metadata["option"]) for f in fields(Edge) if f.metadata
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A warm-up phase: the paths that are active, settings that differ, and its length."""
+    """A warm-up phase: the paths that are active, the settings that differ, and its length."""
 
     paths: tuple[
         tuple[tuple[str, ...], tuple[str, ...]], ...
-    ]  # from nodes, to nodes (a part-graph is several)
+    ]  # from nodes to nodes; a part-graph stands for several
     location: SourceLocation
     steps: int | None = None  # env steps, rounded up to whole rounds
     rounds: int | None = None
     settings: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
     )  # node -> parameter -> value
+
+
+def paths_text(phase: Phase) -> str:
+    """The active paths of a phase, as they are written: `collector -> buffer, …`."""
+    return ", ".join(f"{', '.join(a)} -> {', '.join(b)}" for a, b in phase.paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +243,15 @@ class Limits:
     rounds: int | None = None
     time_s: float | None = None
 
-    def overridden_by(self, **given: Any) -> Limits:
-        """These limits, with those that are given in their place."""
+    def overridden_by(self, **others: Any) -> Limits:
+        """These limits, except where another one is given."""
         known = {n: getattr(self, n) for n in Limits.__slots__}
-        return Limits(**{**known, **{k: v for k, v in given.items() if v is not None}})
+        return Limits(**{**known, **{k: v for k, v in others.items() if v is not None}})
 
 
 @dataclass(slots=True)
 class Graph:
-    """A graph, resolved: every port found, every parameter filled in."""
+    """A resolved graph: every port is found and every parameter has a value."""
 
     name: str
     about: str = ""
@@ -176,22 +266,21 @@ class Graph:
     folders: tuple[Path, ...] = ()  # where modules beside the graph lie
 
     def edges_into(self, node: str) -> list[Edge]:
-        """The edges that end in a node."""
         return [e for e in self.edges if e.to.node == node]
 
     def nodes_of_role(self, role: str) -> list[str]:
-        """The names of the nodes of a role, sorted."""
+        """The names of the nodes with a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
 
 
 def link_edges(graph: Graph) -> list[Edge]:
-    """The links of a graph, each with one service: one that names several is one for each."""
+    """The links of a graph, each with one service. An edge with several services becomes several links."""
     found = [edge for edge in graph.edges if edge.kind == "link"]
     return [replace(edge, sources=(source,)) for edge in found for source in edge.sources]
 
 
 def linked_groups(graph: Graph) -> list[set[str]]:
-    """The nodes that links join, as groups (every node is in one)."""
+    """The groups of nodes that links join. Every node is in one group."""
     group: dict[str, set[str]] = {n: {n} for n in graph.nodes}
     for edge in link_edges(graph):
         a, b = group[edge.source.node], group[edge.to.node]

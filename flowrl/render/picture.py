@@ -10,7 +10,7 @@ from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
 from flowrl.core.ports import Input
-from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, paths_text
 from flowrl.graph.param_reader import written_value
 from flowrl.graph.placement import nodes_by_site
 from flowrl.graph.replica_pairs import replica_pairs_of
@@ -46,17 +46,17 @@ class Arrow:
     back: bool  # to a node that fires before its source: what it carries is seen a round later
     type: str
     facts: str  # rates, staleness
-    via: str = ""  # how it gets to another site
+    transport: str = ""  # how it gets to another site
 
     @property
-    def below(self) -> str:
+    def facts_label(self) -> str:
         """What is written under the arrow."""
-        return " · ".join(words for words in (self.facts, self.via) if words)
+        return " · ".join(words for words in (self.facts, self.transport) if words)
 
     @property
     def label(self) -> str:
         """What the arrow carries, in few words."""
-        return ", ".join(words for words in (self.type, self.below) if words)
+        return ", ".join(words for words in (self.type, self.facts_label) if words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Picture:
     warmup: tuple[str, ...]
 
 
-def picture(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> Picture:
+def make_picture(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> Picture:
     """The picture of a graph, which need not be sound."""
     graph = checked.graph
     known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
@@ -120,7 +120,7 @@ def _known(checked: CheckedGraph, placement: Mapping[str, str]) -> Mapping[str, 
 def _order(checked: CheckedGraph, edges: list[Edge]) -> dict[str, int]:
     """Nodes as they fire; a service comes right before its client."""
     program = checked.program
-    fired = [*program.round.order, *(n for p in program.paced for n in p.part.order)]
+    fired = [*program.round.order, *(n for p in program.paced for n in p.schedule.order)]
     calls: dict[str, list[str]] = {}
     for edge in edges:
         if edge.kind == "link":
@@ -162,25 +162,20 @@ def _arrow(
     late = edge.kind != "link" and order[source.node] >= order[edge.to.node]
     facts = ", ".join(_facts(checked, edge))
     type_ = checked.graph.nodes[edge.to.node].port(edge.to.port).type
-    via = _transport(checked.graph, edge, source, layout) if layout else ""
-    return Arrow(edge.kind, source, edge.to, late, type_, facts, via)
+    transport = _transport(checked.graph, edge, source, layout) if layout else ""
+    return Arrow(edge.kind, source, edge.to, late, type_, facts, transport)
 
 
 def _facts(checked: CheckedGraph, edge: Edge) -> list[str]:
     program = checked.program
-    if edge.kind == "link":
-        return []
-    if edge.kind == "state":
-        if edge.latest:
-            return ["latest"]
-        return [f"every {edge.every}" if edge.every is not None else f"lag {edge.lag}"]
-    part = program.schedule_of(edge.to.node)
-    tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
+    if edge.kind != "stream":
+        return edge.option_labels()
+    schedule = program.schedule_of(edge.to.node)
+    tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
     found = [f"{tokens} a round"] if tokens else []
     if is_feedback(checked.graph, edge):
         found.append(f"{program.initial.get(edge.to, tokens)} initial")
-    found += ["merge any"] if edge.merge == "any" else []
-    return found + ([edge.when_full.replace("_", " ")] if edge.when_full != "wait" else [])
+    return found + edge.option_labels()
 
 
 def _warmup(checked: CheckedGraph) -> list[str]:
@@ -188,7 +183,7 @@ def _warmup(checked: CheckedGraph) -> list[str]:
     lines = []
     for warm in checked.program.warmup:
         rounds = f"{warm.rounds} round{'s' if warm.rounds != 1 else ''}"
-        line = f"{rounds}: {_firings(warm.part)}"
+        line = f"{rounds}: {_firings(warm.schedule)}"
         if warm.phase.steps is not None:
             line += f" ({warm.phase.steps} env steps)"
         settings = [
@@ -197,11 +192,15 @@ def _warmup(checked: CheckedGraph) -> list[str]:
             for key, value in of.items()
         ]
         lines.append("; ".join([line, *settings]))
-    return lines
+    scheduled = [warm.phase for warm in checked.program.warmup]
+    unscheduled = [phase for phase in checked.graph.phases if phase not in scheduled]
+    return lines + [f"{phase.steps} env steps: {paths_text(phase)}" for phase in unscheduled]
 
 
-def _firings(part: Schedule) -> str:
-    return ", ".join(n if part.firings[n] == 1 else f"{n} ×{part.firings[n]}" for n in part.order)
+def _firings(schedule: Schedule) -> str:
+    return ", ".join(
+        n if schedule.firings[n] == 1 else f"{n} ×{schedule.firings[n]}" for n in schedule.order
+    )
 
 
 def _value(value: object) -> str:

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import MetricsRecord, Record
-from flowrl.render.report import return_text
+from flowrl.runs.result_text import return_text
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
@@ -45,10 +45,10 @@ class Lines(Watcher):
         """A host, say, that has joined."""
         print(text, file=sys.stderr, flush=True)
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         """An evaluation."""
-        if isinstance(record, MetricsRecord) and teller.role == "evaluator":
-            print(evaluation_line(run, teller, record), flush=True)
+        if isinstance(record, MetricsRecord) and source.role == "evaluator":
+            print(evaluation_line(run, source, record), flush=True)
 
     def stopping(self, run: Run) -> None:
         """Past Python's buffers, which the signal may have come in the midst of."""
@@ -83,18 +83,18 @@ class LiveDisplay(Watcher):
         else:
             self._live.console.print(text, highlight=False, soft_wrap=True)
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         """An evaluation that is the best so far, above the table."""
         if (
             not isinstance(record, MetricsRecord)
-            or teller.role != "evaluator"
+            or source.role != "evaluator"
             or self._live is None
         ):
             return
         mean = record.values.get("return_mean", math.inf)
         if mean > self._best:
             self._best = mean
-            line = evaluation_line(run, teller, record)
+            line = evaluation_line(run, source, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
 
     def stopping(self, run: Run) -> None:
@@ -112,16 +112,16 @@ class LiveDisplay(Watcher):
         from rich.console import Group
         from rich.text import Text
 
-        if run.engine is None and run.hosts is not None:
+        if run.executor is None and run.hosts is not None:
             return Group(Text(f"waiting for hosts at {run.hosts.address} …", style="bold"))
-        if run.engine is None or run.engine.began_s is None:
+        if run.executor is None or run.executor.began_s is None:
             return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
         note = [Text(self._note, style="yellow")] if self._note else []
         return Group(Text(self.headline(run), style="bold"), node_table(run), *note)
 
     def headline(self, run: Run) -> str:
         """Steps and rate; return and time, that left too where a limit tells it."""
-        done, times = run.done, [clock_text(run.wall_s)]
+        done, times = run.counts, [clock_text(run.wall_s)]
         left_s = time_left_s(run)
         if left_s is not None:
             times.append(f"{clock_text(left_s)} left at most")
@@ -148,20 +148,20 @@ def begin_line(run: Run) -> str:
     return f"{run.graph.name}: seed {run.seed}, {run.placement}, in {where}"
 
 
-def evaluation_line(run: Run, teller: RecordSource, record: MetricsRecord) -> str:
+def evaluation_line(run: Run, source: RecordSource, record: MetricsRecord) -> str:
     """An evaluation in a line."""
-    total = teller.total
+    total = source.total
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {return_text(mean)}"
     steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
-    return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, teller)}"
+    return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, source)}"
 
 
-def _whose(run: Run, teller: RecordSource) -> str:
+def _whose(run: Run, source: RecordSource) -> str:
     """Which evaluator it was, where there are several."""
     nodes = run.graph.nodes
     evaluators = sum(nodes[name].replicas for name in run.graph.nodes_of_role("evaluator"))
-    return f"  by {teller.key}" if evaluators > 1 else ""
+    return f"  by {source.key}" if evaluators > 1 else ""
 
 
 def node_table(run: Run) -> Table:
@@ -174,7 +174,7 @@ def node_table(run: Run) -> Table:
         table.add_column(name, justify="right")
     table.add_column("")
     firing_s = max(run.firing_s, 1e-9)
-    for account in run.engine.accounts() if run.engine else ():
+    for account in run.executor.instance_times() if run.executor else ():
         fired, share = account.fired, account.busy_s / firing_s
         each_ms = f"{1e3 * account.busy_s / fired:.2f}" if fired else ""
         table.add_row(account.key, f"{fired:,}", each_ms, f"{share:.0%}", "█" * round(BAR * share))
@@ -183,7 +183,7 @@ def node_table(run: Run) -> Table:
 
 def time_left_s(run: Run) -> float | None:
     """How much longer, as far as the limits tell; a verdict may come earlier."""
-    done, limits = run.done, run.limits
+    done, limits = run.counts, run.limits
     parts = [
         done.env_steps / limits.steps if limits.steps else 0.0,
         done.train_iters / limits.train_iters if limits.train_iters else 0.0,

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.cluster.graph_transfer import to_send
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import Record
 from flowrl.core.errors import RunError, UsageError, attached_files
@@ -24,21 +23,22 @@ from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
-from flowrl.machine.numerics import settle_numerics
-from flowrl.render.report import bottleneck_sentence
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
-from flowrl.runs.folder import RunFolder, new_folder
+from flowrl.runs.folder import RunFolder, create_run_folder
 from flowrl.runs.query_server import controlled
 from flowrl.runs.result import RunResult, Status, finite
+from flowrl.runs.result_text import bottleneck_sentence
 from flowrl.runs.returns import Returns
 from flowrl.runs.run_status import look_at
 from flowrl.runs.signals import signals_to
 from flowrl.runs.timings import timings_of
 from flowrl.runs.watcher import Watcher
-from flowrl.runtime.account import Account
 from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.executor import Cut, Executor, InstanceTimes
+from flowrl.runtime.processes.graph_transfer import graph_to_send
 from flowrl.runtime.records import RecordSource
-from flowrl.runtime.serial_executor import Cut, SerialExecutor
+from flowrl.runtime.serial_executor import SerialExecutor
 
 if TYPE_CHECKING:
     from flowrl.cluster.joined_hosts import JoinedHosts
@@ -62,7 +62,7 @@ class Run:
         hash_tokens: bool = False,
     ) -> None:
         self.placement = placement
-        given = checked.demand().graph
+        given = checked.require_sound().graph
         self.seed = given.seed if seed is None else seed
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"the seed is {self.seed}; expected a whole number from 0 to 2^63 - 1")
@@ -79,7 +79,7 @@ class Run:
         self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
-        self.engine: SerialExecutor | Coordinator | None = None
+        self.executor: Executor | None = None
         self.begun_s = time.perf_counter()
         self._returns = Returns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
@@ -95,10 +95,10 @@ class Run:
     @property
     def firing_s(self) -> float:
         """Seconds in which nodes fire: since they were made, until the cut."""
-        engine = self.engine
-        if engine is None or engine.began_s is None:
+        executor = self.executor
+        if executor is None or executor.began_s is None:
             return 0.0
-        return (engine.ended_s or time.perf_counter()) - engine.began_s
+        return (executor.ended_s or time.perf_counter()) - executor.began_s
 
     @property
     def eval_return(self) -> float | None:
@@ -111,25 +111,25 @@ class Run:
         return self._returns.best
 
     @property
-    def done(self) -> Count:
+    def counts(self) -> Count:
         """What has been done so far."""
-        return self.engine.done if self.engine else Count()
+        return self.executor.counts if self.executor else Count()
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Where the time of each instance went."""
-        return self.engine.accounts() if self.engine else []
+        return self.executor.instance_times() if self.executor else []
 
     def timings(self) -> dict[str, Any]:
         """Where time went so far, as data."""
-        idle_s = self.engine.idle_s() if self.engine else {}
-        return timings_of(self.accounts(), idle_s, self.wall_s)
+        idle_s = self.executor.idle_s() if self.executor else {}
+        return timings_of(self.instance_times(), idle_s, self.wall_s)
 
     def run(self) -> RunResult:
         """Run until the cut; raises what stopped it, after the folder says so too."""
         self._thread = threading.current_thread()
         with signals_to(self._signalled):
             folder = self.folder = RunFolder(
-                new_folder(self.graph.name.replace("/", "_"), self.out)
+                create_run_folder(self.graph.name.replace("/", "_"), self.out)
             )
             warn = partial(self.watcher.note, self)
             with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
@@ -156,8 +156,8 @@ class Run:
         """Like Ctrl-C, or twice that; from any thread."""
         if not now:
             self.stops = True
-            if self.engine is not None:  # else as soon as it is made
-                self.engine.stop("interrupt", "flowrl stop")
+            if self.executor is not None:  # else as soon as it is made
+                self.executor.stop("interrupt", "flowrl stop")
             self.watcher.stopping(self)
         elif self._thread is threading.main_thread():
             self._interrupts = max(self._interrupts, 1)
@@ -167,31 +167,31 @@ class Run:
                 "it runs in a thread of another program, which alone can end it at once"
             )
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        record = self._returns.heard(teller, record)
-        self.folder.record(teller, record)
-        self.folder.timings(self.wall_s, self.timings)
-        self.watcher.event(self, teller, record)
+        record = self._returns.heard(source, record)
+        self.folder.write_record(source, record)
+        self.folder.append_timings(self.wall_s, self.timings)
+        self.watcher.event(self, source, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary as things are now."""
-        wall_s, done = self.wall_s, self.done
+        wall_s, counts = self.wall_s, self.counts
         return RunResult(
             graph=self.graph.name,
             run_dir=str(self.folder.path) if self.folder else "",
             placement=self.placement,
             status=status,
             deterministic=self.checked.deterministic,
-            env_steps=done.env_steps,
-            train_iters=done.train_iters,
-            episodes=done.episodes,
+            env_steps=counts.env_steps,
+            train_iters=counts.train_iters,
+            episodes=counts.episodes,
             eval_return=finite(self.eval_return),
             best_return=finite(self.best_return),
             wall_s=round(wall_s, 3),
-            env_steps_per_s=round(done.env_steps / wall_s, 1),
-            bottleneck=bottleneck_sentence(self.accounts(), self.firing_s),
+            env_steps_per_s=round(counts.env_steps / wall_s, 1),
+            bottleneck=bottleneck_sentence(self.instance_times(), self.firing_s),
             digest=digest,
             seed=self.seed,
             why=why,
@@ -201,52 +201,52 @@ class Run:
         )
 
     def _happened(self) -> list[str]:
-        return self.engine.happened_lines() if self.engine else []
+        return self.executor.irregularity_lines() if self.executor else []
 
     # the parts of a run
 
     def _execute(self) -> Cut:
-        settle_numerics(self.graph.torch_threads)
+        reset_numerics(self.graph.torch_threads)
         if self.rendezvous is not None:
             self._meet(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
-            self.engine = SerialExecutor(self.checked, self, self.seed, self.limits)
-            settle_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
+            self.executor = SerialExecutor(self.checked, self, self.seed, self.limits)
+            reset_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
-            self.engine = Coordinator(
+            self.executor = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
             )
         if self.hash_tokens:
             assert self.folder is not None
-            self.engine.hash_tokens(self.folder.hash_tokens(self.graph))
+            self.executor.hash_tokens(self.folder.open_token_file(self.graph))
         if self.stops:
-            self.engine.stop("interrupt", "flowrl stop")
-        return self.engine.run()
+            self.executor.stop("interrupt", "flowrl stop")
+        return self.executor.run()
 
     def _meet(self, rendezvous: Rendezvous) -> None:
         """Wait for hosts; then it is known what is where."""
         from flowrl.cluster.joined_hosts import JoinedHosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
-        sent = to_send(self.checked)
+        sent = graph_to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
         known = environment_of(self.checked, self.seed, self.placement)
-        self.folder.json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
+        self.folder.write_json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
-        assert self.engine is not None
-        weights, digest = self.engine.weights(), self.engine.digest()
+        assert self.executor is not None
+        weights, digest = self.executor.weights(), self.executor.digest()
         if weights:
-            folder.checkpoint("last", weights, {"why": cut.why})
-        folder.timings(self.wall_s, self.timings, now=True)
-        self.engine.close()  # before the summary, which tells what would not close
+            folder.write_checkpoint("last", weights, {"why": cut.why})
+        folder.append_timings(self.wall_s, self.timings, now=True)
+        self.executor.close()  # before the summary, which tells what would not close
         if self.hosts is not None:
             self.hosts.close(cut.why)
         status = ENDS.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat(folder, cut))
-        folder.json("summary.json", result.as_dict())
+        folder.write_json("summary.json", result.as_dict())
         self.ended = result
         return result
 
@@ -255,12 +255,12 @@ class Run:
 
         The run's own graph says it too.
         """
-        if cut.reason not in ("time", "interrupt") or not cut.done.train_iters:
+        if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters:
             return ""
-        limits = replace(self.limits, time_s=None, train_iters=cut.done.train_iters)
-        folder.text("graph.yaml", expand(replace(self.graph, limits=limits)))
+        limits = replace(self.limits, time_s=None, train_iters=cut.counts.train_iters)
+        folder.write_text("graph.yaml", expand(replace(self.graph, limits=limits)))
         graph = shlex.quote(str(folder.path / "graph.yaml"))
-        return f"flowrl run {graph} --train-iters {cut.done.train_iters}"
+        return f"flowrl run {graph} --train-iters {cut.counts.train_iters}"
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
         """The folder tells what stopped the run; where it cannot, the first cause goes on."""
@@ -268,26 +268,26 @@ class Run:
         why = "stopped at once" if stopped else str(error)
         self.ended = self.result("interrupted" if stopped else "failed", why)
         with contextlib.suppress(RunError):  # a full disk, say, which may be the first cause
-            folder.json("summary.json", self.ended.as_dict())
+            folder.write_json("summary.json", self.ended.as_dict())
             if not stopped:
-                folder.text("error.txt", "".join(traceback.format_exception(error)))
+                folder.write_text("error.txt", "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():
-                    folder.text(Path(name).name, text)
+                    folder.write_text(Path(name).name, text)
 
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(folder.close)
             if self.hosts is not None:
                 stack.callback(self.hosts.close, "it has failed, or was stopped")
-            if self.engine is not None:
-                stack.callback(self.engine.close)
+            if self.executor is not None:
+                stack.callback(self.executor.close)
             self.watcher.end(self)
 
     def _signalled(self, name: str) -> None:
         """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
         self._interrupts += 1
-        if self._interrupts > 1 or self.engine is None:
+        if self._interrupts > 1 or self.executor is None:
             raise KeyboardInterrupt
         self.stops = True
-        self.engine.stop("interrupt", name)
+        self.executor.stop("interrupt", name)
         self.watcher.stopping(self)

@@ -20,13 +20,13 @@ Look = dict[str, Any]
 
 def look_at(run: Run) -> Look:
     """What there is to see just now (from any thread)."""
-    seen = run.engine.seen() if run.engine else dict.fromkeys(run.layout.kinds)
-    done = run.done
+    seen = run.executor.site_statuses() if run.executor else dict.fromkeys(run.layout.kinds)
+    done = run.counts
     return {
         "graph": run.graph.name,
         "placement": run.placement,
         "seed": run.seed,
-        "run_dir": str(run.folder.home) if run.folder else "",
+        "run_dir": str(run.folder.absolute_path) if run.folder else "",
         "pid": os.getpid(),
         "status": _status(run),
         "wall_s": round(run.wall_s, 3),
@@ -45,7 +45,7 @@ def look_at(run: Run) -> Look:
 def _status(run: Run) -> str:
     if run.ended is not None:
         return run.ended.status
-    if run.engine is None or run.engine.began_s is None:
+    if run.executor is None or run.executor.began_s is None:
         return "starting"
     return "stopping" if run.stops else "running"
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import InstanceTimes
 
 
 def timings_of(
-    accounts: Sequence[Account], idle_s: Mapping[str, float], wall_s: float
+    instance_times: Sequence[InstanceTimes], idle_s: Mapping[str, float], wall_s: float
 ) -> dict[str, Any]:
     """What timings.json says: of each instance, and of each site."""
     return {
         "wall_s": round(wall_s, 6),
-        "busy_s": {a.key: round(a.busy_s, 6) for a in accounts},
-        "waiting_s": {a.key: _rounded(a.waiting_s) for a in accounts if a.waiting_s},
-        "blocked_s": {a.key: _rounded(a.blocked_s) for a in accounts if a.blocked_s},
+        "busy_s": {a.key: round(a.busy_s, 6) for a in instance_times},
+        "waiting_s": {a.key: _rounded(a.waiting_s) for a in instance_times if a.waiting_s},
+        "blocked_s": {a.key: _rounded(a.blocked_s) for a in instance_times if a.blocked_s},
         "idle_s": _rounded(idle_s),
-        "site": {a.key: a.site for a in accounts},
+        "site": {a.key: a.site for a in instance_times},
     }
 
 

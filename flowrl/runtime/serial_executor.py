@@ -6,11 +6,7 @@ has to be taken back.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
@@ -20,25 +16,13 @@ from flowrl.core.state import Count, State
 from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
-from flowrl.runtime.account import Account
+from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
 from flowrl.runtime.failure_guard import FailureRecord, Irregularities, RecordSink
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.status import AgedStatus, read_status
-
-Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The position that ended a run, and what had been done there."""
-
-    reason: Reason
-    why: str
-    rounds: int
-    done: Count
 
 
 class CutReached(Exception):
@@ -50,7 +34,7 @@ class CutReached(Exception):
 
 
 class SerialExecutor(Scheduler):
-    """Runs a sound graph in one thread: every cut is taken right at its position."""
+    """The `Executor` of a graph whose nodes all live on one site: every cut is taken right at its position."""
 
     def __init__(
         self,
@@ -59,7 +43,7 @@ class SerialExecutor(Scheduler):
         seed: int | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.sink, self.happened = sink, Irregularities()
+        self.sink, self.irregularities = sink, Irregularities()
         self.limits = limits or checked.graph.limits
         self.seed = checked.graph.seed if seed is None else seed
         super().__init__(checked, self.seed)
@@ -68,39 +52,39 @@ class SerialExecutor(Scheduler):
         self.began_s: float | None = None  # the first firing
         self.ended_s: float | None = None
         self._learners = [
-            r for n in self.graph.nodes_of_role("learner") for r in self.wired.runners[n]
+            r for n in self.graph.nodes_of_role("learner") for r in self.instances.by_node[n]
         ]
         self._collectors = [
-            r for n in self.graph.nodes_of_role("collector") for r in self.wired.runners[n]
+            r for n in self.graph.nodes_of_role("collector") for r in self.instances.by_node[n]
         ]
-        part = self.program.round
-        learns = self.first_learner in part.order and not may_lack_tokens(part)
+        schedule = self.program.round
+        learns = self.first_learner in schedule.order and not may_lack_tokens(schedule)
         self._cuts_in_rounds = not learns  # else after a train iteration: --train-iters cuts there
 
     # what has been done
 
     @property
-    def done(self) -> Count:
+    def counts(self) -> Count:
         """Env steps and episodes of the collectors, and the first learner's firings."""
         return Count(
-            sum(r.did.env_steps for r in self._collectors),
-            sum(r.did.episodes for r in self._collectors),
+            sum(r.counts.env_steps for r in self._collectors),
+            sum(r.counts.episodes for r in self._collectors),
             self._learners[0].fired if self._learners else 0,
         )
 
     def weights(self) -> dict[str, State]:
         """The newest version of every learner's states, by `learner.port`."""
-        return {k: s for runner in self._learners for k, s in states_of(runner).items()}
+        return {k: s for instance in self._learners for k, s in states_of(instance).items()}
 
     def digest(self) -> str:
         """The SHA-256 over the learners' weights, sorted by name."""
-        return digest_of(self.weights())
+        return weights_digest(self.weights())
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Each instance, its firings and its time."""
-        return [Account(r.key, r.fired, r.busy_s) for r in self.wired.all()]
+        return [InstanceTimes(r.key, r.fired, r.busy_s) for r in self.instances.all()]
 
-    def seen(self) -> dict[str, AgedStatus | None]:
+    def site_statuses(self) -> dict[str, AgedStatus | None]:
         """What there is to see of the one site just now (from any thread)."""
         return {MAIN: AgedStatus(read_status(self))}
 
@@ -108,9 +92,9 @@ class SerialExecutor(Scheduler):
         """One site alone waits for nobody."""
         return {}
 
-    def happened_lines(self) -> list[str]:
+    def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self.happened.lines(), *map(str, self.wired.unclosed)]
+        return [*self.irregularities.lines(), *map(str, self.instances.close_errors)]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut after the next train iteration (from another thread, or a signal)."""
@@ -118,15 +102,15 @@ class SerialExecutor(Scheduler):
 
     def run(self) -> Cut:
         """Execute the program until the earliest cut; nodes stay open for whoever looks at them."""
-        self.began_s = self.site.last_s = time.perf_counter()
+        self.began_s = self.site.last_fired_s = time.perf_counter()
         if self.limits.time_s is not None:
-            self._deadline_s = self.site.last_s + self.limits.time_s
+            self._deadline_s = self.site.last_fired_s + self.limits.time_s
         try:
-            self.walk()
+            self.execute()
         except CutReached as cut:
             self.ended_s = time.perf_counter()
-            self.happened.dropped = self.wired.dropped()
-            return Cut(cut.reason, cut.why, self.rounds, self.done)
+            self.irregularities.dropped = self.instances.dropped()
+            return Cut(cut.reason, cut.why, self.rounds, self.counts)
         raise AssertionError("the program ended without a cut")
 
     # cuts
@@ -135,8 +119,8 @@ class SerialExecutor(Scheduler):
         raise CutReached("done", "no node fires in rounds")
 
     def after_firing(self) -> None:
-        if self.deeds:
-            self.deeds.do()  # nothing is ever taken back
+        if self.deferred_effects:
+            self.deferred_effects.do()  # nothing is ever taken back
         if self._verdict is not None and self.has_verdict:
             raise CutReached("verdict", self._verdict.reason)
 
@@ -150,7 +134,7 @@ class SerialExecutor(Scheduler):
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
-        if not warm_up and limits.steps is not None and self.done.env_steps >= limits.steps:
+        if not warm_up and limits.steps is not None and self.counts.env_steps >= limits.steps:
             raise CutReached("steps", limit_reason(limits.steps, "env step"))
         if not warm_up and self.rounds == limits.rounds:
             raise CutReached("rounds", limit_reason(self.rounds, "round"))
@@ -161,32 +145,20 @@ class SerialExecutor(Scheduler):
         """What the clock or somebody outside wants."""
         if self._asked is not None:
             raise CutReached(*self._asked)
-        if self.site.last_s >= self._deadline_s:
+        if self.site.last_fired_s >= self._deadline_s:
             raise CutReached("time", f"{self.limits.time_s:g} s were asked for")
 
     # what nodes tell
 
     def recorded(
-        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        super().recorded(runner, teller, record)
-        self.happened.pass_on(self.sink, teller, record)
+        super().recorded(instance, source, record)
+        self.irregularities.pass_on(self.sink, source, record)
 
 
-def states_of(runner: Instance) -> dict[str, State]:
+def states_of(instance: Instance) -> dict[str, State]:
     """The newest version of a runner's states, by `node.port`."""
-    ports = runner.spec.cls.ports.items()
+    ports = instance.spec.cls.ports.items()
     names = [name for name, port in ports if isinstance(port, StateOut)]
-    return {f"{runner.key}.{name}": StateVersions(runner, name).newest() for name in names}
-
-
-def digest_of(weights: Mapping[str, State]) -> str:
-    """The SHA-256 over named states: names, dtypes, shapes and bytes of their sorted arrays."""
-    digest = hashlib.sha256()
-    for key in sorted(weights):
-        arrays = weights[key].arrays
-        for name in sorted(arrays):
-            array = arrays[name]
-            digest.update(f"{key}/{name}:{array.dtype}:{array.shape};".encode())
-            digest.update(array.tobytes())
-    return digest.hexdigest()
+    return {f"{instance.key}.{name}": StateVersions(instance, name).newest() for name in names}

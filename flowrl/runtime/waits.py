@@ -24,7 +24,7 @@ class ChannelCounts(Protocol):
         """Sent and not known to be taken, or here and not taken."""
 
 
-class ChannelBound(Protocol):
+class HasTokenLimit(Protocol):
     """What a lane holds at most."""
 
     @property
@@ -36,7 +36,7 @@ class ChannelEnd(Protocol):
     """One end of an edge that leads to another site."""
 
     @property
-    def bound(self) -> ChannelBound:
+    def limits(self) -> HasTokenLimit:
         """What it holds at most."""
 
     def statistics(self) -> ChannelCounts:

@@ -37,7 +37,7 @@ from flowrl.nodes.buffers.sampling.uniform import (
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
-from flowrl.nodes.policies.schedule import linear
+from flowrl.nodes.decays import linear_decay
 
 BOOKKEEPING: Schema = {
     "row_id": Column("int64"),
@@ -176,7 +176,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         else:
             places, probability = prioritised.sampler.draw_distinct(self._sampler.rng, rows)
         now = self.ctx.clock.total.train_iters
-        beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
+        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
         weight = importance_weights(probability, prioritised.live, beta, rows)
         row_id = prioritised.ring.numbers_of(places)
         columns = {**self._transforms.take(places), "weight": weight, "row_id": row_id}

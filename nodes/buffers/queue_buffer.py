@@ -51,7 +51,7 @@ class QueueBuffer(Node):
         """Append rows, and emit the oldest."""
         c = self.config
         self.push(data)
-        if not self.ctx.wants("batches"):
+        if not self.ctx.is_consumed("batches"):
             return []
         batches = self.draw(c.updates_per_push, c.batch_size)
         if self.counters.metrics_due(c.log_every_pushes):

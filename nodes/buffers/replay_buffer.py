@@ -50,7 +50,7 @@ class ReplayBuffer(Node):
 
     def draw_due(self) -> list[Batch]:
         """Draw the batches that are due, if anybody consumes them, and report metrics when they are due."""
-        if not self.ctx.wants("batches"):
+        if not self.ctx.is_consumed("batches"):
             return []
         due = self.pacer.take_due(self.counters)
         batches = self.draw(due, self.config.batch_size) if due else []

@@ -34,7 +34,7 @@ from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
-from flowrl.nodes.policies.schedule import linear
+from flowrl.nodes.decays import linear_decay
 
 # Of each sequence: its first row and length (16), its weight and its metadata.
 SEQUENCE_BYTES = 16 + SAMPLER_BYTES + ROW_METADATA_BYTES
@@ -157,7 +157,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             drawn = [sequences.sampler.draw_distinct(rng, rows) for _ in range(batches)]
             places, probability = (np.concatenate(part) for part in zip(*drawn, strict=True))
         now = self.ctx.clock.total.train_iters
-        beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
+        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
         weight = importance_weights(probability, sequences.live, beta, rows)
         bounds = sequences.ring.take(places)
         columns, valid = self._gather(bounds["first"], bounds["length"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.datasets.metadata import ARRAY_NAME, NO_METADATA, DatasetMetadata, decode_metadata
 
 SUFFIXES = (".h5", ".hdf5")
@@ -63,7 +63,9 @@ def _import_h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ImportError as missing:
-        raise UnsoundError("HDF5 needs h5py", "pip install 'flowrl[hdf5]'", "path") from missing
+        raise MissingPackageError(
+            "HDF5 needs h5py", "pip install 'flowrl[hdf5]'", "path"
+        ) from missing
 
 
 def _open(path: Path) -> Any:

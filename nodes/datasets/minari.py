@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.datasets.metadata import NO_METADATA, DatasetMetadata
 
 FOLDER_NAME = re.compile(r".+-v\d+$")  # such as `expert-v0` in `cartpole/expert-v0`
@@ -205,4 +205,6 @@ def _import_minari() -> Any:
         return importlib.import_module("minari")
     except ImportError as missing:
         hint = "pip install 'flowrl[minari]'"
-        raise UnsoundError("Minari data sets need the package minari", hint, "path") from missing
+        raise MissingPackageError(
+            "Minari data sets need the package minari", hint, "path"
+        ) from missing

@@ -9,12 +9,18 @@ from typing import Any
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
-from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_other
-from flowrl.nodes.envs.registry import package_of, registering
-from flowrl.nodes.envs.spec import shown_by
-from flowrl.nodes.envs.wrappers.wrapper import everywhere, for_purpose, wrapped
-from flowrl.nodes.observations import Observed
+from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.nodes.envs.entry_points import (
+    import_entry_point,
+    import_package,
+    install_hint,
+    package_needed_by,
+    register_package_of,
+    require_interface,
+)
+from flowrl.nodes.envs.spec import probe_columns
+from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose, wrap_env
+from flowrl.nodes.observations import ObsColumns
 
 
 class Gymnasium(Part):
@@ -37,67 +43,69 @@ class Gymnasium(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Observed, Column] | None = None
+        self._spec: tuple[ObsColumns, Column] | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
-        """The columns of observations and actions; one env is made to see them."""
+    def spec(self) -> tuple[ObsColumns, Column]:
+        """The columns of observations and actions; one env is made to find them."""
         if self._spec is None:
-            self._spec = shown_by(self.make(0))
+            self._spec = probe_columns(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:
-        """One more env; `index` counts the envs of all managers that are replicas of one."""
-        from flowrl.nodes.envs.wrapped.from_zero import from_zero
+        """Make an env; `index` counts the envs of all replicas of a manager."""
+        from flowrl.nodes.envs.zero_based import make_zero_based
 
-        env = from_zero(self.bare(index))
-        return wrapped(env, for_purpose(self.config.wrappers, "collect"))
+        env = make_zero_based(self.make_unwrapped(index))
+        return wrap_env(env, select_for_purpose(self.config.wrappers, "collect"))
 
-    def evaluating(self) -> Gymnasium:
-        """The same env as it is evaluated: in other wrappers, where these say so."""
-        chosen = for_purpose(self.config.wrappers, "evaluate")
-        config = self.config.model_copy(update={"wrappers": tuple(map(everywhere, chosen))})
+    def for_evaluation(self) -> Gymnasium:
+        """The same env with the wrappers that are put on for evaluation."""
+        chosen = select_for_purpose(self.config.wrappers, "evaluate")
+        config = self.config.model_copy(update={"wrappers": tuple(map(for_any_purpose, chosen))})
         return type(self)(config)
 
-    def bare(self, index: int) -> Any:
-        """The env without wrappers."""
-        gymnasium = package("gymnasium", "pip install gymnasium")
-        entry = entry_point(self.config.id)
+    def make_unwrapped(self, index: int) -> Any:
+        """Make an env without wrappers, with gymnasium's interface."""
+        gymnasium = import_package("gymnasium", "pip install gymnasium")
+        entry = import_entry_point(self.config.id)
         if entry is None:
-            return self._registered(gymnasium, index)
+            return self._make_registered(gymnasium, index)
         env = entry(**self.arguments(index))
-        refuse_other(env, f"'{self.config.id}'")
+        require_interface(env, f"'{self.config.id}'")
         if self.config.max_episode_steps is None:
             return env
         return gymnasium.wrappers.TimeLimit(env, self.config.max_episode_steps)
 
     def arguments(self, index: int) -> dict[str, Any]:
-        """Those of one env's constructor."""
+        """The arguments of one env's constructor."""
         each = self.config.each
         return {**self.config.kwargs, **(each[index % len(each)] if each else {})}
 
-    def _registered(self, gymnasium: Any, index: int) -> Any:
+    def _make_registered(self, gymnasium: Any, index: int) -> Any:
         c = self.config
         options = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
-        registering(c.id)
+        register_package_of(c.id)
         try:
-            return _unordered(gymnasium.make(c.id, **options, **self.arguments(index)), gymnasium)
+            return _remove_order_check(
+                gymnasium.make(c.id, **options, **self.arguments(index)), gymnasium
+            )
         except gymnasium.error.DependencyNotInstalled as missing:
-            needed = package_of(c.id)
-            said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
-            raise UnsoundError(
-                f"the env '{c.id}' {said}", install_hint(needed), "env.id"
+            needed = package_needed_by(c.id)
+            what = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
+            raise MissingPackageError(
+                f"the env '{c.id}' {what}", install_hint(needed), "env.id"
             ) from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
             raise unknown_id(c.id, gymnasium.registry, unknown) from unknown
 
 
-def _unordered(env: Any, gymnasium: Any) -> Any:
-    """Without the wrapper that asks at each step whether there was a reset: managers see to that."""
-    ordered, inner = gymnasium.wrappers.OrderEnforcing, env
-    if isinstance(env, ordered):
+def _remove_order_check(env: Any, gymnasium: Any) -> Any:
+    """Take off the wrapper that checks in each step whether there was a reset: managers ensure that."""
+    order_check, inner = gymnasium.wrappers.OrderEnforcing, env
+    if isinstance(env, order_check):
         return env.env
     while isinstance(inner, gymnasium.Wrapper):
-        if isinstance(inner.env, ordered):
+        if isinstance(inner.env, order_check):
             inner.env = inner.env.env
             break
         inner = inner.env
@@ -110,5 +118,6 @@ def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsoun
     hint = "is its package installed? (a class of your own: `package.module:Name`)"
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
-    said = str(cause).partition(" Did you mean")[0].rstrip(".")
-    return UnsoundError(f"cannot make the env '{id}': {said}", hint, "env.id")
+    why = str(cause).partition(" Did you mean")[0].rstrip(".")
+    kind = UnsoundError if near else MissingPackageError
+    return kind(f"cannot make the env '{id}': {why}", hint, "env.id")

@@ -12,23 +12,28 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes.decays import DECAYS
 from flowrl.nodes.lazy import functional, tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.models.masked import has_mask, obeying
+from flowrl.nodes.models.masked import has_mask, with_action_mask
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made, same_names
-from flowrl.nodes.models.sampling import allowed_epsilon_greedy, argmax, epsilon_greedy
-from flowrl.nodes.observations import under
-from flowrl.nodes.policies import schedule
-from flowrl.nodes.policies.policy import Learned, Policy
+from flowrl.nodes.models.model import (
+    DuelingHead,
+    Heads,
+    LinearHead,
+    check_names,
+    observation_tensors,
+    resolve_model,
+)
+from flowrl.nodes.models.sampling import argmax, epsilon_greedy, masked_epsilon_greedy
+from flowrl.nodes.observations import columns_under
+from flowrl.nodes.policy import LearnResult, Policy
 
 
 class Dqn(Policy):
-    """Learns what each of a few actions is worth, and takes the best."""
+    """Learns the value of each of a few actions, and takes the best one."""
 
     class Config(BaseConfig):
-        """The parameters of DQN."""
-
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="mlp")
         gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
         nstep: int = param(1, "rewards that are summed before the target bootstraps", ge=1)
@@ -37,13 +42,17 @@ class Dqn(Policy):
         loss: Literal["huber", "mse"] = param("huber", "of the temporal-difference error")
         lr: float = param(1e-3, "learning rate of Adam", gt=0)
         max_grad_norm: float | None = param(10.0, "shortens longer gradients; null: never", gt=0)
-        target: Literal["copy", "blend"] = param("copy", "how the target network follows")
-        target_every_iters: int = param(100, "`copy`: train iterations between two", ge=1)
-        target_tau: float = param(0.005, "`blend`: fraction moved in each one", gt=0, le=1)
-        epsilon_start: float = param(0.95, "share of random actions in the beginning", ge=0, le=1)
+        target: Literal["copy", "blend"] = param("copy", "how the target network is updated")
+        target_every_iters: int = param(100, "`copy`: train iterations between two copies", ge=1)
+        target_tau: float = param(
+            0.005, "`blend`: fraction of the way moved in each train iteration", gt=0, le=1
+        )
+        epsilon_start: float = param(0.95, "share of random actions at first", ge=0, le=1)
         epsilon_end: float = param(0.1, "share of random actions in the end", ge=0, le=1)
-        epsilon_decay_steps: int = param(10_000, "env steps of its fall (or of 1/e)", ge=1)
-        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "how it falls")
+        epsilon_decay_steps: int = param(
+            10_000, "env steps of the decay (`exponential`: to 1/e)", ge=1
+        )
+        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "of the decay")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -51,65 +60,69 @@ class Dqn(Policy):
             what = f"dqn chooses one of n actions; the env takes {self.action}"
             raise UnsoundError(what, "try ppo", "policy")
         actions = self.action.n
-        self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
-        self.model = obeying(made(self.config.model, Mlp()), self.obs, "q", self.heads)
+        self.heads: Heads = {
+            "q": DuelingHead(actions) if self.config.dueling else LinearHead(actions)
+        }
+        self.model = with_action_mask(
+            resolve_model(self.config.model, Mlp()), self.obs, "q", self.heads
+        )
         if self.model.memory_columns():
-            what = "dqn learns from single steps, and the model remembers earlier ones"
+            what = "dqn learns from single steps, and the model is recurrent"
             raise UnsoundError(
                 what, "take an mlp, or the policy r2d2, or ppo with `unroll_steps`", "model"
             )
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
-        seen = {**under("obs", self.obs), **under("next_obs", self.obs)}
-        return {**seen, "action": self.action, "reward": number, "discount": number}
+        obs = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
+        return {**obs, "action": self.action, "reward": number, "discount": number}
 
-    def learn_mode(self, seed: int) -> DqnLearn:
-        return DqnLearn(self, seed)
+    def learn_mode(self, seed: int) -> DqnLearnMode:
+        return DqnLearnMode(self, seed)
 
-    def collect_mode(self, seed: int) -> DqnCollect:
-        return DqnCollect(self, seed)
+    def collect_mode(self, seed: int) -> DqnCollectMode:
+        return DqnCollectMode(self, seed)
 
-    def eval_mode(self, seed: int) -> DqnEval:
-        return DqnEval(self)
+    def eval_mode(self, seed: int) -> DqnEvalMode:
+        return DqnEvalMode(self)
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
-        return self.model.loads(learn)
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
+        return self.model.imported_modules(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
-        return exploration(self.config, progress)
+        return epsilon_command(self.config, progress)
 
 
-def exploration(config: Any, progress: Count) -> dict[str, float]:
-    """The share of random actions, by the env steps so far."""
-    fall = getattr(schedule, config.epsilon_shape)
-    line = config.epsilon_start, config.epsilon_end, config.epsilon_decay_steps
-    return {"epsilon": fall(*line, progress.env_steps)}
+def epsilon_command(config: Any, progress: Count) -> dict[str, float]:
+    """The command of a policy that explores with epsilon, the share of random actions."""
+    decay = DECAYS[config.epsilon_shape]
+    start, end, steps = config.epsilon_start, config.epsilon_end, config.epsilon_decay_steps
+    return {"epsilon": decay(start, end, steps, progress.env_steps)}
 
 
-class ValueLearn:
-    """A network of action values that learns, and one that follows it and rates what comes next."""
+class ValueLearnMode:
+    """A learn mode with an online network of action values and a target network that follows it."""
 
-    name: ClassVar[str]  # of the policy, for errors
+    name: ClassVar[str]  # of the policy, in errors
 
     def __init__(self, policy: Any, seed: int) -> None:
-        from flowrl.nodes.models.trained import Trained
+        from flowrl.nodes.models.trained import TrainableNetwork
 
         self.config = policy.config
         module = policy.model.build(policy.obs, policy.heads, seed)
-        self.online = Trained(module, max_grad_norm=self.config.max_grad_norm)
-        self.target = self.online.frozen()
+        self.online = TrainableNetwork(module, max_grad_norm=self.config.max_grad_norm)
+        self.target = self.online.frozen_copy()
         losses = {"huber": functional.smooth_l1_loss, "mse": functional.mse_loss}
         self.loss = losses[self.config.loss]
         self.iters = 0
 
-    def follow(self) -> None:
-        """After a train iteration: the target network follows, if it is time."""
+    def update_target(self) -> None:
+        """Finish a train iteration; update the target network if it is due."""
         self.iters += 1
         if self.config.target == "blend":
-            self.target.follow(self.online, self.config.target_tau)
+            self.target.move_towards(self.online, self.config.target_tau)
         elif self.iters % self.config.target_every_iters == 0:
-            self.target.follow(self.online)
+            self.target.move_towards(self.online)
 
     def weights(self) -> dict[str, Array]:
         return self.online.weights()
@@ -119,37 +132,37 @@ class ValueLearn:
         return {**networks, "iters": self.iters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        same_names(self.name, state, {"online", "target", "iters"})
+        check_names(self.name, state, {"online", "target", "iters"})
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self.iters = int(state["iters"])
 
 
-class DqnLearn(ValueLearn):
-    """Moves Q(s, a) towards r + discount * Q_target(s', a')."""
+class DqnLearnMode(ValueLearnMode):
+    """Moves Q(s_t, a_t) towards r_t + discount_t * Q_target(s_tp1, a_tp1)."""
 
     name = "dqn"
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
-        """One gradient step; the priorities are the absolute errors."""
-        goal = self._goal(batch)
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
+        """Do one gradient step; the priorities are the absolute errors."""
+        target_t = self._target(batch)
         action = tensor(batch["action"]).unsqueeze(1)
-        obs = inputs(batch, "obs")
+        obs = observation_tensors(batch, "obs")
         q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
-        losses = self.loss(q_t, goal, reduction="none")
-        if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
+        losses = self.loss(q_t, target_t, reduction="none")
+        if "weight" in batch:  # a prioritised buffer corrects for its uneven sampling
             losses = losses * tensor(batch["weight"])
         loss = losses.mean()
         norm = self.online.descend(loss, self.config.lr)
         self.online.observe(obs)
-        self.follow()
+        self.update_target()
         q_t = q_t.detach()
         metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
-        return Learned(metrics, (goal - q_t).abs_().numpy())
+        return LearnResult(metrics, (target_t - q_t).abs_().numpy())
 
-    def _goal(self, batch: Batch) -> Any:
+    def _target(self, batch: Batch) -> Any:
         """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
-        next_obs = inputs(batch, "next_obs")
+        next_obs = observation_tensors(batch, "next_obs")
         with torch.no_grad():
             q_tp1 = self.target(next_obs)["q"]
             chooser = self.online(next_obs)["q"] if self.config.double else q_tp1
@@ -158,22 +171,22 @@ class DqnLearn(ValueLearn):
             return tensor(batch["reward"]) + tensor(batch["discount"]) * v_tp1
 
 
-class DqnEval:
-    """Takes the best action."""
+class DqnEvalMode:
+    """Takes the action with the highest value."""
 
     def __init__(self, policy: Dqn) -> None:
-        self.infer = policy.model.infer(policy.obs, policy.heads, ("q",))
+        self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
         self.dtype = np.dtype(policy.action.dtype)
 
     def load(self, state: State) -> None:
-        self.infer.load(state.arrays)
+        self.model.load(state.arrays)
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        return {"action": argmax(self.infer(obs)["q"]).astype(self.dtype, copy=False)}
+        return {"action": argmax(self.model(obs)["q"]).astype(self.dtype, copy=False)}
 
 
-class DqnCollect(DqnEval):
-    """Takes the best action, and with probability epsilon a random one."""
+class DqnCollectMode(DqnEvalMode):
+    """Takes a random action with probability epsilon, otherwise the best one."""
 
     def __init__(self, policy: Dqn, seed: int) -> None:
         super().__init__(policy)
@@ -186,17 +199,15 @@ class DqnCollect(DqnEval):
         self.epsilon = state.command["epsilon"]
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        q = self.infer(obs)["q"]
+        q = self.model(obs)["q"]
         if self.masked:
-            action = allowed_epsilon_greedy(q, obs[ACTION_MASK] != 0, self.epsilon, self.rng)
+            action = masked_epsilon_greedy(q, obs[ACTION_MASK] != 0, self.epsilon, self.rng)
         else:
             action = epsilon_greedy(q, self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next actions depend on beside the weights."""
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self.rng.bit_generator.state = state["rng"]

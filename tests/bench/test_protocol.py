@@ -100,10 +100,10 @@ def test_a_program_trains_for_a_moment_before_it_is_measured(
 @pytest.mark.parametrize("what", ["dqn", "ppo"])
 def test_flowrl_is_evaluated_as_often_as_the_others(what: str) -> None:
     graph = load(f"cartpole_{what}")
-    sets = flowrl_solve.protocol(graph.check().demand())
+    sets = flowrl_solve.protocol(graph.check().require_sound())
     every, per_iter = sets["evaluator.weights.every"], {"dqn": 256 / 8, "ppo": 256}[what]
     assert every * per_iter == pytest.approx(EVERY_STEPS, rel=0.05)
-    checked = load(f"cartpole_{what}", sets).check().demand()
+    checked = load(f"cartpole_{what}", sets).check().require_sound()
     assert [paced.every for paced in checked.program.paced] == [every]
     assert checked.graph.nodes["evaluator"].config.stop_value == GOAL
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from flowrl.channels import Closed, Exchange, Mailbox
+from flowrl.channels import ChannelClosed, SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
 from tests.channels.pairs import RUN
 
@@ -17,29 +17,29 @@ from tests.channels.pairs import RUN
 def main(kind: str, mine: str, yours: str, *keys: str) -> None:
     """Serve until the lane ends."""
     public, secret, known = (key.encode() for key in keys) if keys else (b"", b"", b"")
-    mailbox = Mailbox(
+    connections = SiteConnections(
         "b",
         RUN,
         keys=Keys(public, secret, {"a": known}) if keys else None,
         shared_bytes=64 << 20 if kind == "shared" else 0,
     )
-    print(mailbox.listen(mine), flush=True)
-    mailbox.meet("a", yours)
-    exchange = Exchange(mailbox)
-    receiver, sender = exchange.receiver("there", "a"), exchange.sender("back", "a")
+    print(connections.listen(mine), flush=True)
+    connections.connect("a", yours)
+    channels = SiteChannels(connections)
+    receiver, sender = channels.open_receiver("there", "a"), channels.open_sender("back", "a")
     sender.send("here")
     try:
         while True:
-            exchange.wait(receiver, 30)
+            channels.wait(receiver, 30)
             value = receiver.take()[0]
             if isinstance(value, str) and value == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
-            exchange.wait(sender, 30)
+            channels.wait(sender, 30)
             sender.send(value * 2)
-    except Closed:
+    except ChannelClosed:
         sender.close()
-        exchange.wait_until(lambda: sender.settled, [sender], 30)
-        exchange.close()
+        channels.wait_until(lambda: sender.all_taken, [sender], 30)
+        channels.close()
 
 
 if __name__ == "__main__":

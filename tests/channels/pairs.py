@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.channels import Bound, Exchange, Mailbox, Receiver, Sender, Threads
+from flowrl.channels import (
+    ChannelLimits,
+    InboxRegistry,
+    Receiver,
+    Sender,
+    SiteChannels,
+    SiteConnections,
+)
 from flowrl.channels.keys import Keys, new_pair
 
 TRANSPORTS = ("thread", "ipc", "shared", "curve")
@@ -23,16 +30,18 @@ class Pair:
     """Site a, that sends, and site b, that receives."""
 
     kind: str
-    a: Exchange
-    b: Exchange
+    a: SiteChannels
+    b: SiteChannels
     addresses: dict[str, str]
 
     def lane(
-        self, bound: Bound | None = None, name: str = "x", epoch: int = 0
+        self, limits: ChannelLimits | None = None, name: str = "x", epoch: int = 0
     ) -> tuple[Sender, Receiver]:
         """A lane from a to b."""
-        bound = bound or Bound()
-        return self.a.sender(name, "b", epoch, bound), self.b.receiver(name, "a", epoch, bound)
+        limits = limits or ChannelLimits()
+        return self.a.open_sender(name, "b", epoch, limits), self.b.open_receiver(
+            name, "a", epoch, limits
+        )
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Let both sites look at their mail until the condition holds."""
@@ -48,28 +57,28 @@ class Pair:
             return len(taken) == len(values)
 
         for value in values:
-            self.until(lambda: step() or sender.ready())
+            self.until(lambda: step() or sender.is_ready())
             sender.send(value)
         self.until(step)
         return taken
 
 
-def until(condition: Callable[[], Any], *exchanges: Exchange) -> None:
+def until(condition: Callable[[], Any], *exchanges: SiteChannels) -> None:
     """Let sites look at their mail until the condition holds."""
     deadline = time.monotonic() + SOON_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        for exchange in exchanges:
-            exchange.pump(0.001)
+        for channels in exchanges:
+            channels.poll(0.001)
 
 
-def mailbox(kind: str, name: str, threads: Threads, **settings: Any) -> Mailbox:
+def connections(kind: str, name: str, threads: InboxRegistry, **settings: Any) -> SiteConnections:
     """A site's mailbox for a kind of transport."""
     settings.setdefault("shared_bytes", 64 << 20 if kind == "shared" else 0)
-    return Mailbox(name, RUN, threads, **settings)
+    return SiteConnections(name, RUN, threads, **settings)
 
 
-def listen(kind: str, mail: Mailbox, folder: Path) -> str:
+def listen(kind: str, mail: SiteConnections, folder: Path) -> str:
     """Where others reach it."""
     if kind == "thread":
         return mail.address
@@ -81,16 +90,16 @@ def pair(
     kind: str, folder: Path, between: Callable[[str], str] = str, **settings: Any
 ) -> Iterator[Pair]:
     """Two sites; `between` may put something between a and b: it is given b's address, and gives another."""
-    threads: Threads = {}
+    threads: InboxRegistry = {}
     one, two = new_pair(), new_pair()
     keys = {}
     if kind == "curve":
         keys = {"a": Keys(*one, {"b": two[0]}), "b": Keys(*two, {"a": one[0]})}
-    a, b = (mailbox(kind, n, threads, keys=keys.get(n), **settings) for n in "ab")
+    a, b = (connections(kind, n, threads, keys=keys.get(n), **settings) for n in "ab")
     addresses = {m.name: listen(kind, m, folder) for m in (a, b)}
-    a.meet("b", between(addresses["b"]))
-    b.meet("a", addresses["a"])
-    two_sites = Pair(kind, Exchange(a), Exchange(b), addresses)
+    a.connect("b", between(addresses["b"]))
+    b.connect("a", addresses["a"])
+    two_sites = Pair(kind, SiteChannels(a), SiteChannels(b), addresses)
     try:
         yield two_sites
     finally:

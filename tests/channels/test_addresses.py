@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from flowrl.channels import Exchange, Mailbox
+from flowrl.channels import SiteChannels, SiteConnections
 from flowrl.channels.items import CREDIT
 from flowrl.channels.keys import Keys, new_pair
 from flowrl.channels.message import Heads
 from tests.channels.pairs import RUN, until
 
-Sites = dict[str, Exchange]
+Sites = dict[str, SiteChannels]
 
 
 @pytest.fixture
@@ -23,24 +23,27 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
     """`hub` is reached by `near` through a folder and by `far` over the network, with keys."""
     hub, far = new_pair(), new_pair()
     boxes = {
-        "hub": Mailbox("hub", RUN, keys=Keys(*hub, {"far": far[0]}), shared_bytes=0),
-        "far": Mailbox("far", RUN, keys=Keys(*far, {"hub": hub[0]})),
-        "near": Mailbox("near", RUN, shared_bytes=0),
+        "hub": SiteConnections("hub", RUN, keys=Keys(*hub, {"far": far[0]}), shared_bytes=0),
+        "far": SiteConnections("far", RUN, keys=Keys(*far, {"hub": hub[0]})),
+        "near": SiteConnections("near", RUN, shared_bytes=0),
     }
     at_folder = boxes["hub"].listen(f"ipc://{tmp_path}/hub")
     at_network = boxes["hub"].listen("tcp://127.0.0.1:*")
-    boxes["hub"].meet("near", boxes["near"].listen(f"ipc://{tmp_path}/near"))
-    boxes["hub"].meet("far", boxes["far"].listen("tcp://127.0.0.1:*"))
-    boxes["near"].meet("hub", at_folder)
-    boxes["far"].meet("hub", at_network)
-    made = {name: Exchange(box) for name, box in boxes.items()}
+    boxes["hub"].connect("near", boxes["near"].listen(f"ipc://{tmp_path}/near"))
+    boxes["hub"].connect("far", boxes["far"].listen("tcp://127.0.0.1:*"))
+    boxes["near"].connect("hub", at_folder)
+    boxes["far"].connect("hub", at_network)
+    made = {name: SiteChannels(box) for name, box in boxes.items()}
     yield made
-    for exchange in made.values():
-        exchange.close(drop=True)
+    for channels in made.values():
+        channels.close(drop=True)
 
 
 def test_a_site_is_reached_by_each_peer_in_its_own_way(sites: Sites) -> None:
-    lanes = {n: (sites[n].sender(n, "hub"), sites["hub"].receiver(n, n)) for n in ("near", "far")}
+    lanes = {
+        n: (sites[n].open_sender(n, "hub"), sites["hub"].open_receiver(n, n))
+        for n in ("near", "far")
+    }
     for name, (sender, receiver) in lanes.items():
         sender.send(name)
         until(lambda lane=receiver: len(lane), *sites.values())  # type: ignore[misc]
@@ -50,11 +53,11 @@ def test_a_site_is_reached_by_each_peer_in_its_own_way(sites: Sites) -> None:
 @pytest.mark.parametrize(("liar", "claims"), [("far", "near"), ("near", "far")])
 def test_a_site_does_not_come_by_anothers_way(sites: Sites, liar: str, claims: str) -> None:
     """`far` has a key, and says that it is `near`; and the other way round."""
-    post = sites[liar].mailbox.posts["hub"]
+    post = sites[liar].connections.posts["hub"]
     post._heads = Heads(RUN, claims)  # type: ignore[attr-defined]
-    sites[liar].mailbox.post("hub", CREDIT, "x", 0, 0)
+    sites[liar].connections.posts["hub"].say(CREDIT, "x", 0, 0)
     sites[liar].flush()
-    hub = sites["hub"].mailbox
+    hub = sites["hub"].connections
     until(lambda: hub.statistics().refused, *sites.values())
     assert hub.statistics().refused == {("another site's key", "?"): 1}
 
@@ -69,11 +72,11 @@ def test_a_site_is_reached_before_it_is_there() -> None:
     early.connect(address)
     early.send(b"early")
     door.setblocking(True)
-    mailbox = Mailbox("late", RUN)
-    assert mailbox.listen(address, door.detach()) == address
-    exchange = Exchange(mailbox)
-    until(lambda: mailbox.statistics().refused, exchange)
-    assert mailbox.statistics().refused == {("malformed", "?"): 1}
-    exchange.close(drop=True)
+    connections = SiteConnections("late", RUN)
+    assert connections.listen(address, door.detach()) == address
+    channels = SiteChannels(connections)
+    until(lambda: connections.statistics().refused, channels)
+    assert connections.statistics().refused == {("malformed", "?"): 1}
+    channels.close(drop=True)
     early.close()
     context.term()

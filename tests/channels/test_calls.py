@@ -11,36 +11,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.channels import Exchange, Late, Mailbox, Threads
-from flowrl.channels.calls import Caller, Desk, Wait
+from flowrl.channels import InboxRegistry, SiteChannels, SiteConnections, WaitTimeout
+from flowrl.channels.calls import CallClient, CallServer, Wait
 from flowrl.channels.errors import PeerLost
 from tests.channels.pairs import Pair
 
 
-def up_to(exchange: Exchange, deadline_s: float) -> Wait:
+def up_to(channels: SiteChannels, deadline_s: float) -> Wait:
     """How a caller waits."""
-    return lambda lane: exchange.wait(lane, deadline_s)
+    return lambda lane: channels.wait(lane, deadline_s)
 
 
-def served(sites: Pair, serve: Any, deadline_s: float = 10) -> Caller:
+def served(sites: Pair, serve: Any, deadline_s: float = 10) -> CallClient:
     """A calls b, which works whenever it looks at its mail."""
     requests = sites.lane(name="requests")
-    answers = sites.b.sender("answers", "a"), sites.a.receiver("answers", "b")
-    Desk(sites.b, requests[1], answers[0], serve, lambda error: f"unsent: {error}")
-    return Caller(requests[0], answers[1], up_to(sites.a, deadline_s))
+    answers = sites.b.open_sender("answers", "a"), sites.a.open_receiver("answers", "b")
+    CallServer(sites.b, requests[1], answers[0], serve, lambda error: f"unsent: {error}")
+    return CallClient(requests[0], answers[1], up_to(sites.a, deadline_s))
 
 
 class Waiting:
     """Site b, that waits in a thread of its own; and what ended it."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, channels: SiteChannels) -> None:
         self.error: BaseException | None = None
-        self._exchange, self._done = exchange, threading.Event()
+        self._channels, self._done = channels, threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
         try:
-            self._exchange.wait_until(self._done.is_set, [], 20)
+            self._channels.wait_until(self._done.is_set, [], 20)
         except BaseException as error:
             self.error = error
 
@@ -84,7 +84,7 @@ def test_an_answer_that_cannot_be_sent_is_replaced(sites: Pair, waiting: Waiting
 
 def test_the_answer_to_a_call_that_was_given_up_is_passed_over(sites: Pair) -> None:
     call = served(sites, lambda request: request.upper(), deadline_s=0.05)
-    with pytest.raises(Late):
+    with pytest.raises(WaitTimeout):
         call("first")
     call._wait = up_to(sites.a, 10)
     waiting = Waiting(sites.b)
@@ -106,25 +106,25 @@ def test_a_failing_desk_ends_its_site(sites: Pair, waiting: Waiting) -> None:
 
 def test_a_call_that_nobody_answers_ends_at_its_deadline(sites: Pair) -> None:
     call = served(sites, lambda request: None, deadline_s=0.1)
-    with pytest.raises(Late, match="lane 'answers' with site 'b'"):
+    with pytest.raises(WaitTimeout, match="channel 'answers' with site 'b'"):
         call("step")
 
 
 def test_a_service_begins_no_second_call_while_it_waits() -> None:
-    threads: Threads = {}
+    threads: InboxRegistry = {}
     names = ("front", "middle", "end")
-    mailboxes = {name: Mailbox(name, threads=threads) for name in names}
-    for name, mailbox in mailboxes.items():
+    all_connections = {name: SiteConnections(name, threads=threads) for name in names}
+    for name, connections in all_connections.items():
         for peer in names:
             if peer != name:
-                mailbox.meet(peer, f"thread:{peer}")
-    front, middle, end = (Exchange(mailboxes[name]) for name in names)
-    to_middle = front.sender("q", "middle")
-    requests, answers = middle.receiver("q", "front"), middle.sender("r", "front")
-    from_middle = front.receiver("r", "middle")
-    lanes = middle.sender("q2", "end"), middle.receiver("r2", "end")
-    call_end = Caller(*lanes, up_to(middle, 10))
-    at_end, back = end.receiver("q2", "middle"), end.sender("r2", "middle")
+                connections.connect(peer, f"thread:{peer}")
+    front, middle, end = (SiteChannels(all_connections[name]) for name in names)
+    to_middle = front.open_sender("q", "middle")
+    requests, answers = middle.open_receiver("q", "front"), middle.open_sender("r", "front")
+    from_middle = front.open_receiver("r", "middle")
+    lanes = middle.open_sender("q2", "end"), middle.open_receiver("r2", "end")
+    call_end = CallClient(*lanes, up_to(middle, 10))
+    at_end, back = end.open_receiver("q2", "middle"), end.open_sender("r2", "middle")
     depth, deepest = [0], [0]
 
     def serve(word: str) -> Any:
@@ -134,8 +134,8 @@ def test_a_service_begins_no_second_call_while_it_waits() -> None:
         depth[0] -= 1
         return answer
 
-    Desk(middle, requests, answers, serve, str)
-    Desk(end, at_end, back, str.upper, str)
+    CallServer(middle, requests, answers, serve, str)
+    CallServer(end, at_end, back, str.upper, str)
     for number, word in enumerate(("a", "b", "c")):
         to_middle.send((number, word))
     done = threading.Event()
@@ -147,16 +147,16 @@ def test_a_service_begins_no_second_call_while_it_waits() -> None:
     front.drain()
     assert [from_middle.take()[0] for _ in range(3)] == [(0, "A"), (1, "B"), (2, "C")]
     assert deepest == [1]
-    for exchange in (front, middle, end):
-        exchange.close()
+    for channels in (front, middle, end):
+        channels.close()
 
 
 def test_a_caller_that_is_gone_needs_no_answer(sites: Pair) -> None:
     call = served(sites, lambda request: "answer")
     call._requests.send((1, "step"))
     call.answers.close()
-    sites.until(lambda: sites.b._senders["answers"].over)
-    assert str(sites.b._senders["answers"].over).startswith("lane 'answers'")
+    sites.until(lambda: sites.b._senders["answers"].send_error)
+    assert str(sites.b._senders["answers"].send_error).startswith("channel 'answers'")
 
 
 def test_a_call_that_was_begun_is_answered_while_others_go_on(sites: Pair) -> None:
@@ -176,12 +176,12 @@ def test_a_wait_ends_by_a_descriptor_too(sites: Pair) -> None:
     """Whatever else the mailbox polls."""
     ear, rope = os.pipe()
     try:
-        with sites.a.mailbox.watching([ear]):
+        with sites.a.connections.wake_on([ear]):
             os.write(rope, b".")
             sites.a.wait_until(lambda: bool(select.select([ear], [], [], 0)[0]), [], 10)
         os.read(ear, 1)
         os.write(rope, b".")
-        assert sites.a.pump(0.0) is False
+        assert sites.a.poll(0.0) is False
     finally:
         os.close(ear), os.close(rope)
 

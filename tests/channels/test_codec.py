@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
-from flowrl.channels import Refused, Unsendable
+from flowrl.channels import RefusedMessage, UnsendableValue
 from flowrl.channels.decode import Received, decode
 from flowrl.channels.encode import ALIGN, ARRAY, DEPTH, encode
 from flowrl.channels.message import SURROGATES, Heads, place
 from flowrl.core.batch import Batch
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 
 def there_and_back(value: Any, by_frames: bool = False) -> Any:
@@ -147,7 +147,7 @@ def test_every_dtype_comes_back(code: str) -> None:
         {},
         [[]],
         {(1, 2): [None]},
-        START,
+        EMPTY_CLOCK,
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -205,7 +205,7 @@ def test_arrays_in_a_payload_are_aligned_and_not_copied() -> None:
     ids=lambda v: type(v).__name__,
 )
 def test_what_cannot_be_sent_is_named(value: Any, says: str) -> None:
-    with pytest.raises(Unsendable) as error:
+    with pytest.raises(UnsendableValue) as error:
         encode(value)
     assert str(error.value).startswith(says)
 
@@ -215,7 +215,7 @@ def test_what_nests_too_deeply_is_named() -> None:
     for _ in range(DEPTH - 1):
         value = [value]
     assert same(there_and_back(value), value)
-    with pytest.raises(Unsendable, match=f"nests more than {DEPTH} deep"):
+    with pytest.raises(UnsendableValue, match=f"nests more than {DEPTH} deep"):
         encode([value])
 
 
@@ -258,7 +258,7 @@ TREES = st.recursive(
 def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
     body = bytes(128)
     for payload in (Received(body, 0, 128), Received.of_frames([np.zeros(64, np.uint8)])):
-        with suppress(Refused):
+        with suppress(RefusedMessage):
             decode(tree, payload)
 
 
@@ -267,7 +267,7 @@ def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
 def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> None:
     heads = Heads(b"run", "me")
     for head in (garbage, heads.head([garbage], 0), heads.head([], len(garbage)) + tail):
-        with suppress(Refused):
+        with suppress(RefusedMessage):
             _, body_bytes, items = heads.read(head)
             place(items, body_bytes, [np.frombuffer(tail, np.uint8)], None)
 
@@ -283,7 +283,7 @@ def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
         heads.head([heads.pack([0, "lane", 0, 0, None, tree, len(body), 0])], len(body))
     )
     head[at % len(head)] = byte
-    with suppress(Refused):
+    with suppress(RefusedMessage):
         _, body_bytes, items = heads.read(bytes(head))
         for item in place(items, body_bytes, [np.frombuffer(body, np.uint8)], None):
             decode(item[5], item[6])
@@ -291,15 +291,15 @@ def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
 
 def test_an_array_cannot_reach_beyond_its_payload() -> None:
     memory = b"the token before" + bytes(64) + b"the token after!"
-    with pytest.raises(Refused, match="payload"):
+    with pytest.raises(RefusedMessage, match="payload"):
         decode([ARRAY, "|u1", [65], 0], Received(memory, 16, 64))
-    with pytest.raises(Refused, match="payload"):
+    with pytest.raises(RefusedMessage, match="payload"):
         decode([ARRAY, "|u1", [1], 64], Received(memory, 16, 64))
-    with pytest.raises(Refused, match="payload"):
+    with pytest.raises(RefusedMessage, match="payload"):
         decode([ARRAY, "<f8", [2**61], 0], Received(memory, 16, 64))
 
 
 def test_objects_are_refused() -> None:
     for dtype in ("|O", "O", "|O8", "object", "<f4,|O", [["a", "|O", []]]):
-        with pytest.raises(Refused, match="dtype"):
+        with pytest.raises(RefusedMessage, match="dtype"):
             decode([ARRAY, dtype, [1], 0], Received(bytes(64), 0, 64))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
 from flowrl.channels.dtypes import dtype_code, read_dtype, read_shape
-from flowrl.channels.errors import Refused, Unsendable
+from flowrl.channels.errors import RefusedMessage, UnsendableValue
 
 
 def nested(depth: int) -> Any:
@@ -50,7 +50,9 @@ def test_a_packed_structure_reads_back_with_its_names_shapes_and_order() -> None
     ids=["object", "object within", "offsets", "aligned"],
 )
 def test_what_would_come_back_as_something_else_is_not_sent(dtype: np.dtype[Any]) -> None:
-    with pytest.raises(Unsendable, match=r"cannot send an array of dtype .*packed structures can"):
+    with pytest.raises(
+        UnsendableValue, match=r"cannot send an array of dtype .*packed structures can"
+    ):
         dtype_code(dtype)
 
 
@@ -70,7 +72,7 @@ def test_what_would_come_back_as_something_else_is_not_sent(dtype: np.dtype[Any]
     ids=repr,
 )
 def test_a_hostile_code_is_refused(code: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedMessage):
         read_dtype(code)
 
 
@@ -91,7 +93,7 @@ codes = st.recursive(
 def test_any_code_is_a_dtype_without_objects_or_refused(code: Any) -> None:
     try:
         dtype = read_dtype(code)
-    except Refused:
+    except RefusedMessage:
         return
     assert not dtype.hasobject
     assert np.empty(0, dtype).dtype == dtype
@@ -104,5 +106,5 @@ def test_a_shape_is_a_list_of_whole_numbers(shape: list[int]) -> None:
 
 @pytest.mark.parametrize("shape", [None, 3, (3,), "3", [-1], [1.0], [True], [None], [0] * 65])
 def test_a_hostile_shape_is_refused(shape: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedMessage):
         read_shape(shape)

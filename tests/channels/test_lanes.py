@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowrl.channels import Bound, Broken, Closed, Late, PeerLost, WouldBlock
+from flowrl.channels import (
+    ChannelBroken,
+    ChannelClosed,
+    ChannelLimits,
+    PeerLost,
+    WaitTimeout,
+    WouldBlock,
+)
 from flowrl.core.batch import Batch
-from flowrl.core.state import START, Clock, Count
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count
 from tests.channels.pairs import Pair
 
 MB = 1 << 20
@@ -19,7 +26,7 @@ def test_tokens_arrive_in_order(sites: Pair) -> None:
 
 
 def test_tokens_of_all_sizes_arrive_in_order(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(8))
+    sender, receiver = sites.lane(ChannelLimits(8))
     sizes = [0, 1, 1 << 10, 40_000, 200_000, 3 * MB, 0, 17, 40_000] * 6
     values = [np.full(size, i, np.uint8) for i, size in enumerate(sizes)]
     taken = sites.flow(sender, receiver, values)
@@ -48,7 +55,7 @@ def test_an_array_arrives_as_it_was_sent(sites: Pair, value: np.ndarray) -> None
         [taken] = sites.flow(sender, receiver, [value])
         assert (taken.dtype, taken.shape) == (value.dtype, value.shape)
         np.testing.assert_array_equal(taken, value)
-        sites.until(lambda: sender.settled)
+        sites.until(lambda: sender.all_taken)
 
 
 def test_arrays_begin_where_their_own_memory_would(sites: Pair) -> None:
@@ -76,7 +83,7 @@ def test_received_batches_are_read_only(sites: Pair) -> None:
 def test_a_clock_comes_with_each_token(sites: Pair) -> None:
     sender, receiver = sites.lane()
     later = Clock({"collector": Count(96, 2, 0), "learner": Count(0, 0, 1)})
-    for clock in (START, later, later, START):
+    for clock in (EMPTY_CLOCK, later, later, EMPTY_CLOCK):
         sender.send("token", clock)
     sites.until(lambda: len(receiver) == 4)
     counts = [receiver.take()[1].counts for _ in range(4)]
@@ -84,58 +91,58 @@ def test_a_clock_comes_with_each_token(sites: Pair) -> None:
 
 
 def test_a_full_lane_blocks_its_sender(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(tokens=4))
+    sender, receiver = sites.lane(ChannelLimits(tokens=4))
     for i in range(4):
         sender.send(i)
-    assert not sender.ready()
-    with pytest.raises(WouldBlock, match="lane 'x' is full: wait until it is ready"):
+    assert not sender.is_ready()
+    with pytest.raises(WouldBlock, match="channel 'x' is full: wait until it is ready"):
         sender.send(4)
     sites.until(lambda: len(receiver) == 4)
-    assert not sender.ready(), "what has arrived and is not taken counts"
+    assert not sender.is_ready(), "what has arrived and is not taken counts"
     assert receiver.take()[0] == 0
-    sites.until(sender.ready)
+    sites.until(sender.is_ready)
     sender.send(4)
     sites.until(lambda: len(receiver) == 4)
     assert [receiver.take()[0] for _ in range(4)] == [1, 2, 3, 4]
 
 
 def test_a_lane_is_bounded_in_bytes(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(tokens=100, bytes=5 * MB))
+    sender, receiver = sites.lane(ChannelLimits(tokens=100, bytes=5 * MB))
     sent = 0
-    while sender.ready():
+    while sender.is_ready():
         sender.send(np.zeros(2 * MB, np.uint8))
         sent += 1
     assert sent == 2
     sites.until(lambda: len(receiver) == 2)
     receiver.take()
-    sites.until(sender.ready)
+    sites.until(sender.is_ready)
 
 
 def test_a_token_larger_than_the_bound_goes_alone(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(bytes=MB))
+    sender, receiver = sites.lane(ChannelLimits(bytes=MB))
     taken = sites.flow(sender, receiver, [np.full(2 * MB, i, np.uint8) for i in range(3)])
     assert [int(v[-1]) for v in taken] == [0, 1, 2]
 
 
 def test_an_empty_lane_has_nothing_to_take(sites: Pair) -> None:
     _, receiver = sites.lane()
-    with pytest.raises(WouldBlock, match="lane 'x' is empty: wait until it is ready"):
+    with pytest.raises(WouldBlock, match="channel 'x' is empty: wait until it is ready"):
         receiver.take()
 
 
 def test_lanes_do_not_hinder_each_other(sites: Pair) -> None:
-    full, _ = sites.lane(Bound(1), "full")
-    sender, receiver = sites.lane(Bound(1), "free")
+    full, _ = sites.lane(ChannelLimits(1), "full")
+    sender, receiver = sites.lane(ChannelLimits(1), "free")
     full.send("stays")
     assert sites.flow(sender, receiver, list(range(50))) == list(range(50))
 
 
 def test_both_directions_are_lanes_of_their_own(sites: Pair) -> None:
     sender, receiver = sites.lane()
-    back = sites.b.sender("back", "a"), sites.a.receiver("back", "b")
+    back = sites.b.open_sender("back", "a"), sites.a.open_receiver("back", "b")
     sender.send("there")
     back[0].send("back")
-    sites.until(lambda: receiver.ready() and back[1].ready())
+    sites.until(lambda: receiver.is_ready() and back[1].is_ready())
     assert (receiver.take()[0], back[1].take()[0]) == ("there", "back")
 
 
@@ -146,37 +153,37 @@ def test_a_closed_lane_gives_what_was_sent_and_then_says_so(sites: Pair) -> None
     sender.close("the run is over")
     sites.until(lambda: receiver._end is not None)
     assert [receiver.take()[0] for _ in range(3)] == [0, 1, 2]
-    assert receiver.ready(), "it will not block"
-    with pytest.raises(Closed, match="lane 'x' was closed by site 'a': the run is over"):
+    assert receiver.is_ready(), "it will not block"
+    with pytest.raises(ChannelClosed, match="channel 'x' was closed by site 'a': the run is over"):
         receiver.take()
-    sites.until(lambda: sender.settled)
-    with pytest.raises(Closed, match="lane 'x' was closed here"):
+    sites.until(lambda: sender.all_taken)
+    with pytest.raises(ChannelClosed, match="channel 'x' was closed here"):
         sender.send(3)
     assert (sender.statistics().tokens, receiver.statistics().tokens) == (3, 3)
 
 
 def test_a_full_lane_can_be_closed(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(2))
+    sender, receiver = sites.lane(ChannelLimits(2))
     sender.send(0)
     sender.send(1)
     sender.close()
     sites.until(lambda: receiver._end is not None)
     assert [receiver.take()[0] for _ in range(2)] == [0, 1]
-    with pytest.raises(Closed, match=r"lane 'x' was closed by site 'a'$"):
+    with pytest.raises(ChannelClosed, match=r"channel 'x' was closed by site 'a'$"):
         receiver.take()
 
 
 def test_a_sender_is_told_that_its_receiver_is_gone(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(2))
+    sender, receiver = sites.lane(ChannelLimits(2))
     sender.send(0)
     sender.send(1)
-    assert not sender.ready()
+    assert not sender.is_ready()
     receiver.close("it has enough")
-    sites.until(sender.ready)
-    with pytest.raises(Broken, match="lane 'x': site 'b' takes no more: it has enough"):
+    sites.until(sender.is_ready)
+    with pytest.raises(ChannelBroken, match="channel 'x': site 'b' takes no more: it has enough"):
         sender.send(2)
-    assert sender.settled
-    with pytest.raises(Closed, match="lane 'x' was closed here"):
+    assert sender.all_taken
+    with pytest.raises(ChannelClosed, match="channel 'x' was closed here"):
         receiver.take()
 
 
@@ -191,12 +198,14 @@ def test_what_is_sent_to_a_closed_receiver_is_answered_again(sites: Pair) -> Non
     receiver._post = post
     del post.flush
     sender.send(0)
-    sites.until(lambda: isinstance(sender.over, Broken))
+    sites.until(lambda: isinstance(sender.send_error, ChannelBroken))
 
 
 def test_a_wait_ends_at_its_deadline(sites: Pair) -> None:
     _, receiver = sites.lane()
-    with pytest.raises(Late, match=r"lane 'x' with site 'a': nothing came in 0\.1 s") as late:
+    with pytest.raises(
+        WaitTimeout, match=r"channel 'x' with site 'a': nothing came in 0\.1 s"
+    ) as late:
         sites.b.wait(receiver, 0.1)
     assert late.value.waited_s >= 0.1
     assert receiver.statistics().waited_s >= 0.1
@@ -218,39 +227,39 @@ def test_a_wait_ends_with_the_peer_but_hears_its_last_words(sites: Pair) -> None
 
 def test_what_was_gathered_leaves_before_a_wait(sites: Pair) -> None:
     sender, receiver = sites.lane()
-    idle = sites.a.receiver("idle", "b")
+    idle = sites.a.open_receiver("idle", "b")
     for i in range(20):
         sender.send(i)
-    with pytest.raises(Late):
+    with pytest.raises(WaitTimeout):
         sites.a.wait(idle, 0.01)
     sites.b.wait_until(lambda: len(receiver) == 20, [receiver], 5)
 
 
 def test_a_wait_serves_all_lanes(sites: Pair) -> None:
     sender, receiver = sites.lane(name="other")
-    waited, _ = sites.b.receiver("waited", "a"), sites.a.sender("waited", "b")
+    waited, _ = sites.b.open_receiver("waited", "a"), sites.a.open_sender("waited", "b")
     sender.send(1)
     sites.a.flush()
-    with pytest.raises(Late):
+    with pytest.raises(WaitTimeout):
         sites.b.wait(waited, 0.1)
     assert receiver.take()[0] == 1
 
 
 def test_tokens_of_another_epoch_are_refused_and_counted(sites: Pair) -> None:
     old, _ = sites.lane(epoch=1)
-    sites.b.receiver("x", "a", epoch=2)
+    sites.b.open_receiver("x", "a", epoch=2)
     old.send("stale")
     sites.a.flush()
-    sites.until(lambda: sites.b.mailbox.statistics().refused == {("another epoch", "a"): 1})
+    sites.until(lambda: sites.b.connections.statistics().refused == {("another epoch", "a"): 1})
     sender, receiver = sites.lane(epoch=2)
     assert sites.flow(sender, receiver, ["fresh"]) == ["fresh"]
 
 
 def test_tokens_of_unknown_lanes_are_refused_and_counted(sites: Pair) -> None:
-    sender = sites.a.sender("nowhere", "b")
+    sender = sites.a.open_sender("nowhere", "b")
     sender.send(1)
     sites.a.flush()
-    sites.until(lambda: sites.b.mailbox.statistics().refused == {("unknown lane", "a"): 1})
+    sites.until(lambda: sites.b.connections.statistics().refused == {("unknown lane", "a"): 1})
 
 
 def test_a_token_that_comes_twice_is_taken_once(sites: Pair) -> None:
@@ -260,16 +269,16 @@ def test_a_token_that_comes_twice_is_taken_once(sites: Pair) -> None:
     sender.send_again(0)
     sites.until(lambda: receiver.statistics().duplicates == 5)
     assert [receiver.take()[0] for _ in range(5)] == [0, 1, 2, 3, 4]
-    assert not receiver.ready()
+    assert not receiver.is_ready()
     assert sender.statistics().resent == 5
 
 
 def test_a_lost_token_is_asked_for_and_nothing_overtakes_it(sites: Pair) -> None:
     sender, receiver = sites.lane()
     post = sender._post
-    lost = post.pack("x", 0, 0, START, "lost")
+    lost = post.pack("x", 0, 0, EMPTY_CLOCK, "lost")
     sender._keep(lost)  # as if posted, and swallowed
-    sender._clock = START
+    sender._clock = EMPTY_CLOCK
     sender.send("after it")
     sites.until(lambda: len(receiver) == 2)
     assert [receiver.take()[0] for _ in range(2)] == ["lost", "after it"]
@@ -277,24 +286,24 @@ def test_a_lost_token_is_asked_for_and_nothing_overtakes_it(sites: Pair) -> None
 
 def test_a_lost_last_token_is_asked_for_by_who_waits(sites: Pair) -> None:
     sender, receiver = sites.lane()
-    sender._keep(sender._post.pack("x", 0, 0, START, "lost"))
-    receiver.nudge()
-    sites.until(receiver.ready)
+    sender._keep(sender._post.pack("x", 0, 0, EMPTY_CLOCK, "lost"))
+    receiver.probe()
+    sites.until(receiver.is_ready)
     assert receiver.take()[0] == "lost"
 
 
 def test_a_lost_credit_is_asked_for_by_who_waits(sites: Pair) -> None:
-    sender, receiver = sites.lane(Bound(1))
+    sender, receiver = sites.lane(ChannelLimits(1))
     sender.send(0)
-    sites.until(receiver.ready)
+    sites.until(receiver.is_ready)
     receiver.repeat_credit = lambda: None  # type: ignore[method-assign]
     receiver.take()
     sites.b.flush()
     receiver._credited = receiver._taken
     del receiver.repeat_credit
-    assert not sender.ready()
-    sender.nudge()
-    sites.until(sender.ready)
+    assert not sender.is_ready()
+    sender.probe()
+    sites.until(sender.is_ready)
 
 
 def test_statistics_tell_what_a_lane_holds(sites: Pair) -> None:

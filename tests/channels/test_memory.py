@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.channels import Bound, Receiver, Refused, Sender
+from flowrl.channels import ChannelLimits, Receiver, RefusedMessage, Sender
 from flowrl.channels.arena import Arena, Slab, can_share, slot_size
 from flowrl.channels.mapped import Mapped
 from flowrl.core.batch import Batch
@@ -24,7 +24,7 @@ BIG = 300_000
 @pytest.fixture
 def lane(sharing: Pair) -> tuple[Sender, Receiver]:
     """A lane that has shared memory open for arrays of the sizes here."""
-    sender, receiver = sharing.lane(Bound(2))
+    sender, receiver = sharing.lane(ChannelLimits(2))
     for size in (BIG, 8 * BIG, 16 * BIG):
         sharing.flow(sender, receiver, [np.zeros(size, np.uint8)])
     sharing.until(lambda: len(slabs(sharing)) == 3 and all(slab.open for slab in slabs(sharing)))
@@ -32,7 +32,7 @@ def lane(sharing: Pair) -> tuple[Sender, Receiver]:
 
 
 def arena(sites: Pair) -> Arena:
-    return sites.a.mailbox.posts["b"].arena  # type: ignore[attr-defined, no-any-return]
+    return sites.a.connections.posts["b"].arena  # type: ignore[attr-defined, no-any-return]
 
 
 def slabs(sites: Pair) -> list[Slab]:
@@ -56,16 +56,16 @@ def test_a_slot_comes_back_when_the_token_is_gone(
 def test_views_and_tensors_keep_their_slot(sharing: Pair, lane: tuple[Sender, Receiver]) -> None:
     torch = pytest.importorskip("torch")
     batch = sharing.flow(*lane, [Batch({"x": np.arange(BIG), "y": np.ones(BIG)})])[0]
-    part = batch["x"][5:7].reshape(2, 1)
+    disconnect = batch["x"][5:7].reshape(2, 1)
     del batch
     assert taken_slots(sharing) == 1
-    copy = np.array(part)
+    copy = np.array(disconnect)
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the array is read-only
-        tensor = torch.from_numpy(part)
-    del part
+        tensor = torch.from_numpy(disconnect)
+    del disconnect
     gc.collect()
     assert taken_slots(sharing) == 1
     assert tensor.tolist() == copy.tolist() == [[5], [6]]
@@ -78,25 +78,25 @@ def test_a_slot_is_not_used_again_while_it_is_looked_at(
 ) -> None:
     held = [sharing.flow(*lane, [np.full(BIG, i, np.uint8)])[0] for i in range(40)]
     assert [int(v.min()) for v in held] == [int(v.max()) for v in held] == list(range(40))
-    assert sharing.a.mailbox.statistics().shared_tokens > 0
+    assert sharing.a.connections.statistics().shared_tokens > 0
 
 
 def test_slots_are_used_again(sharing: Pair, lane: tuple[Sender, Receiver]) -> None:
-    before = sharing.a.mailbox.statistics()
+    before = sharing.a.connections.statistics()
     for i in range(50):
         sharing.flow(*lane, [np.full(BIG, i, np.uint8)])
-        sharing.until(lambda: lane[0].settled)
-    after = sharing.a.mailbox.statistics()
+        sharing.until(lambda: lane[0].all_taken)
+    after = sharing.a.connections.statistics()
     assert after.shared_tokens - before.shared_tokens == 50
     assert after.shared_bytes == before.shared_bytes
 
 
 def test_a_receiver_that_keeps_everything_does_not_stop_its_sender(tmp_path: Path) -> None:
     with pair("shared", tmp_path, shared_bytes=4 * BIG) as sites:
-        sender, receiver = sites.lane(Bound(2))
+        sender, receiver = sites.lane(ChannelLimits(2))
         kept = sites.flow(sender, receiver, [np.full(BIG, i, np.uint8) for i in range(30)])
         assert [int(v[0]) for v in kept] == list(range(30))
-        statistics = sites.a.mailbox.statistics()
+        statistics = sites.a.connections.statistics()
         assert statistics.not_shared > 10
         assert statistics.shared_bytes <= 5 * BIG
         assert statistics.bytes_sent > 10 * BIG
@@ -106,7 +106,7 @@ def test_slots_of_a_broken_lane_come_back(sharing: Pair, lane: tuple[Sender, Rec
     sender, receiver = lane
     sender.send(np.zeros(BIG))
     receiver.close()
-    sharing.until(lambda: sender.over)
+    sharing.until(lambda: sender.send_error)
     sharing.until(lambda: taken_slots(sharing) == 0)
 
 
@@ -114,7 +114,7 @@ def test_a_token_that_comes_twice_does_not_free_its_slot(
     sharing: Pair, lane: tuple[Sender, Receiver]
 ) -> None:
     sender, receiver = lane
-    sharing.until(lambda: sender.settled)
+    sharing.until(lambda: sender.all_taken)
     sender.send(np.zeros(BIG))
     sender.send_again(0)
     sharing.until(lambda: receiver.statistics().duplicates == 1)
@@ -131,19 +131,19 @@ def test_memory_of_another_size_makes_room(tmp_path: Path) -> None:
             for _ in range(3):
                 sites.flow(sender, receiver, [np.zeros(size, np.uint8)])
                 sites.until(lambda: all(slab.open for slab in slabs(sites)))
-        assert sites.a.mailbox.statistics().shared_bytes < 4 << 20
+        assert sites.a.connections.statistics().shared_bytes < 4 << 20
         assert slot_size(1 << 17) in {slab.slot_bytes for slab in slabs(sites)}
-        peer = sites.b.mailbox._sockets._mapped["a"]  # type: ignore[union-attr]
+        peer = sites.b.connections._sockets._mapped["a"]  # type: ignore[union-attr]
         sites.until(lambda: len(peer._slabs) == len(slabs(sites)))
 
 
 def test_where_memory_cannot_be_opened_the_socket_serves(sharing: Pair) -> None:
-    sharing.b.mailbox._sockets._mapped["a"].open = lambda *slab: False  # type: ignore[union-attr, method-assign]
+    sharing.b.connections._sockets._mapped["a"].open = lambda *slab: False  # type: ignore[union-attr, method-assign]
     sender, receiver = sharing.lane()
     for i in range(5):
         assert int(sharing.flow(sender, receiver, [np.full(BIG, i, np.uint8)])[0][0]) == i
     assert (arena(sharing).used_bytes, arena(sharing).capacity_bytes) == (0, 0)
-    assert sharing.a.mailbox.statistics().shared_tokens == 0
+    assert sharing.a.connections.statistics().shared_tokens == 0
 
 
 def test_where_there_is_no_memory_the_socket_serves(
@@ -155,7 +155,7 @@ def test_where_there_is_no_memory_the_socket_serves(
     monkeypatch.setattr(os, "posix_fallocate", full)
     sender, receiver = sharing.lane()
     assert sharing.flow(sender, receiver, [np.arange(BIG)])[0][-1] == BIG - 1
-    assert sharing.a.mailbox.statistics().not_shared == 1
+    assert sharing.a.connections.statistics().not_shared == 1
 
 
 def test_shared_memory_has_no_name(sharing: Pair, lane: tuple[Sender, Receiver]) -> None:
@@ -172,7 +172,7 @@ def test_views_outlive_the_mailboxes(tmp_path: Path) -> None:
         for _ in range(3):
             value = sites.flow(sender, receiver, [np.arange(BIG)])[0]
             sites.until(lambda: slabs(sites)[0].open)
-        assert sites.a.mailbox.statistics().shared_tokens > 0
+        assert sites.a.connections.statistics().shared_tokens > 0
     np.testing.assert_array_equal(value, np.arange(BIG))
 
 
@@ -194,7 +194,7 @@ def opened(slab: Slab) -> tuple[Mapped, dict[str, Any]]:
 )
 def test_memory_of_another_shape_is_refused(slab: Slab, wrong: dict[str, int]) -> None:
     mapped, facts = opened(slab)
-    with pytest.raises(Refused, match="slab"):
+    with pytest.raises(RefusedMessage, match="slab"):
         mapped.open(0, **{**facts, **wrong})
 
 
@@ -207,16 +207,16 @@ def test_memory_of_a_dead_process_is_not_there(slab: Slab) -> None:
 def test_slots_that_are_none_are_refused(slab: Slab, slot: int, nbytes: int) -> None:
     mapped, facts = opened(slab)
     assert mapped.open(0, **facts)
-    with pytest.raises(Refused, match="slot"):
+    with pytest.raises(RefusedMessage, match="slot"):
         mapped.array(0, slot, nbytes)
-    with pytest.raises(Refused, match="slab"):
+    with pytest.raises(RefusedMessage, match="slab"):
         mapped.array(1, 0, 1)
 
 
 def test_memory_that_could_shrink_is_refused() -> None:
     fd = os.memfd_create("flowrl-unsealed")
     os.ftruncate(fd, mmap.PAGESIZE * 2)
-    with pytest.raises(Refused, match="slab"):
+    with pytest.raises(RefusedMessage, match="slab"):
         Mapped().open(0, os.getpid(), fd, 4096, 1)
     os.close(fd)
 

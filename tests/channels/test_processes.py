@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from flowrl.channels import Closed, Exchange, Mailbox, PeerLost, Receiver, Sender
-from flowrl.channels.folder import LOCK, PREFIX, SocketFolder, sweep
+from flowrl.channels import ChannelClosed, PeerLost, Receiver, Sender, SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys, new_pair
+from flowrl.channels.socket_folder import LOCK, PREFIX, SocketFolder, sweep
 from flowrl.core.errors import UsageError
 from tests.channels.pairs import RUN, SOCKETS
 
@@ -29,7 +29,7 @@ class Child:
     """Site b, and our site a with its lanes."""
 
     process: subprocess.Popen[str]
-    exchange: Exchange
+    channels: SiteChannels
     there: Sender
     back: Receiver
 
@@ -44,25 +44,30 @@ def child(kind: str, folder: SocketFolder) -> Iterator[Child]:
     one, two = new_pair(), new_pair()
     curve = kind == "curve"
     keys = Keys(*one, {"b": two[0]}) if curve else None
-    mailbox = Mailbox("a", RUN, keys=keys, shared_bytes=64 << 20 if kind == "shared" else 0)
-    mine = mailbox.listen("tcp://127.0.0.1:*" if curve else folder.address("a"))
+    connections = SiteConnections(
+        "a", RUN, keys=keys, shared_bytes=64 << 20 if kind == "shared" else 0
+    )
+    mine = connections.listen("tcp://127.0.0.1:*" if curve else folder.address("a"))
     its = "tcp://127.0.0.1:*" if curve else folder.address("b")
     words = [kind, its, mine, *((k.decode() for k in (*two, one[0])) if curve else ())]
     command = [sys.executable, "-m", "tests.channels.child", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        mailbox.meet("b", process.stdout.readline().strip())
-        exchange = Exchange(mailbox)
+        connections.connect("b", process.stdout.readline().strip())
+        channels = SiteChannels(connections)
         found = Child(
-            process, exchange, exchange.sender("there", "b"), exchange.receiver("back", "b")
+            process,
+            channels,
+            channels.open_sender("there", "b"),
+            channels.open_receiver("back", "b"),
         )
-        exchange._alive = found.dead
-        exchange.wait(found.back, 20)
+        channels._alive = found.dead
+        channels.wait(found.back, 20)
         assert found.back.take()[0] == "here"
         try:
             yield found
         finally:
-            exchange.close(drop=True)
+            channels.close(drop=True)
             process.kill()
 
 
@@ -84,21 +89,21 @@ def test_processes_exchange_tokens_and_one_that_is_killed_is_missed(
     with child(kind, folder) as site:
         held = []
         for i in range(60):
-            site.exchange.wait(site.there, 10)
+            site.channels.wait(site.there, 10)
             site.there.send(np.full(BIG if i % 2 else 10, i, np.int32))
-            site.exchange.wait(site.back, 10)
+            site.channels.wait(site.back, 10)
             held.append(site.back.take()[0])
         assert [int(v.max()) for v in held] == [2 * i for i in range(60)]
-        shared = site.exchange.mailbox.statistics().shared_tokens
+        shared = site.channels.connections.statistics().shared_tokens
         assert (shared > 0) == (kind == "shared")
         site.there.send("die")
         with pytest.raises(PeerLost, match="site 'b' is lost: its process ended with status -9"):
-            site.exchange.wait(site.back, 10)
+            site.channels.wait(site.back, 10)
         assert [int(v.min()) for v in held] == [2 * i for i in range(60)], (
             "views outlive the sender"
         )
         assert set(os.listdir("/dev/shm")) == before
-        assert site.exchange.mailbox.statistics().refused == {}
+        assert site.channels.connections.statistics().refused == {}
 
 
 def test_processes_part_in_peace(folder: SocketFolder) -> None:
@@ -108,13 +113,13 @@ def test_processes_part_in_peace(folder: SocketFolder) -> None:
         site.there.close()
         taken = []
         for _ in range(3):
-            site.exchange.wait(site.back, 10)
+            site.channels.wait(site.back, 10)
             taken.append(int(site.back.take()[0][-1]))
         assert taken == [0, 2, 4]
-        site.exchange.wait(site.back, 10)
-        with pytest.raises(Closed, match="lane 'back' was closed by site 'b'"):
+        site.channels.wait(site.back, 10)
+        with pytest.raises(ChannelClosed, match="channel 'back' was closed by site 'b'"):
             site.back.take()
-        site.exchange.flush()
+        site.channels.flush()
         assert site.process.wait(10) == 0
 
 
@@ -147,7 +152,7 @@ def test_the_folder_of_a_killed_run_is_swept_and_that_of_a_living_one_is_not(
 ) -> None:
     code = (
         "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from flowrl.channels.folder import SocketFolder\n"
+        "from flowrl.channels.socket_folder import SocketFolder\n"
         "folder = SocketFolder(); (folder.path / 'socket').touch()\n"
         "print(folder.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

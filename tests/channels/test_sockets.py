@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zmq
 
-from flowrl.channels import Bound, Exchange, Mailbox, Unsendable
+from flowrl.channels import ChannelLimits, SiteChannels, SiteConnections, UnsendableValue
 from flowrl.channels.encode import encode
 from flowrl.channels.items import CREDIT, SLAB, TOKEN, WANT
 from flowrl.channels.keys import Keys, new_pair
@@ -31,7 +31,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_socket_is_cut(
         return proxies[0].address
 
     with pair(kind, tmp_path, between) as sites:
-        sender, receiver = sites.lane(Bound(16))
+        sender, receiver = sites.lane(ChannelLimits(16))
         taken: list[int] = []
 
         def take() -> bool:
@@ -39,7 +39,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_socket_is_cut(
                 number, array = receiver.take()[0]
                 assert (array == number % 251).all()
                 taken.append(number)
-            return sender.ready()
+            return sender.is_ready()
 
         for i in range(300):
             if i % 60 == 30:
@@ -66,7 +66,7 @@ def wait_with_nudges(sites: Pair, condition: Callable[[], bool]) -> None:
         tries[0] += 1
         if tries[0] % 100 == 0:
             for lane in lanes:
-                lane.nudge()
+                lane.probe()
         return condition()
 
     sites.until(step)
@@ -89,8 +89,8 @@ def test_a_wait_asks_again_for_what_was_lost(kind: str, tmp_path: Path) -> None:
         sites.until(lambda: proxies[0].cuts > 0)
 
         def both_look() -> bool:
-            sites.a.pump()
-            return receiver.ready()
+            sites.a.poll()
+            return receiver.is_ready()
 
         sites.b.wait_until(both_look, [receiver], 5)  # nobody else nudges
         assert receiver.take()[0] == "swallowed"
@@ -105,16 +105,16 @@ def test_a_site_that_binds_again_gets_what_it_missed(tmp_path: Path) -> None:
         sites.b.close(drop=True)
         sender.send("while it is away")
         sites.a.flush()
-        again = Mailbox("b", RUN)
+        again = SiteConnections("b", RUN)
         again.listen(sites.addresses["b"])
-        again.meet("a", sites.addresses["a"])
-        sites.b = Exchange(again)
-        fresh = sites.b.receiver("x", "a", 1)
-        renewed = sites.a.sender("x", "b", 1)
+        again.connect("a", sites.addresses["a"])
+        sites.b = SiteChannels(again)
+        fresh = sites.b.open_receiver("x", "a", 1)
+        renewed = sites.a.open_sender("x", "b", 1)
         renewed.send("after")
-        sites.until(fresh.ready)
+        sites.until(fresh.is_ready)
         assert fresh.take()[0] == "after"
-        assert sites.b.mailbox.statistics().refused == {("another epoch", "a"): 1}
+        assert sites.b.connections.statistics().refused == {("another epoch", "a"): 1}
 
 
 # mail that is refused
@@ -197,11 +197,11 @@ def test_bad_mail_is_refused_counted_and_harmless(what: str, tmp_path: Path) -> 
     head, reason, peer = BAD[what]
     with pair("ipc", tmp_path) as sites:
         sender, receiver = sites.lane()
-        sites.b.sender("back", "a")
+        sites.b.open_sender("back", "a")
         stranger = Stranger(sites.addresses["b"])
         stranger.send(head)
-        sites.until(lambda: sites.b.mailbox.statistics().refused)
-        assert sites.b.mailbox.statistics().refused == {(reason, peer): 1}
+        sites.until(lambda: sites.b.connections.statistics().refused)
+        assert sites.b.connections.statistics().refused == {(reason, peer): 1}
         assert sites.flow(sender, receiver, [1, 2, 3]) == [1, 2, 3]
         stranger.close()
 
@@ -213,8 +213,8 @@ def test_foreign_memory_is_not_opened(tmp_path: Path) -> None:
         stranger = Stranger(sites.addresses["b"])
         item = [SLAB, 0, os.getpid(), file.fileno(), 4096, 1]
         stranger.send(ME.head([msgpack.packb(item)], 0))
-        sites.until(lambda: sites.b.mailbox.statistics().refused)
-        assert sites.b.mailbox.statistics().refused == {("slab", "a"): 1}
+        sites.until(lambda: sites.b.connections.statistics().refused)
+        assert sites.b.connections.statistics().refused == {("slab", "a"): 1}
         stranger.close()
 
 
@@ -232,11 +232,11 @@ def test_a_replayed_message_is_dropped_and_counted(tmp_path: Path) -> None:
 
 def test_more_than_the_lane_holds_is_refused(tmp_path: Path) -> None:
     with pair("ipc", tmp_path) as sites:
-        _, receiver = sites.lane(Bound(2))
+        _, receiver = sites.lane(ChannelLimits(2))
         stranger = Stranger(sites.addresses["b"])
         stranger.send(ME.head([token(number=i) for i in range(3)], 0))
-        sites.until(lambda: sites.b.mailbox.statistics().refused)
-        assert sites.b.mailbox.statistics().refused == {("over capacity", "a"): 1}
+        sites.until(lambda: sites.b.connections.statistics().refused)
+        assert sites.b.connections.statistics().refused == {("over capacity", "a"): 1}
         assert len(receiver) == 2
         stranger.close()
 
@@ -246,8 +246,8 @@ def test_a_frame_beyond_the_limit_is_cut_off_and_counted(tmp_path: Path) -> None
         sender, receiver = sites.lane()
         stranger = Stranger(sites.addresses["b"])
         stranger.send(ME.head([token()], 0), bytes(2 << 20))
-        sites.until(lambda: sites.b.mailbox.statistics().cuts == 1)
-        assert not receiver.ready()
+        sites.until(lambda: sites.b.connections.statistics().cuts == 1)
+        assert not receiver.is_ready()
         assert sites.flow(sender, receiver, ["fine"]) == ["fine"]
         stranger.close()
 
@@ -255,7 +255,9 @@ def test_a_frame_beyond_the_limit_is_cut_off_and_counted(tmp_path: Path) -> None
 def test_a_token_beyond_the_limit_is_an_error_of_its_sender(tmp_path: Path) -> None:
     with pair("ipc", tmp_path, limit_bytes=1 << 20) as sites:
         sender, receiver = sites.lane()
-        with pytest.raises(Unsendable, match="lane 'x': cannot send a token of 2097152 bytes"):
+        with pytest.raises(
+            UnsendableValue, match="channel 'x': cannot send a token of 2097152 bytes"
+        ):
             sender.send(np.zeros(2 << 20, np.uint8))
         assert sites.flow(sender, receiver, ["fine"]) == ["fine"]
 
@@ -265,22 +267,22 @@ def test_a_token_beyond_the_limit_is_an_error_of_its_sender(tmp_path: Path) -> N
 NOBODY = "tcp://127.0.0.1:1"
 
 
-def curve_site(name: str, keys: Keys) -> Exchange:
-    return Exchange(Mailbox(name, RUN, keys=keys))
+def curve_site(name: str, keys: Keys) -> SiteChannels:
+    return SiteChannels(SiteConnections(name, RUN, keys=keys))
 
 
 def test_a_site_with_an_unknown_key_is_not_let_in() -> None:
     one, two, other = new_pair(), new_pair(), new_pair()
     b = curve_site("b", Keys(*two, {"a": one[0]}))
-    address = b.mailbox.listen("tcp://127.0.0.1:*")
+    address = b.connections.listen("tcp://127.0.0.1:*")
     forger = curve_site("a", Keys(*other, {"b": two[0]}))
-    forger.mailbox.meet("b", address)
-    b.mailbox.meet("a", NOBODY)
-    receiver = b.receiver("x", "a")
-    forger.sender("x", "b").send("let me in")
+    forger.connections.connect("b", address)
+    b.connections.connect("a", NOBODY)
+    receiver = b.open_receiver("x", "a")
+    forger.open_sender("x", "b").send("let me in")
     forger.flush()
-    until(lambda: b.mailbox.statistics().refused.get(("handshake", "?")), b)
-    assert not receiver.ready()
+    until(lambda: b.connections.statistics().refused.get(("handshake", "?")), b)
+    assert not receiver.is_ready()
     for site in (b, forger):
         site.close(drop=True)
 
@@ -288,12 +290,12 @@ def test_a_site_with_an_unknown_key_is_not_let_in() -> None:
 def test_a_site_that_has_the_wrong_server_key_gets_nowhere() -> None:
     one, two, other = new_pair(), new_pair(), new_pair()
     b = curve_site("b", Keys(*two, {"a": one[0]}))
-    address = b.mailbox.listen("tcp://127.0.0.1:*")
+    address = b.connections.listen("tcp://127.0.0.1:*")
     a = curve_site("a", Keys(*one, {"b": other[0]}))
-    a.mailbox.meet("b", address)
-    a.sender("x", "b").send("let me in")
+    a.connections.connect("b", address)
+    a.open_sender("x", "b").send("let me in")
     a.flush()
-    until(lambda: b.mailbox.statistics().refused.get(("handshake", "?")), b)
+    until(lambda: b.connections.statistics().refused.get(("handshake", "?")), b)
     for site in (b, a):
         site.close(drop=True)
 
@@ -301,31 +303,31 @@ def test_a_site_that_has_the_wrong_server_key_gets_nowhere() -> None:
 def test_a_known_site_cannot_speak_for_another() -> None:
     one, two, three = new_pair(), new_pair(), new_pair()
     b = curve_site("b", Keys(*two, {"a": one[0], "c": three[0]}))
-    address = b.mailbox.listen("tcp://127.0.0.1:*")
+    address = b.connections.listen("tcp://127.0.0.1:*")
     liar = curve_site("a", Keys(*three, {"b": two[0]}))  # it is c, and says that it is a
-    liar.mailbox.meet("b", address)
+    liar.connections.connect("b", address)
     for name in "ac":
-        b.mailbox.meet(name, NOBODY)
-    receiver = b.receiver("x", "a")
-    liar.sender("x", "b").send("I am a")
+        b.connections.connect(name, NOBODY)
+    receiver = b.open_receiver("x", "a")
+    liar.open_sender("x", "b").send("I am a")
     liar.flush()
-    until(lambda: b.mailbox.statistics().refused, b)
-    assert b.mailbox.statistics().refused == {("another site's key", "?"): 1}
-    assert not receiver.ready()
+    until(lambda: b.connections.statistics().refused, b)
+    assert b.connections.statistics().refused == {("another site's key", "?"): 1}
+    assert not receiver.is_ready()
     for site in (b, liar):
         site.close(drop=True)
 
 
 def test_an_address_that_others_reach_needs_keys() -> None:
-    mailbox = Mailbox("a", RUN)
+    connections = SiteConnections("a", RUN)
     with pytest.raises(UsageError, match=r"tcp://0\.0\.0\.0:\*: an address that others can reach"):
-        mailbox.listen("tcp://0.0.0.0:*")
-    mailbox.close()
+        connections.listen("tcp://0.0.0.0:*")
+    connections.close()
 
 
 def test_an_address_in_use_is_said() -> None:
-    mailbox = Mailbox("a", RUN)
-    address = mailbox.listen("tcp://127.0.0.1:*")
+    connections = SiteConnections("a", RUN)
+    address = connections.listen("tcp://127.0.0.1:*")
     with pytest.raises(UsageError, match="cannot listen: Address already in use"):
-        mailbox.listen(address)
-    mailbox.close()
+        connections.listen(address)
+    connections.close()

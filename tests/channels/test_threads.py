@@ -10,23 +10,23 @@ import time
 import numpy as np
 import pytest
 
-from flowrl.channels import Bound, Exchange, Mailbox, Threads
+from flowrl.channels import ChannelLimits, InboxRegistry, SiteChannels, SiteConnections
 from flowrl.channels.inbox import Inbox
 from flowrl.channels.items import size_bytes
 from flowrl.core.batch import Batch
 from flowrl.core.state import State
 
 
-def two(threads: Threads) -> tuple[Exchange, Exchange]:
-    a, b = Mailbox("a", threads=threads), Mailbox("b", threads=threads)
-    a.meet("b", b.address)
-    b.meet("a", a.address)
-    return Exchange(a), Exchange(b)
+def two(threads: InboxRegistry) -> tuple[SiteChannels, SiteChannels]:
+    a, b = SiteConnections("a", threads=threads), SiteConnections("b", threads=threads)
+    a.connect("b", b.address)
+    b.connect("a", a.address)
+    return SiteChannels(a), SiteChannels(b)
 
 
 def test_a_token_between_threads_is_the_same_object() -> None:
     a, b = two({})
-    sender, receiver = a.sender("x", "b"), b.receiver("x", "a")
+    sender, receiver = a.open_sender("x", "b"), b.open_receiver("x", "a")
     batch = Batch({"x": np.arange(3)})
     sender.send(batch)
     b.drain()
@@ -37,8 +37,8 @@ def test_a_token_between_threads_is_the_same_object() -> None:
 
 def test_threads_wake_each_other_at_once() -> None:
     a, b = two({})
-    there, arrives = a.sender("there", "b"), b.receiver("there", "a")
-    back, returns = b.sender("back", "a"), a.receiver("back", "b")
+    there, arrives = a.open_sender("there", "b"), b.open_receiver("there", "a")
+    back, returns = b.open_sender("back", "a"), a.open_receiver("back", "b")
 
     def echo() -> None:
         for _ in range(200):
@@ -59,25 +59,27 @@ def test_threads_wake_each_other_at_once() -> None:
 
 
 def test_many_threads_fill_one_inbox_and_nothing_is_lost() -> None:
-    threads: Threads = {}
-    hub = Exchange(Mailbox("hub", threads=threads))
+    threads: InboxRegistry = {}
+    hub = SiteChannels(SiteConnections("hub", threads=threads))
     names = [f"site{i}" for i in range(8)]
-    mailboxes = [Mailbox(name, threads=threads) for name in names]
+    all_connections = [SiteConnections(name, threads=threads) for name in names]
     receivers = []
-    for name, mailbox in zip(names, mailboxes, strict=True):
-        hub.mailbox.meet(name, mailbox.address)
-        mailbox.meet("hub", hub.mailbox.address)
-        receivers.append(hub.receiver(name, name, bound=Bound(4)))
+    for name, connections in zip(names, all_connections, strict=True):
+        hub.connections.connect(name, connections.address)
+        connections.connect("hub", hub.connections.address)
+        receivers.append(hub.open_receiver(name, name, limits=ChannelLimits(4)))
 
-    def fill(mailbox: Mailbox) -> None:
-        exchange = Exchange(mailbox)
-        sender = exchange.sender(mailbox.name, "hub", bound=Bound(4))
+    def fill(connections: SiteConnections) -> None:
+        channels = SiteChannels(connections)
+        sender = channels.open_sender(connections.name, "hub", limits=ChannelLimits(4))
         for i in range(100):
-            exchange.wait(sender, 20)
-            sender.send((mailbox.name, i))
-        exchange.wait_until(lambda: sender.settled, [sender], 20)
+            channels.wait(sender, 20)
+            sender.send((connections.name, i))
+        channels.wait_until(lambda: sender.all_taken, [sender], 20)
 
-    workers = [threading.Thread(target=fill, args=(mailbox,)) for mailbox in mailboxes]
+    workers = [
+        threading.Thread(target=fill, args=(connections,)) for connections in all_connections
+    ]
     for worker in workers:
         worker.start()
     for i in range(100):
@@ -88,29 +90,29 @@ def test_many_threads_fill_one_inbox_and_nothing_is_lost() -> None:
     for worker in workers:
         worker.join(10)
         assert not worker.is_alive()
-    for mailbox in (hub.mailbox, *mailboxes):
-        mailbox.close()
+    for connections in (hub.connections, *all_connections):
+        connections.close()
 
 
 def test_a_site_may_have_threads_and_processes_for_peers(tmp_path: object) -> None:
-    threads: Threads = {}
+    threads: InboxRegistry = {}
     a, b = two(threads)
-    c = Mailbox("c", b"")
+    c = SiteConnections("c", b"")
     there = c.listen(f"ipc://{tmp_path}/c")
-    c.meet("b", b.mailbox.listen(f"ipc://{tmp_path}/b"))
-    b.mailbox.meet("c", there)
-    far = Exchange(c)
-    from_a, from_c = b.receiver("a-b", "a"), b.receiver("c-b", "c")
-    waker = threading.Thread(target=lambda: a.sender("a-b", "b").send("by reference"))
+    c.connect("b", b.connections.listen(f"ipc://{tmp_path}/b"))
+    b.connections.connect("c", there)
+    far = SiteChannels(c)
+    from_a, from_c = b.open_receiver("a-b", "a"), b.open_receiver("c-b", "c")
+    waker = threading.Thread(target=lambda: a.open_sender("a-b", "b").send("by reference"))
     waker.start()
     b.wait(from_a, 10)
-    far.sender("c-b", "b").send("by socket")
+    far.open_sender("c-b", "b").send("by socket")
     far.flush()
     b.wait(from_c, 10)
     assert (from_a.take()[0], from_c.take()[0]) == ("by reference", "by socket")
     waker.join()
-    for exchange in (a, b, far):
-        exchange.close(drop=True)
+    for channels in (a, b, far):
+        channels.close(drop=True)
 
 
 def test_an_inbox_that_is_closed_wakes_nobody() -> None:
@@ -131,8 +133,8 @@ def test_an_inbox_does_not_sleep_on_mail() -> None:
 
 def test_a_site_among_threads_loads_no_sockets() -> None:
     code = (
-        "import sys; from flowrl.channels import Mailbox, Exchange\n"
-        "Exchange(Mailbox('a')).close(); assert 'zmq' not in sys.modules"
+        "import sys; from flowrl.channels import SiteChannels, SiteConnections\n"
+        "SiteChannels(SiteConnections('a')).close(); assert 'zmq' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -81,6 +81,7 @@ def test_draw_writes_a_file_by_its_ending_and_prints_its_path(
         assert name in content
 
 
+@pytest.mark.needs("dot")
 def test_draw_writes_a_png(flowrl: Flowrl, folder: Path) -> None:
     assert flowrl("draw", "g.yaml", "--output", "p.png")[0] == 0
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG\r\n")
@@ -202,7 +203,7 @@ def test_plot_draws_runs_into_the_first_folder_or_where_it_is_told(
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (["none"], 2, "none: there is no such folder; list the runs with 'ls runs'"),
+        (["none"], 2, "none: there is no such folder; 'ls runs' lists the runs"),
         (["."], 2, ".: has no metrics.jsonl; give the folder of a run that has begun to report"),
         ([], 2, "the following arguments are required: RUN"),
     ],

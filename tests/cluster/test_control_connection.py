@@ -7,7 +7,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from flowrl.channels.errors import Refused, Unsendable
+from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.cluster import control
 from flowrl.cluster.control import ControlConnection, read
 
@@ -15,7 +15,7 @@ SESSION = b"sixteen bytes ok"
 
 
 def refused(line: ControlConnection, data: bytes) -> str:
-    with pytest.raises(Refused) as error:
+    with pytest.raises(RefusedMessage) as error:
         line.read(data)
     return error.value.reason
 
@@ -76,7 +76,7 @@ def test_what_has_another_form_is_refused(items: Any, reason: str) -> None:
     "data", [b"", b"\xc1", b"\x93", b"\x91" * 100_000, msgpack.packb(msgpack.ExtType(1, b"x"))]
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RefusedMessage, match="malformed"):
         read(data)
 
 
@@ -85,6 +85,6 @@ def test_what_is_too_large_is_neither_said_nor_heard(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(control, "LIMIT_BYTES", 1000)
     line = ControlConnection(SESSION)
     assert refused(line, long) == "oversized"
-    with pytest.raises(Unsendable, match="control: 'said' has 2028 bytes; 1000 are allowed"):
+    with pytest.raises(UnsendableValue, match="control: 'said' has 2028 bytes; 1000 are allowed"):
         line.pack("said", "x" * 2000)
     assert line.read(ControlConnection(SESSION).pack("beat")) == ("beat", [])

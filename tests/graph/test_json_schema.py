@@ -13,11 +13,10 @@ import yaml
 
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.edge_options import OPTIONS
-from flowrl.graph.json_edges import options_schema
 from flowrl.graph.json_schema import json_schema
 from flowrl.graph.keywords import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
 from flowrl.graph.loading import load_data
+from flowrl.graph.model import EDGE_OPTIONS
 
 SCHEMA = json_schema(Catalogue())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -65,7 +64,8 @@ def test_every_key_of_the_format_is_known() -> None:
     assert set(ROOT_KEYS) <= set(SCHEMA["properties"])
     assert set(NODE_KEYS) <= set(SCHEMA["$defs"]["node"]["properties"])
     assert set(PHASE_KEYS) == set(SCHEMA["properties"]["warmup"]["items"]["properties"])
-    assert set(OPTIONS) == set(options_schema())
+    full = SCHEMA["properties"]["edges"]["items"]["else"]["then"]["properties"]
+    assert set(full) == {"from", "to", "link", *EDGE_OPTIONS}
 
 
 def test_every_built_in_type_has_its_parameters() -> None:
@@ -87,8 +87,8 @@ def test_a_parameter_has_its_meaning_default_and_range() -> None:
 
 def test_types_are_listed_with_what_they_are() -> None:
     names = SCHEMA["$defs"]["policy"]["properties"]["type"]["anyOf"]
-    said = {n["const"]: n["description"] for n in names if "const" in n}
-    assert said["dqn"].startswith("DQN (Mnih et al. 2015)")
+    expected = {n["const"]: n["description"] for n in names if "const" in n}
+    assert expected["dqn"].startswith("DQN (Mnih et al. 2015)")
 
 
 RIGHT: dict[str, Callable[[Tree], Any]] = {
@@ -164,5 +164,5 @@ def test_numbers_of_the_graph_have_the_range_that_the_loader_takes(
     for value, sound in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
         tree = changed(lambda tree, value=value: tree.update({key: value}))
         assert (errors(tree) == []) is sound
-        told = [str(p) for p in load_data(tree).problems if str(p).find(f"{key} is") >= 0]
-        assert (told == []) is sound
+        reported = [str(p) for p in load_data(tree).problems if str(p).find(f"{key} is") >= 0]
+        assert (reported == []) is sound

@@ -15,10 +15,9 @@ from flowrl.core.context import CheckpointRecord, VerdictRecord
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
-from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
-from flowrl.nodes.evaluators.evaluation import Evaluation
+from flowrl.nodes.evaluators.evaluation import Evaluation, confidence_interval, interquartile_mean
 from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policy import Policy
 from tests.nodes.toy_policies import Toy, weights
 
 COUNTING = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 3})

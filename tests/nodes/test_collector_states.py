@@ -13,9 +13,9 @@ from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policy import Policy
 from tests.nodes.learning import DISCRETE, OBS
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs
@@ -68,10 +68,10 @@ def test_what_is_under_way_is_waited_for_and_saved() -> None:
     assert envs.sent
     state = node.state_dict()
     assert not envs.sent
-    waits = int(node._waiting.held.sum())
+    waits = int(node._pending_steps.counts.sum())
     other = samples(copy.deepcopy(envs), stepping="ready")
     other.load_state_dict(state)
-    assert int(other._waiting.held.sum()) == waits
+    assert int(other._pending_steps.counts.sum()) == waits
     given = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]
     assert len(set(given)) == len(given)
 

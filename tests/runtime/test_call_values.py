@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrl.channels.errors import Refused, Unsendable
+from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.batch import Batch, Column
 from flowrl.core.ports import Service
 from flowrl.runtime.remote.call_values import CallValueCodec
@@ -66,18 +66,20 @@ def test_arrays_and_batches_pass_as_they_are() -> None:
     ids=["object", "set", "ordered", "class", "slice"],
 )
 def test_what_is_not_data_is_refused(value: Any) -> None:
-    with pytest.raises(Unsendable, match="a call cannot take or give a "):
+    with pytest.raises(UnsendableValue, match="a call cannot take or give a "):
         RECORDS.plain([value])
 
 
 def test_a_record_that_was_not_named_is_refused() -> None:
-    with pytest.raises(Unsendable, match=r"test_records\.Box .*name it in the service's `values`"):
+    with pytest.raises(
+        UnsendableValue, match=r"test_call_values\.Box .*name it in the service's `values`"
+    ):
         CallValueCodec((Pair,)).plain(Box(1))
 
 
 @pytest.mark.parametrize("data", [(9, 1), (-2,), ("Pair", 1, 2), (True, 1), (), (1.0, 2)])
 def test_data_that_is_no_record_is_refused(data: Any) -> None:
-    with pytest.raises(Refused, match="unknown record"):
+    with pytest.raises(RefusedMessage, match="unknown record"):
         RECORDS.whole(data)
 
 

@@ -24,8 +24,8 @@ def graph(**judge: Any) -> dict[str, Any]:
 def test_train_iters_cuts_right_after_that_firing() -> None:
     _, trace, cut = run(graph(), train_iters=5)
     assert (cut.reason, cut.why) == ("train_iters", "5 train iterations were asked for")
-    assert (cut.done.train_iters, cut.rounds) == (5, 1)
-    assert cut.done.env_steps == 60
+    assert (cut.counts.train_iters, cut.rounds) == (5, 1)
+    assert cut.counts.env_steps == 60
     assert trace.lines[-4:] == ["b: 5", "l: 5", "e: saw 4", "l: 5"]
 
 
@@ -35,19 +35,20 @@ def test_the_evaluation_of_the_last_version_belongs_to_it() -> None:
 
 def test_rounds_cut_at_a_rounds_end() -> None:
     _, trace, cut = run(graph(), rounds=2)
-    assert (cut.reason, cut.rounds, cut.done.train_iters) == ("rounds", 2, 6)
+    assert (cut.reason, cut.rounds, cut.counts.train_iters) == ("rounds", 2, 6)
     assert trace.lines[-1] == "d: p5"
 
 
 @pytest.mark.parametrize(
-    ("steps", "rounds", "done"), [(60, 2, 60), (61, 3, 70), (50, 1, 50), (1, 1, 50), (40, 1, 50)]
+    ("steps", "rounds", "env_steps"),
+    [(60, 2, 60), (61, 3, 70), (50, 1, 50), (1, 1, 50), (40, 1, 50)],
 )
 def test_steps_cut_at_the_end_of_the_first_round_that_reaches_them(
-    steps: int, rounds: int, done: int
+    steps: int, rounds: int, env_steps: int
 ) -> None:
     """The warm-up's 40 steps count, but the warm-up is never cut short: its length is fixed."""
     _, trace, cut = run(graph(), steps=steps)
-    assert (cut.reason, cut.rounds, cut.done.env_steps) == ("steps", rounds, done)
+    assert (cut.reason, cut.rounds, cut.counts.env_steps) == ("steps", rounds, env_steps)
     assert trace.lines[-1].startswith("d: ")
 
 
@@ -57,13 +58,13 @@ def test_steps_are_the_sum_over_collectors_and_replicas() -> None:
         **{"d": "Drain", "e": "Drain"},
     }
     _, _, cut = run(tree(nodes, ["a -> d", "b -> e"]), steps=26)
-    assert (cut.rounds, cut.done.env_steps, cut.done.episodes) == (2, 50, 6)
+    assert (cut.rounds, cut.counts.env_steps, cut.counts.episodes) == (2, 50, 6)
 
 
 def test_a_verdict_cuts_right_after_the_evaluation() -> None:
     _, trace, cut = run(graph(goal=4), rounds=100)
     assert (cut.reason, cut.why) == ("verdict", "version 4 is good")
-    assert cut.done.train_iters == 4
+    assert cut.counts.train_iters == 4
     assert trace.lines[-1] == "e: saw 4"
 
 
@@ -78,7 +79,7 @@ def test_nothing_that_hangs_on_the_evaluation_fires_after_its_verdict() -> None:
 def test_a_verdict_in_the_midst_of_a_nodes_firings_cuts_there() -> None:
     whole = tree({**NODES, "l": {"type": "Learner", "stops_at": 1}}, EDGES)
     _, trace, cut = run(whole, rounds=9)
-    assert (cut.reason, cut.done.train_iters) == ("verdict", 2)
+    assert (cut.reason, cut.counts.train_iters) == ("verdict", 2)
     assert trace.lines[-2:] == ["l: 0", "l: 0"]
 
 
@@ -93,7 +94,7 @@ def test_the_first_verdict_counts() -> None:
         ["c -> l", {"l.weights -> f": {"every": 1}}, {"l.weights -> e": {"every": 1}}],
     )
     _, trace, cut = run(whole, rounds=9)
-    assert cut.done.train_iters == 3
+    assert cut.counts.train_iters == 3
     assert trace.lines[-1] == "e: saw 3"  # f, after it in the order, is not asked any more
 
 
@@ -121,41 +122,41 @@ def test_a_verdict_on_the_last_train_iteration_is_a_verdict() -> None:
 class Stopper(Trace):
     """Asks for a cut when it has heard a line."""
 
-    engine: SerialExecutor
+    executor: SerialExecutor
 
     def __init__(self, line: str) -> None:
         super().__init__()
         self.line = line
 
-    def record(self, runner: Instance, record: Record) -> None:
-        super().record(runner, record)
+    def record(self, instance: Instance, record: Record) -> None:
+        super().record(instance, record)
         if self.lines and self.lines[-1] == self.line and isinstance(record, str):
-            self.engine.stop("interrupt", "somebody asked")
+            self.executor.stop("interrupt", "somebody asked")
 
 
 def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, Stopper, Any]:
     trace = Stopper(line)
-    engine, _ = engine_of(whole)
-    engine.sink = trace
-    trace.engine = engine
-    cut = engine.run()
-    return engine, trace, cut
+    executor, _ = engine_of(whole)
+    executor.sink = trace
+    trace.executor = executor
+    cut = executor.run()
+    return executor, trace, cut
 
 
 @pytest.mark.parametrize("line", ["c: usual saw 3", "b: 5", "l: 5", "d: p5", "e: saw 4"])
 def test_a_stop_takes_the_next_train_iteration_and_can_be_repeated(line: str) -> None:
-    engine, trace, cut = stopped_at(line, graph())
+    executor, trace, cut = stopped_at(line, graph())
     assert (cut.reason, cut.why) == ("interrupt", "somebody asked")
-    again, trace_again, cut_again = run(graph(), train_iters=cut.done.train_iters)
-    assert cut_again.done == cut.done
+    again, trace_again, cut_again = run(graph(), train_iters=cut.counts.train_iters)
+    assert cut_again.counts == cut.counts
     assert trace_again.lines == trace.lines
-    assert again.digest() == engine.digest()
+    assert again.digest() == executor.digest()
 
 
 def test_a_stop_in_the_warm_up_takes_its_rounds_end() -> None:
     _, trace, cut = stopped_at("b: 1 unwanted", graph())
     assert trace.lines == ["c: usual saw 0", "b: 0 unwanted", "c: usual saw 0", "b: 1 unwanted"]
-    assert (cut.reason, cut.rounds, cut.done) == ("interrupt", 0, (20, 2, 0))
+    assert (cut.reason, cut.rounds, cut.counts) == ("interrupt", 0, (20, 2, 0))
 
 
 def test_without_a_learner_a_stop_takes_the_rounds_end() -> None:
@@ -166,19 +167,19 @@ def test_without_a_learner_a_stop_takes_the_rounds_end() -> None:
 
 
 def test_a_stop_may_come_from_another_thread() -> None:
-    engine, _ = engine_of(graph())
-    asker = threading.Thread(target=engine.stop, args=("interrupt", "from afar"))
+    executor, _ = engine_of(graph())
+    asker = threading.Thread(target=executor.stop, args=("interrupt", "from afar"))
     asker.start()
     asker.join()
-    assert engine.run().why == "from afar"
+    assert executor.run().why == "from afar"
 
 
 def test_time_cuts_after_a_train_iteration_and_can_be_repeated() -> None:
-    engine, trace, cut = run(graph(), time_s=0.02)
+    executor, trace, cut = run(graph(), time_s=0.02)
     assert (cut.reason, cut.why) == ("time", "0.02 s were asked for")
-    again, trace_again, _ = run(graph(), train_iters=cut.done.train_iters)
+    again, trace_again, _ = run(graph(), train_iters=cut.counts.train_iters)
     assert trace_again.lines == trace.lines
-    assert again.digest() == engine.digest()
+    assert again.digest() == executor.digest()
 
 
 def test_a_graph_in_which_nothing_fires_is_done_at_once() -> None:

@@ -92,14 +92,14 @@ def test_a_node_that_cannot_take_a_phases_settings_is_named() -> None:
 
 def test_a_sink_that_fails_is_not_taken_for_a_node() -> None:
     class Full(Trace):
-        def record(self, runner: object, record: object) -> None:
+        def record(self, instance: object, record: object) -> None:
             raise BrokenPipeError("nobody reads")
 
-    engine, _ = engine_of(failing(), rounds=1)
-    engine.sink = Full()
+    executor, _ = engine_of(failing(), rounds=1)
+    executor.sink = Full()
     with pytest.raises(BrokenPipeError):
-        engine.run()
-    engine.close()
+        executor.run()
+    executor.close()
 
 
 # closing
@@ -141,9 +141,10 @@ def test_closing_goes_on_when_a_node_cannot_be_closed_and_tells_it() -> None:
         {"c": "Source", "f": {"type": "Fails", "closing": True, "replicas": 2}, "g": "Fails"},
         ["c -> f", "c -> g"],
     )
-    engine, _ = engine_of(whole)
-    told = [str(error) for error in engine.close()]
-    assert told == [f"node '{key}', closing: OSError: cannot be closed" for key in ("f", "f#1")]
+    executor, _ = engine_of(whole)
+    executor.close()
+    errors = [str(error) for error in executor.instances.close_errors]
+    assert errors == [f"node '{key}', closing: OSError: cannot be closed" for key in ("f", "f#1")]
     assert Fails.closed == ["f", "f#1", "g"]
 
 
@@ -224,21 +225,21 @@ def spilling(spills: list[int], on_failure: str = "restart", **more: Any) -> dic
 
 
 def test_restart_fires_again_with_a_fresh_node_and_a_fresh_service() -> None:
-    engine, trace, cut = run(spilling([0]), rounds=5)
+    executor, trace, cut = run(spilling([0]), rounds=5)
     assert trace.of("d") == ["1", "2", "1", "2", "3"]
     told = "node 'b', firing 2 (round 2): RuntimeError: spilt draw 3"
     assert trace.of("b") == [told]  # what the failed firing told itself is forgotten
-    assert (engine.happened.restarts, engine.happened.failures) == (1, [told])
-    assert engine.happened.lines() == ["1 firings were tried again with a fresh node", told]
-    assert cut.done.env_steps == 5  # and so is what it counted
+    assert (executor.irregularities.restarts, executor.irregularities.failures) == (1, [told])
+    assert executor.irregularities.lines() == ["1 firings were tried again with a fresh node", told]
+    assert cut.counts.env_steps == 5  # and so is what it counted
 
 
 def test_restart_draws_other_numbers_than_those_that_failed() -> None:
-    engine, _, _ = run(spilling([0]), rounds=3)
-    bucket = engine.wired.runners["b"][0].ctx
+    executor, _, _ = run(spilling([0]), rounds=3)
+    bucket = executor.instances.by_node["b"][0].ctx
     first = engine_of(spilling([]))[0]
     first.close()
-    assert bucket.seed_for("x") != first.wired.runners["b"][0].ctx.seed_for("x")
+    assert bucket.seed_for("x") != first.instances.by_node["b"][0].ctx.seed_for("x")
 
 
 def test_restart_gives_the_tokens_back() -> None:
@@ -246,20 +247,20 @@ def test_restart_gives_the_tokens_back() -> None:
         {"c": "Source", "m": {"type": "Moody", "on_failure": "restart"}, "d": "Drain"},
         ["c -> m -> d"],
     )
-    engine, trace, _ = run(whole, rounds=3)
+    executor, trace, _ = run(whole, rounds=3)
     assert trace.of("d") == ["0", "1", "2"]
-    assert engine.happened.restarts == 1
+    assert executor.irregularities.restarts == 1
 
 
 def test_restart_gives_up_after_some_retries() -> None:
     whole = tree(
         {"c": "Source", "f": {"type": "Fails", "firing": 0, "on_failure": "restart"}}, ["c -> f"]
     )
-    engine, trace = engine_of(whole, rounds=9)
+    executor, trace = engine_of(whole, rounds=9)
     with pytest.raises(NodeError, match=re.escape("node 'f', firing 0 (round 0)")):
-        engine.run()
-    engine.close()
-    assert engine.happened.restarts == 3
+        executor.run()
+    executor.close()
+    assert executor.irregularities.restarts == 3
     assert len(trace.of("f")) == 4
     assert Fails.closed == ["f"] * 4
 
@@ -270,9 +271,9 @@ def test_restart_works_in_every_phase_and_counts_each_failure_once() -> None:
         ["c -> m -> d"],
         warmup=[{"edges": ["c -> m"], "rounds": 1}],
     )
-    engine, trace, _ = run(whole, rounds=3)
+    executor, trace, _ = run(whole, rounds=3)
     assert trace.of("d") == ["1", "2", "3"]
-    assert engine.happened.restarts == 1
+    assert executor.irregularities.restarts == 1
 
 
 def test_ignore_passes_the_firing_over() -> None:
@@ -280,12 +281,12 @@ def test_ignore_passes_the_firing_over() -> None:
         {"c": "Source", "f": {"type": "Fails", "firing": 1, "on_failure": "ignore"}, "d": "Drain"},
         ["c -> f", "c -> d"],
     )
-    engine, trace, cut = run(whole, rounds=3)
+    executor, trace, cut = run(whole, rounds=3)
     told = "node 'f', firing 1 (round 1): ZeroDivisionError: no more"
-    assert (engine.happened.ignored, engine.happened.failures) == (1, [told])
-    assert engine.happened.lines() == ["1 firings failed and were passed over", told]
+    assert (executor.irregularities.ignored, executor.irregularities.failures) == (1, [told])
+    assert executor.irregularities.lines() == ["1 firings failed and were passed over", told]
     assert trace.of("f") == [told]
-    assert engine.wired.runners["f"][0].fired == cut.rounds == 3
+    assert executor.instances.by_node["f"][0].fired == cut.rounds == 3
 
 
 def test_another_nodes_failure_is_not_passed_over() -> None:

@@ -171,10 +171,10 @@ def test_a_full_edge_that_drops_its_oldest_counts_what_it_lost() -> None:
         {"s": {"type": "Source", "give": 5}, "d": "Drain"},
         [{"s -> d": {"when_full": "drop_oldest", "capacity": 2}}],
     )
-    engine, trace, _ = run(graph, rounds=2)
+    executor, trace, _ = run(graph, rounds=2)
     assert trace.of("d") == ["3", "4", "8", "9"]
-    assert engine.happened.dropped == 6
-    assert engine.happened.lines() == ["6 tokens were dropped"]
+    assert executor.irregularities.dropped == 6
+    assert executor.irregularities.lines() == ["6 tokens were dropped"]
 
 
 def test_dealing_to_edges_that_drop_reaches_every_replica() -> None:
@@ -182,9 +182,9 @@ def test_dealing_to_edges_that_drop_reaches_every_replica() -> None:
         {"s": {"type": "Source", "give": 6}, "d": {"type": "Drain", "replicas": 2}},
         [{"s -> d": {"when_full": "drop_oldest", "capacity": 1}}],
     )
-    engine, trace, _ = run(graph, rounds=1)
+    executor, trace, _ = run(graph, rounds=1)
     assert (trace.of("d"), trace.of("d#1")) == (["4"], ["5"])
-    assert engine.happened.dropped == 4
+    assert executor.irregularities.dropped == 4
 
 
 def test_who_waits_for_dropped_tokens_fires_when_there_are_enough() -> None:
@@ -192,10 +192,10 @@ def test_who_waits_for_dropped_tokens_fires_when_there_are_enough() -> None:
         {"s": {"type": "Source", "give": 4}, "g": {"type": "Gear", "take": 2}, "d": "Drain"},
         [{"s -> g": {"when_full": "drop_oldest", "capacity": 3}}, "g -> d"],
     )
-    engine, trace, _ = run(graph, rounds=2)
+    executor, trace, _ = run(graph, rounds=2)
     assert trace.of("g") == ["[1 | 2]", "[5 | 6]"]  # one of two firings starves, a token waits
     assert trace.of("d") == ["3", "11"]
-    assert engine.happened.dropped == 3
+    assert executor.irregularities.dropped == 3
 
 
 def test_a_decorated_function_is_a_node() -> None:

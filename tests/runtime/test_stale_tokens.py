@@ -38,7 +38,7 @@ def ran(tree_: dict[str, Any], placement: str, out: Path, **limits: Any) -> dict
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     found = [match for line in summary["happened"] if (match := DROPPED.match(line))]
     summary["old"] = sum(int(match[1]) for match in found)
-    summary["fired"] = {account.key: account.fired for account in run.engine.accounts()}
+    summary["fired"] = {account.key: account.fired for account in run.executor.instance_times()}
     return summary
 
 

@@ -127,8 +127,8 @@ def test_a_learner_that_writes_to_weights_it_gave_away_is_caught() -> None:
         run(graph, rounds=1)
 
 
-def copied(engine: object) -> list[int]:
-    learner = engine.wired.runners["l"][0].node  # type: ignore[attr-defined]
+def copied(executor: object) -> list[int]:
+    learner = executor.instances.by_node["l"][0].node  # type: ignore[attr-defined]
     assert isinstance(learner, Learner)
     return learner.copied
 
@@ -153,10 +153,10 @@ def test_versions_between_two_that_are_seen_are_not_copied() -> None:
 
 
 def test_without_state_edges_nothing_is_copied_until_the_digest() -> None:
-    engine, _, _ = run(tree(LOOP, ["c -> l"]), rounds=3)
-    assert copied(engine) == []
-    engine.digest()
-    assert copied(engine) == [3]
+    executor, _, _ = run(tree(LOOP, ["c -> l"]), rounds=3)
+    assert copied(executor) == []
+    executor.digest()
+    assert copied(executor) == [3]
 
 
 def test_the_evaluators_pace_alone_copies_only_what_it_sees() -> None:
@@ -165,13 +165,13 @@ def test_the_evaluators_pace_alone_copies_only_what_it_sees() -> None:
 
 
 def test_a_state_knows_its_version_and_its_past() -> None:
-    engine, _ = engine_of(loop(0), rounds=3)
-    engine.run()
-    [state] = engine.weights().values()
+    executor, _ = engine_of(loop(0), rounds=3)
+    executor.run()
+    [state] = executor.weights().values()
     assert state.version == 3
     assert tuple(state.clock.total) == (30, 3, 3)
     assert state.command == {"half": 0.5}
-    engine.close()
+    executor.close()
 
 
 def test_who_is_paced_may_pace_others() -> None:

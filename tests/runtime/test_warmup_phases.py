@@ -35,11 +35,11 @@ def test_settings_reach_every_replica() -> None:
 
 def test_steps_are_rounded_up_to_whole_rounds_of_all_replicas() -> None:
     nodes = {**NODES, "c": {"type": "Source", "replicas": 2, "steps": 10}}
-    engine, trace, _ = run(
+    executor, trace, _ = run(
         tree(nodes, EDGES, warmup=[{"edges": ["c -> b"], "steps": 41}]), rounds=1
     )
     assert len(trace.of("b")) == 3 + 1  # 20 steps a round: 60, and round 0
-    assert engine.done.env_steps == 80
+    assert executor.counts.env_steps == 80
 
 
 def test_a_phase_of_no_steps_is_no_phase() -> None:
@@ -76,9 +76,9 @@ def test_an_evaluator_is_paced_in_the_warm_up_too() -> None:
         ["c -> l", "l.priorities -> d", {"l.weights -> e": {"every": 2}}],
         warmup=[{"edges": ["c -> l"], "rounds": 3}],
     )
-    engine, trace, _ = run(graph, rounds=1)
+    executor, trace, _ = run(graph, rounds=1)
     assert trace.of("e") == ["saw 2", "saw 4"]
-    assert engine.rounds == 1
+    assert executor.rounds == 1
 
 
 def test_dealing_goes_on_in_turn_after_a_phase() -> None:

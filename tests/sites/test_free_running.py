@@ -40,7 +40,7 @@ def ran(graph: Mapping[str, Any], placement: str, out: Path, **limits: Any) -> d
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
     lost = [line for line in summary["happened"] if line.endswith("tokens were dropped")]
     summary["dropped"] = int(lost[0].split()[0]) if lost else 0
-    summary["fired"] = {account.key: account.fired for account in run.engine.accounts()}
+    summary["fired"] = {account.key: account.fired for account in run.executor.instance_times()}
     return summary
 
 

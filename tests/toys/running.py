@@ -9,8 +9,9 @@ from flowrl.checks.check import check
 from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
+from flowrl.runtime.executor import Cut
 from flowrl.runtime.records import RecordSource
-from flowrl.runtime.serial_executor import Cut, SerialExecutor
+from flowrl.runtime.serial_executor import SerialExecutor
 
 
 class Trace:
@@ -20,11 +21,11 @@ class Trace:
         self.lines: list[str] = []
         self.others: list[tuple[str, Record]] = []
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         if isinstance(record, MetricsRecord | CheckpointRecord | VerdictRecord):
-            self.others.append((teller.key, record))
+            self.others.append((source.key, record))
         else:
-            self.lines.append(f"{teller.key}: {record}")
+            self.lines.append(f"{source.key}: {record}")
 
     def of(self, key: str) -> list[str]:
         """What one node told."""
@@ -51,7 +52,7 @@ def engine_of(
 ) -> tuple[SerialExecutor, Trace]:
     """An engine for a sound graph, and its trace."""
     trace = Trace()
-    checked = check(load_data(graph)).demand()
+    checked = check(load_data(graph)).require_sound()
     return SerialExecutor(checked, trace, seed, Limits(**limits)), trace
 
 
@@ -59,11 +60,11 @@ def run(
     graph: Mapping[str, Any], seed: int = 0, **limits: Any
 ) -> tuple[SerialExecutor, Trace, Cut]:
     """The same, run to its cut and closed."""
-    engine, trace = engine_of(graph, seed, **limits)
+    executor, trace = engine_of(graph, seed, **limits)
     try:
-        return engine, trace, engine.run()
+        return executor, trace, executor.run()
     finally:
-        engine.close()
+        executor.close()
 
 
 def lines(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> list[str]:

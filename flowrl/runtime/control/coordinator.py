@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.account import Account
 from flowrl.runtime.control.cuts import CutPlanner, Why, asked, is_earlier
 from flowrl.runtime.control.free_sites import free_sites
 from flowrl.runtime.control.leases import Leases
@@ -25,15 +24,12 @@ from flowrl.runtime.control.messages import as_told
 from flowrl.runtime.control.paced_sites import paced_sites, rounds_behind
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.control.site_statuses import SiteStatuses
+from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
 from flowrl.runtime.failure_guard import RecordSink
 from flowrl.runtime.instance import Position
-from flowrl.runtime.processes.launch import LaunchedSites, SiteLost
-from flowrl.runtime.serial_executor import Cut, Reason, digest_of
+from flowrl.runtime.processes.launched_sites import LaunchedSites, RemoteHosts, SiteLost
 from flowrl.runtime.status import AgedStatus
 from flowrl.runtime.token_hashing import Note
-
-if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import JoinedHosts
 
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
 STATES_S = 60.0
@@ -42,7 +38,7 @@ STUCK_S = 60.0  # without progress, when a cut was asked for by the clock, or by
 
 
 class Coordinator:
-    """Runs a sound graph on several sites; the same to a run as the engine of one."""
+    """The `Executor` of a graph on several sites."""
 
     def __init__(
         self,
@@ -51,9 +47,9 @@ class Coordinator:
         layout: SiteLayout,
         seed: int,
         limits: Limits,
-        hosts: JoinedHosts | None = None,
+        hosts: RemoteHosts | None = None,
     ) -> None:
-        self.checked = checked.demand()
+        self.checked = checked.require_sound()
         self.limits = limits
         self.cuts = CutPlanner(checked, limits)
         self.sites = LaunchedSites(checked, layout, seed, hosts)
@@ -80,19 +76,19 @@ class Coordinator:
     # what a run asks
 
     @property
-    def done(self) -> Count:
+    def counts(self) -> Count:
         """What has been done where the run is cut, or so far."""
         if self._stop is None or self._missing["stopped"]:
             return self._ledger.settled
         return self._ledger.at(self._stop)
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Each instance, its firings and its time, in the order of the graph."""
         place = {name: at for at, name in enumerate(self.checked.graph.nodes)}
-        found = self.watched.accounts()
+        found = self.watched.instance_times()
         return sorted(found, key=lambda account: place[account.key.partition("#")[0]])
 
-    def seen(self) -> dict[str, AgedStatus | None]:
+    def site_statuses(self) -> dict[str, AgedStatus | None]:
         """What there is to see of each site just now (from any thread); None: nothing yet."""
         return self.watched.sites()
 
@@ -111,11 +107,11 @@ class Coordinator:
 
     def digest(self) -> str:
         """The SHA-256 over the learners' weights, sorted by name."""
-        return digest_of(self._states)
+        return weights_digest(self._states)
 
-    def happened_lines(self) -> list[str]:
+    def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self._retelling.happened.lines(), *self._noted]
+        return [*self._retelling.irregularities.lines(), *self._noted]
 
     def hash_tokens(self, note: Note) -> None:
         """Note every token that is given, and every version that is seen, in the order of the program."""
@@ -156,7 +152,7 @@ class Coordinator:
         self._wait_until_closed()
         assert self._stop is not None
         rounds = self._stop[0] + (len(self._stop) == 1) - self.cuts.warm_rounds
-        return Cut(*self._why, max(rounds, 0), self.done)
+        return Cut(*self._why, max(rounds, 0), self.counts)
 
     def _wait(self, word: str, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s
@@ -209,11 +205,11 @@ class Coordinator:
                 self._missing[word].discard(name)
 
     def _on_states(
-        self, name: str, states: dict[str, State], dropped: int, happened: list[str]
+        self, name: str, states: dict[str, State], dropped: int, irregularities: list[str]
     ) -> None:
         self._states |= states
-        self._retelling.happened.dropped += dropped
-        self._noted += happened
+        self._retelling.irregularities.dropped += dropped
+        self._noted += irregularities
 
     def _on_closed(self, name: str, unclosed: list[str]) -> None:
         self._noted += unclosed

@@ -27,9 +27,9 @@ class CountLedger:
 
     def settle(self, rounds: int) -> None:
         """Sum up what was done in the rounds before this one."""
-        done = [count for position, count in self._open if position[0] < rounds]
-        if done:
-            self.settled = _sum([self.settled, *done])
+        counts = [count for position, count in self._open if position[0] < rounds]
+        if counts:
+            self.settled = _sum([self.settled, *counts])
             self._open = [entry for entry in self._open if entry[0][0] >= rounds]
 
     def reached(self, env_steps: int, rounds: int) -> int | None:

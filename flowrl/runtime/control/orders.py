@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowrl.channels import Bound, Exchange
+from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.control.messages import DOWN
 from flowrl.runtime.instance import Position
 
-CONTROL = Bound(tokens=1 << 16)
+CONTROL = ChannelLimits(tokens=1 << 16)
 
 
 class SiteStopped(BaseException):
@@ -23,8 +23,8 @@ class AbandonFiring(BaseException):
 class CoordinatorMessages:
     """Taken in whenever mail comes, whatever the site does."""
 
-    def __init__(self, exchange: Exchange, name: str) -> None:
-        self._down = exchange.receiver(f"{DOWN}:{name}", COORDINATOR, bound=CONTROL)
+    def __init__(self, channels: SiteChannels, name: str) -> None:
+        self._down = channels.open_receiver(f"{DOWN}:{name}", COORDINATOR, limits=CONTROL)
         self.granted = 0  # rounds that may begin
         self.stop: Position | None = None  # where the run is cut, as far as is known
         self.halted = False  # what fires when it can ends after the firing that it is in
@@ -32,7 +32,7 @@ class CoordinatorMessages:
         self.leave = False  # at once, whatever is going on
         self.on_settled: Callable[[int, int], None] = lambda rounds, fired: None
         self.on_hash: Callable[[], None] = lambda: None
-        exchange.serve(self._hear)
+        channels.on_receive(self._hear)
 
     def _hear(self) -> None:
         while len(self._down):

@@ -29,7 +29,7 @@ class RecordReorderer:
     def __init__(self, sink: RecordSink) -> None:
         self._sink = sink
         self.note: Note | None = None  # who is told the hashes
-        self.happened = Irregularities()
+        self.irregularities = Irregularities()
         self._told: list[PositionedRecord] = []
         self._hashed: list[TokenHash] = []
 
@@ -43,7 +43,7 @@ class RecordReorderer:
 
     def tell(self, told: PositionedRecord) -> None:
         """A record that has no turn."""
-        self.happened.pass_on(self._sink, told.teller, told.record)
+        self.irregularities.pass_on(self._sink, told.source, told.record)
 
     def tell_before(self, rounds: int | None, cut: Position | None) -> None:
         """All that is of earlier rounds (of any, if None), and not beyond the cut."""

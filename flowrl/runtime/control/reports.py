@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from flowrl.channels import Exchange
+from flowrl.channels import SiteChannels
 from flowrl.core.state import Count
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.control.messages import UP, PositionedRecord, as_data
@@ -23,21 +23,23 @@ EACH_S = 0.001  # for each site: the coordinator hears of so many, one after the
 class SiteReporter:
     """What has happened since the coordinator was last told."""
 
-    def __init__(self, exchange: Exchange, name: str, sites: int) -> None:
-        self.exchange = exchange
-        self._up = exchange.sender(f"{UP}:{name}", COORDINATOR, bound=CONTROL)
+    def __init__(self, channels: SiteChannels, name: str, sites: int) -> None:
+        self.channels = channels
+        self._up = channels.open_sender(f"{UP}:{name}", COORDINATOR, limits=CONTROL)
         self._every_s = max(EVERY_S, EACH_S * sites)
         self._told: list[PositionedRecord] = []
-        self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
+        self._pending_count: list[
+            list[Any]
+        ] = []  # what collectors and the first learner did, and where
         self.hashed: list[TokenHash] = []
         self._last_s = 0.0
         self._rounds = -1  # that were told last
 
     def say(self, *words: Any) -> None:
         """Tell the coordinator something."""
-        self.exchange.wait(self._up, WAIT_S)
+        self.channels.wait(self._up, WAIT_S)
         self._up.send(list(words))
-        self.exchange.flush()
+        self.channels.flush()
 
     def recorded(self, told: PositionedRecord) -> None:
         """A node has recorded something."""
@@ -45,7 +47,7 @@ class SiteReporter:
 
     def counted(self, position: Position, count: Count) -> None:
         """A node has counted something."""
-        self._did.append([list(position), list(count)])
+        self._pending_count.append([list(position), list(count)])
 
     def tell_now_and_then(self, walk: Scheduler) -> None:
         """How things are, if that was told some time ago."""
@@ -54,14 +56,14 @@ class SiteReporter:
 
     def tell_rounds(self, walk: Scheduler) -> None:
         """How far it is, if that is news: others may wait for it."""
-        if walk.site.rounds != self._rounds or self._told or self._did or self.hashed:
+        if walk.site.rounds != self._rounds or self._told or self._pending_count or self.hashed:
             self.tell(walk)
 
     def tell(self, walk: Scheduler) -> None:
         """How things are."""
-        self.exchange.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
+        self.channels.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
-        did, self._did = self._did, []
+        did, self._pending_count = self._pending_count, []
         if self.hashed:
             hashed, self.hashed[:] = [[list(h.position), *h[1:]] for h in self.hashed], []
             self.say("hashed", hashed)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flowrl.channels.errors import Refused
-from flowrl.runtime.account import Account
-from flowrl.runtime.processes.launch import LaunchedSites
+from flowrl.channels.errors import RefusedMessage
+from flowrl.runtime.executor import InstanceTimes
+from flowrl.runtime.processes.launched_sites import LaunchedSites
 from flowrl.runtime.status import AgedStatus, SiteStatus, read_status, status_from_data
 
 
@@ -20,7 +20,7 @@ class SiteStatuses:
     def __init__(self, sites: LaunchedSites) -> None:
         self._sites = sites
         self._told: dict[str, tuple[SiteStatus, float]] = {}
-        sites.on_aside(self.aside)
+        sites.on_out_of_band(self.aside)
 
     def told(self, name: str, data: list[Any]) -> None:
         """What a site tells with its progress."""
@@ -31,7 +31,7 @@ class SiteStatuses:
         try:
             glance = status_from_data(json.loads(text))
         except (ValueError, TypeError):
-            raise Refused("aside") from None
+            raise RefusedMessage("aside") from None
         known = self._told.get(name)
         if known is None or glance.fired >= known[0].fired:  # it may have been overtaken
             self._told[name] = (glance, time.perf_counter())
@@ -50,7 +50,7 @@ class SiteStatuses:
                 )
         return found
 
-    def accounts(self) -> list[Account]:
+    def instance_times(self) -> list[InstanceTimes]:
         """Where the time of all instances went, as far as they told."""
         found = []
         for name, (glance, _) in list(self._told.items()):
@@ -58,7 +58,7 @@ class SiteStatuses:
                 mine = [w for w in glance.waited if w.who == key]
                 waiting = {w.edge: w.s for w in mine if w.kind == "waiting"}
                 blocked = {w.edge: w.s for w in mine if w.kind == "blocked"}
-                found.append(Account(key, did.fired, did.busy_s, waiting, blocked, name))
+                found.append(InstanceTimes(key, did.fired, did.busy_s, waiting, blocked, name))
             found += _serving(name, glance)
         return found
 
@@ -70,12 +70,12 @@ class SiteStatuses:
         }
 
 
-def _serving(site: str, glance: SiteStatus) -> Iterator[Account]:
+def _serving(site: str, glance: SiteStatus) -> Iterator[InstanceTimes]:
     """What nodes that only clients elsewhere call did for them."""
     calls = [w for w in glance.waited if w.kind == "serving"]
     for who in dict.fromkeys(w.who for w in calls):
         mine = [w for w in calls if w.who == who]
-        yield Account(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
+        yield InstanceTimes(who, sum(w.times for w in mine), sum(w.s for w in mine), site=site)
 
 
 def _later(glance: SiteStatus, s: float) -> SiteStatus:

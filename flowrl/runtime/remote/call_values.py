@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.channels.errors import Refused, Unsendable
+from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.batch import Batch, Column
 from flowrl.core.state import Clock, State
 
@@ -37,7 +37,7 @@ class CallValueCodec:
             return {key: self.plain(item) for key, item in value.items()}
         if isinstance(value, _PLAIN):
             return value
-        raise Unsendable(
+        raise UnsendableValue(
             f"a call cannot take or give a {kind.__module__}.{kind.__qualname__} between sites; "
             "name it in the service's `values`, if it is a named tuple or a dataclass"
         )
@@ -57,7 +57,7 @@ class CallValueCodec:
         if number == TUPLE:
             return tuple(map(self.whole, values))
         if type(number) is not int or not 0 <= number < len(self._types):
-            raise Refused("unknown record")
+            raise RefusedMessage("unknown record")
         make: Callable[..., Any] = self._types[number]
         return make(*map(self.whole, values))
 

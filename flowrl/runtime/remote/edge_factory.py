@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flowrl.channels import Bound, Exchange
+from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.pacing import nodes_paced_by
 from flowrl.core.context import instance_key
-from flowrl.core.state import START, State
+from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label
 from flowrl.graph.site_layout import SiteLayout
@@ -34,11 +34,11 @@ class RemoteEdgeFactory(EdgeFactory):
     """The home of one site's instances."""
 
     def __init__(
-        self, checked: CheckedGraph, layout: SiteLayout, name: str, exchange: Exchange
+        self, checked: CheckedGraph, layout: SiteLayout, name: str, channels: SiteChannels
     ) -> None:
         super().__init__()
         self._checked, self._layout, self.name = checked, layout, name
-        self._exchange, self.waiting = exchange, SiteWaits(exchange, self.site)
+        self._channels, self.waiting = channels, SiteWaits(channels, self.site)
         lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
         self._beginnings: list[Callable[[], None]] = []
         self._views: dict[tuple[PortRef, int], Take] = {}
@@ -60,18 +60,18 @@ class RemoteEdgeFactory(EdgeFactory):
         for send in self._beginnings:
             send()
 
-    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
-        return self._calls.stub(wired, edge, replica, fresh)
+    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
+        return self._calls.stub(instances, edge, replica, fresh)
 
-    def serve(self, wired: Instances, node: str, replica: int) -> None:
-        self._calls.serve(wired, node, replica)
+    def serve(self, instances: Instances, node: str, replica: int) -> None:
+        self._calls.serve(instances, node, replica)
 
     def has(self, node: str, replica: int) -> bool:
         return self._layout.site_of[node, replica] == self.name
 
     def taking(self, edge: Edge, lane: ReplicaPair, tokens: list[Token]) -> Queue:
         peer = self._layout.site_of[edge.sources[lane[0]].node, lane[1]]
-        receiver = self._exchange.receiver(_name(edge, lane), peer, bound=self._bound(edge))
+        receiver = self._channels.open_receiver(_name(edge, lane), peer, limits=self._bound(edge))
         wait = self.waiting.on_input(
             instance_key(edge.to.node, lane[2]), pair_label(edge, lane), receiver
         )
@@ -79,10 +79,12 @@ class RemoteEdgeFactory(EdgeFactory):
         self._arriving.append(arriving)
         program, source = self._checked.program, edge.sources[lane[0]].node
         if source in fires_without_rate(program.schedule_of(source)):
-            self._exchange.serve(arriving.relieve)  # no rates bound what lies on the way in a loop
+            self._channels.on_receive(
+                arriving.relieve
+            )  # no rates bound what lies on the way in a loop
         elif edge.when_full == "wait":
             capacity = program.capacity[edge.to]
-            self._exchange.serve(partial(arriving.relieve_of_bytes, capacity))
+            self._channels.on_receive(partial(arriving.relieve_of_bytes, capacity))
         return arriving
 
     @property
@@ -99,13 +101,13 @@ class RemoteEdgeFactory(EdgeFactory):
             self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
         self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
 
-    def happened_lines(self) -> list[str]:
+    def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, but for drops."""
         return [line for newest in self._newest if (line := newest.line()) is not None]
 
     def take_no_more(self) -> None:
         """This site has ended before others, that may still have to give it tokens: they must not wait for it."""
-        self._exchange.serve(self._discard)
+        self._channels.on_receive(self._discard)
         self._discard()
 
     def _discard(self) -> None:
@@ -115,7 +117,7 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def giving(self, edge: Edge, lane: ReplicaPair) -> Queue:
         peer = self._layout.site_of[edge.to.node, lane[2]]
-        sender = self._exchange.sender(_name(edge, lane), peer, bound=self._bound(edge))
+        sender = self._channels.open_sender(_name(edge, lane), peer, limits=self._bound(edge))
         who = instance_key(edge.sources[lane[0]].node, lane[1])
         wait = self.waiting.on_output(who, pair_label(edge, lane), sender)
         if edge.when_full == "drop_oldest":
@@ -137,7 +139,7 @@ class RemoteEdgeFactory(EdgeFactory):
         """An end of each round, or the versions that pace, or the newest."""
         peer = self._layout.site_of[edge.source.node, 0]
         bound = self._state_bound(edge, replica)
-        receiver = self._exchange.receiver(_state_name(edge, replica), peer, bound=bound)
+        receiver = self._channels.open_receiver(_state_name(edge, replica), peer, limits=bound)
         who, name = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
         arriving = RemoteInput(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
         if edge.every is not None:
@@ -156,8 +158,8 @@ class RemoteEdgeFactory(EdgeFactory):
         }
         return edge.every is None and (edge.latest or not self._free.isdisjoint(ends))
 
-    def _state_bound(self, edge: Edge, replica: int) -> Bound:
-        return Bound(tokens=1) if self._is_newest(edge, replica) else _STATES
+    def _state_bound(self, edge: Edge, replica: int) -> ChannelLimits:
+        return ChannelLimits(tokens=1) if self._is_newest(edge, replica) else _STATES
 
     def readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
         """Each reader elsewhere is sent version 0, and then what each round ended with."""
@@ -171,12 +173,12 @@ class RemoteEdgeFactory(EdgeFactory):
         def push(token: Token) -> None:
             state = token[0]
             if state is not last[0]:
-                leaving.append((state, START))
+                leaving.append((state, EMPTY_CLOCK))
             elif not newest:
-                leaving.append((None, START))
+                leaving.append((None, EMPTY_CLOCK))
             last[0] = state
 
-        self._beginnings.append(lambda: push((versions.newest(), START)))
+        self._beginnings.append(lambda: push((versions.newest(), EMPTY_CLOCK)))
         return push
 
     def paced(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
@@ -185,7 +187,7 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def _teller(self, edge: Edge, replica: int, versions: StateVersions) -> Callable[[], None]:
         leaving = self._state_lane(edge, replica)
-        return lambda: leaving.append((versions.newest(), START))
+        return lambda: leaving.append((versions.newest(), EMPTY_CLOCK))
 
     def firings(self, node: str) -> Callable[[], bool]:
         """Whether a node that may find too few tokens has fired once more elsewhere."""
@@ -198,16 +200,16 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def _open_firings(self, node: str) -> None:
         """The lanes between a node that may starve and the sites of all that it paces."""
-        where, exchange = self._layout.site_of, self._exchange
+        where, channels = self._layout.site_of, self._channels
         paced = nodes_paced_by(self._checked.graph, node)
         home, sites = where[node, 0], {site for (name, _), site in where.items() if name in paced}
         if home == self.name:
             for site in sorted(sites - {home}):
-                sender = exchange.sender(_firings_name(node, site), site, bound=_STATES)
+                sender = channels.open_sender(_firings_name(node, site), site, limits=_STATES)
                 leaving = RemoteOutput(self.waiting, sender, self.waiting.on_telling(node, sender))
                 self._told_firings.setdefault(node, []).append(leaving.append)
         elif self.name in sites:
-            receiver = exchange.receiver(_firings_name(node, self.name), home, bound=_STATES)
+            receiver = channels.open_receiver(_firings_name(node, self.name), home, limits=_STATES)
             arriving = RemoteInput(self.waiting, receiver, self.waiting.on_turns(node, receiver))
             self._firings[node] = arriving
             self._arriving.append(arriving)
@@ -215,7 +217,7 @@ class RemoteEdgeFactory(EdgeFactory):
     def _state_lane(self, edge: Edge, replica: int) -> RemoteOutput:
         peer = self._layout.site_of[edge.to.node, replica]
         bound = self._state_bound(edge, replica)
-        sender = self._exchange.sender(_state_name(edge, replica), peer, bound=bound)
+        sender = self._channels.open_sender(_state_name(edge, replica), peer, limits=bound)
         name = pair_label(edge, (0, 0, replica))
         wait = self.waiting.on_output(edge.source.node, name, sender)
         if self._is_newest(edge, replica):
@@ -226,13 +228,13 @@ class RemoteEdgeFactory(EdgeFactory):
         replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
         return [r for r in replicas if not self.has(edge.to.node, r)]
 
-    def _bound(self, edge: Edge) -> Bound:
+    def _bound(self, edge: Edge) -> ChannelLimits:
         """Room for some rounds, unless the graph says how much."""
         capacity = self._checked.program.capacity[edge.to]
-        return Bound(tokens=capacity if edge.capacity else capacity * self._rounds)
+        return ChannelLimits(tokens=capacity if edge.capacity else capacity * self._rounds)
 
 
-_STATES = Bound(tokens=STATE_TOKENS)
+_STATES = ChannelLimits(tokens=STATE_TOKENS)
 
 
 def _name(edge: Edge, lane: ReplicaPair) -> str:

@@ -33,11 +33,11 @@ class RemoteInput(AwaitedQueue):
             raise ChannelFailure(error) from error
 
     def _is_here(self) -> bool:
-        return super().__len__() > 0 or self.receiver.ready()
+        return super().__len__() > 0 or self.receiver.is_ready()
 
     def fill(self, tokens: int) -> None:
         while super().__len__() < tokens:
-            self.wait_until(self.receiver.ready)
+            self.wait_until(self.receiver.is_ready)
             super().append(self._taken())
 
     def relieve(self) -> None:
@@ -48,7 +48,7 @@ class RemoteInput(AwaitedQueue):
     def relieve_of_bytes(self, tokens: int) -> None:
         """The same for a lane that is full of bytes: what a round puts there must find room, however large it is."""
         while super().__len__() < tokens and len(self.receiver):
-            if 2 * self.receiver.statistics().queued_bytes < self.receiver.bound.bytes:
+            if 2 * self.receiver.statistics().queued_bytes < self.receiver.limits.bytes:
                 return
             super().append(self.receiver.take())
 
@@ -93,19 +93,19 @@ class LossyRemoteOutput(RemoteOutput):
         super().__init__(waiting, sender, wait)
         self._pending: deque[Token] = deque(maxlen=capacity)
         self.dropped = 0
-        waiting.exchange.serve(self._send)
+        waiting.channels.on_receive(self._send)
 
     def append(self, token: Token) -> None:
         """Send a token, or keep it; without waiting."""
-        if not self._sender.ready():
-            self._waiting.exchange.drain()  # there may be room by now
+        if not self._sender.is_ready():
+            self._waiting.channels.drain()  # there may be room by now
         self.dropped += len(self._pending) == self._pending.maxlen
         self._pending.append(token)
         self._send()
 
     def _send(self) -> None:
         try:
-            while self._pending and self._sender.ready():
+            while self._pending and self._sender.is_ready():
                 self._sender.send(*self._pending.popleft())
         except ChannelError as error:
             raise ChannelFailure(error) from error

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from flowrl.channels import Bound, Receiver, Sender
-from flowrl.channels.calls import Caller, Desk
+from flowrl.channels import ChannelLimits, Receiver, Sender
+from flowrl.channels.calls import CallClient, CallServer
 from flowrl.checks.ordering import exclusive_services
 from flowrl.core.context import Context, instance_key
 from flowrl.core.node import Node
@@ -28,7 +28,7 @@ from flowrl.runtime.remote.waiting import ServiceWait, SiteWaits
 HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
 RENEW = "(renew)"  # the same: make it anew
 WORDS = (HELLO, RENEW)
-BOUND = Bound(tokens=64)  # one call at a time; but so many go without a word about credit
+BOUND = ChannelLimits(tokens=64)  # one call at a time; but so many go without a word about credit
 
 Contexts = Mapping[str, Context]  # those of a service and of the services that it calls, by key
 Answer = tuple[bool, Any, list[Any]]  # whether it worked; the value or the error; what was told
@@ -80,7 +80,7 @@ class ServiceClient:
     """The client's end of a link."""
 
     def __init__(
-        self, service: Service, site: str, call: Caller, wait: ServiceWait, told: Contexts
+        self, service: Service, site: str, call: CallClient, wait: ServiceWait, told: Contexts
     ) -> None:
         self.service, self._site, self._call, self._told = service, site, call, told
         self.wait, self.answers = wait, call.answers
@@ -190,7 +190,7 @@ class RemoteServices:
         self._owned = exclusive_services(graph)
         clients = [name for name, spec in graph.nodes.items() if spec.fires]
         self._told_by_client = {own for name in clients for own in self._owned[name]}
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, CallClient] = {}
         self._waits: dict[str, ServiceWait] = {}
         self._desks: dict[str, tuple[Receiver, Sender]] = {}
         self._stubs: dict[str, ClientStub] = {}
@@ -200,25 +200,25 @@ class RemoteServices:
 
     def _open(self, edge: Edge, replica: int) -> None:
         """The lanes of a link with one end here: before any mail comes, as a client may be early."""
-        name, exchange = _name(edge, replica), self._waiting.exchange
+        name, channels = _name(edge, replica), self._waiting.channels
         client = self._layout.site_of[edge.to.node, replica]
         server = self._layout.site_of[edge.source.node, replica]
         if client == self._site != server:
-            requests = exchange.sender(f"{name}?", server, bound=BOUND)
-            answers = exchange.receiver(f"{name}!", server, bound=BOUND)
+            requests = channels.open_sender(f"{name}?", server, limits=BOUND)
+            answers = channels.open_receiver(f"{name}!", server, limits=BOUND)
             who = instance_key(edge.to.node, replica)
             link = pair_label(edge, (0, replica, replica))
             wait = self._waits[name] = self._waiting.calling(who, link, server)
-            self._callers[name] = Caller(requests, answers, wait)
+            self._callers[name] = CallClient(requests, answers, wait)
         elif server == self._site != client:
-            asked = exchange.receiver(f"{name}?", client, bound=BOUND)
-            self._desks[name] = asked, exchange.sender(f"{name}!", client, bound=BOUND)
+            asked = channels.open_receiver(f"{name}?", client, limits=BOUND)
+            self._desks[name] = asked, channels.open_sender(f"{name}!", client, limits=BOUND)
 
-    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> ClientStub:
+    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> ClientStub:
         """What a client here calls; its service elsewhere is made anew if `fresh`."""
         name = _name(edge, replica)
         if name not in self._stubs:
-            told = self._contexts(wired, edge.source.node, replica)
+            told = self._contexts(instances, edge.source.node, replica)
             server = self._layout.site_of[edge.source.node, replica]
             caller, wait = self._callers[name], self._waits[name]
             line = ServiceClient(self._service(edge), server, caller, wait, told)
@@ -228,26 +228,26 @@ class RemoteServices:
             self._stubs[name]._line.ask(RENEW)
         return self._stubs[name]
 
-    def serve(self, wired: Instances, node: str, replica: int) -> None:
+    def serve(self, instances: Instances, node: str, replica: int) -> None:
         """A service was made here; its clients elsewhere may call."""
         for edge in link_edges(self._graph):
             name = _name(edge, replica)
             if edge.source.node == node and name in self._desks:
-                told = self._contexts(wired, node, replica)
+                told = self._contexts(instances, node, replica)
                 counter = ServiceEndpoint(
                     self._service(edge),
-                    lambda: wired.services[node, replica],
-                    lambda: wired.renew_service(node, replica),
+                    lambda: instances.services[node, replica],
+                    lambda: instances.renew_service(node, replica),
                     told,
                     self._waiting.as_service(instance_key(node, replica)),
                 )
-                exchange = self._waiting.exchange
-                Desk(exchange, *self._desks[name], counter.serve, counter.failed)
+                channels = self._waiting.channels
+                CallServer(channels, *self._desks[name], counter.serve, counter.failed)
 
-    def _contexts(self, wired: Instances, service: str, replica: int) -> Contexts:
+    def _contexts(self, instances: Instances, service: str, replica: int) -> Contexts:
         """A service's context and those of the services it calls, if one client tells for them."""
         names = [n for n in (service, *self._owned[service]) if n in self._told_by_client]
-        found = [wired.told.setdefault((n, replica), Context(n, replica)) for n in names]
+        found = [instances.told.setdefault((n, replica), Context(n, replica)) for n in names]
         return {context.key: context for context in found}
 
     def _service(self, edge: Edge) -> Service:

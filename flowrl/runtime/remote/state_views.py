@@ -20,7 +20,7 @@ class RoundEndView:
         self._site, self._arriving, self._lag = site, arriving, lag
         self._ends: deque[State] = deque()  # version 0, and what each round ended with
         self._first = 0  # how many rounds the first of these had behind it
-        waiting.exchange.serve(self._take_in)
+        waiting.channels.on_receive(self._take_in)
 
     def take(self) -> Token:
         """The version at the end of round r - 1 - lag; for later ones nobody waits."""
@@ -61,7 +61,7 @@ class PacedView:
 
     def take(self) -> Token:
         """The version that this part of the program is paced by: others came for firings that were left out."""
-        paced_by = self._site.at[-2] + 1
+        paced_by = self._site.position_prefix[-2] + 1
         while self._version < paced_by:
             state = self._arriving.popleft()[0]
             self._version, self._token = state.version, (state, state.clock)
@@ -72,15 +72,15 @@ class NewestView:
     """The newest version that has come of a state that lives elsewhere."""
 
     def __init__(self, waiting: SiteWaits, arriving: RemoteInput) -> None:
-        self._arriving, self._exchange = arriving, waiting.exchange
+        self._arriving, self._channels = arriving, waiting.channels
         self._state: State | None = None
         self._seen = 0  # the version that the last firing saw
         self.most_passed = 0  # versions between two firings
-        waiting.exchange.serve(self._take_in)
+        waiting.channels.on_receive(self._take_in)
 
     def take(self) -> Token:
         """Whatever is newest; the first is waited for."""
-        self._exchange.drain()
+        self._channels.drain()
         self._take_in()
         self._arriving.wait_until(lambda: self._state is not None)
         assert self._state is not None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from flowrl.channels import ChannelError, Exchange, Receiver, Sender
+from flowrl.channels import ChannelError, Receiver, Sender, SiteChannels
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.instance import SiteState
 from flowrl.runtime.waits import Kind, Wait
@@ -25,8 +25,8 @@ class ChannelFailure(BaseException):
 class SiteWaits:
     """All waits of one site."""
 
-    def __init__(self, exchange: Exchange, site: SiteState) -> None:
-        self.exchange, self._site = exchange, site
+    def __init__(self, channels: SiteChannels, site: SiteState) -> None:
+        self.channels, self._site = channels, site
         self.check: Callable[[], None] = lambda: None  # raises where the site has gone far enough
         self._idle: dict[Kind, Wait] = {}
         self._served = 0  # calls that are being answered
@@ -83,10 +83,10 @@ class SiteWaits:
 
     def on(self, lane: Sender | Receiver, wait: Wait) -> None:
         """Until a lane is ready."""
-        if not lane.ready():
+        if not lane.is_ready():
             self.check()
             with self._told(wait):
-                self.exchange.wait(lane, WAIT_S)
+                self.channels.wait(lane, WAIT_S)
 
     def until(
         self,
@@ -98,15 +98,15 @@ class SiteWaits:
         """Until some of these lanes, or who writes to these descriptors, have brought this about."""
         if not condition():
             self.check()
-            with self._told(wait), self.exchange.mailbox.watching(fds):
-                self.exchange.wait_until(condition, lanes, WAIT_S)
+            with self._told(wait), self.channels.connections.wake_on(fds):
+                self.channels.wait_until(condition, lanes, WAIT_S)
 
     def idle(self, condition: Callable[[], bool], kind: Kind = "idle") -> None:
         """Until the coordinator has brought this about."""
         if kind not in self._idle:
             self._idle[kind] = self._new(Wait(kind, peer=COORDINATOR))
         with self._told(self._idle[kind]):
-            self.exchange.wait_until(condition, (), WAIT_S)
+            self.channels.wait_until(condition, (), WAIT_S)
 
     @contextmanager
     def _told(self, wait: Wait) -> Iterator[None]:
@@ -122,7 +122,7 @@ class SiteWaits:
             wait.times += 1
             self._within_s = before_s + whole_s
             if outer is None:
-                site.last_s += whole_s
+                site.last_fired_s += whole_s
                 self._within_s = 0.0
             site.waiting = outer
 
@@ -141,7 +141,7 @@ class ServiceWait:
     def look(self) -> None:
         """Take in what has come, without waiting."""
         with _elsewhere():
-            self._waiting.exchange.drain()
+            self._waiting.channels.drain()
 
     def until(
         self, condition: Callable[[], bool], lanes: Collection[Receiver], fds: Collection[int]

@@ -1,0 +1,180 @@
+"""Distributions of actions, parametrised by a model's heads: sampled in numpy, rated in torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.node import UnsoundError
+from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.models.model import FreeHead, Heads, LinearHead
+from flowrl.nodes.models.sampling import LOG_2PI, argmax, sample_categorical, sample_gaussian
+
+UNIT_NORMAL_ENTROPY = 0.5 + 0.5 * LOG_2PI  # entropy of one unit normal
+
+HeadArrays = Mapping[str, Array]
+
+
+class Distribution(Protocol):
+    """A distribution of actions."""
+
+    heads: Heads
+    columns: Schema  # of the output of `sample`, beside `logp`
+
+    def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
+        """Random actions, and the logarithm of their likelihood (`logp`)."""
+
+    def mode(self, heads: HeadArrays) -> dict[str, Array]:
+        """The most likely actions."""
+
+    def sampled_actions(self, batch: Batch) -> Any:
+        """The sampled actions of a batch, as the tensor that `logp_entropy` takes."""
+
+    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
+        """For each row (B,), the logarithm of the actions' likelihood, and the entropy."""
+
+
+def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
+    """The distribution for a column of actions."""
+    if action.n is not None and not action.shape:
+        return Categorical(action)
+    if np.dtype(action.dtype).kind == "f":
+        return DiagonalGaussian(action, init_std)
+    counts = choice_counts(action)
+    if counts is None:
+        hint = "wrap the env so that it takes choices counted from 0, or real numbers"
+        raise UnsoundError(f"no distribution for actions {action}", hint, "policy")
+    return MultiCategorical(action, counts)
+
+
+def choice_counts(action: Column) -> Array | None:
+    """The number of values of each of several discrete actions; None if they do not count from 0."""
+    if action.n is not None:
+        return np.full(math.prod(action.shape), action.n)
+    low, high = _flat(action.low, -1), _flat(action.high, np.inf)
+    if np.any(low) or not np.isfinite(high).all():
+        return None
+    return np.broadcast_to(high.astype(np.int64) + 1, (math.prod(action.shape),))
+
+
+class Categorical:
+    """One of n actions, with probabilities softmax(logits)."""
+
+    def __init__(self, action: Column) -> None:
+        self.dtype = np.dtype(action.dtype)
+        self.heads: Heads = {"logits": LinearHead(action.n or 0, 0.01)}  # nearly uniform at first
+        self.columns: Schema = {"action": action}
+
+    def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
+        action, logp = sample_categorical(heads["logits"], rng)
+        return {"action": action.astype(self.dtype, copy=False), "logp": logp}
+
+    def mode(self, heads: HeadArrays) -> dict[str, Array]:
+        return {"action": argmax(heads["logits"]).astype(self.dtype, copy=False)}
+
+    def sampled_actions(self, batch: Batch) -> Any:
+        return tensor(batch["action"]).unsqueeze(1)
+
+    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
+        return _categorical_logp_entropy(heads["logits"], actions)
+
+
+class MultiCategorical:
+    """Several independent categorical choices; the logits of all choices are one head.
+
+    To sample, they are padded to one row for each choice.
+    """
+
+    def __init__(self, action: Column, counts: Array) -> None:
+        self.action, self.counts = action, counts
+        self.heads: Heads = {"logits": LinearHead(int(counts.sum()), 0.01)}
+        self.columns: Schema = {"action": action}
+        inside = np.arange(counts.max()) < counts[:, None]
+        self.inside = inside  # (D, n): whether the choice has this value
+        self.position = np.where(inside, np.cumsum(inside).reshape(inside.shape) - 1, 0)
+
+    def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
+        rows = self._padded_logits(heads["logits"])
+        actions, logp = sample_categorical(rows.reshape(-1, rows.shape[2]), rng)
+        return {
+            "action": self._reshaped(actions),
+            "logp": logp.reshape(rows.shape[:2]).sum(1),
+        }
+
+    def mode(self, heads: HeadArrays) -> dict[str, Array]:
+        return {"action": self._reshaped(argmax(self._padded_logits(heads["logits"])))}
+
+    def sampled_actions(self, batch: Batch) -> Any:
+        action = batch["action"]
+        return tensor(action.reshape(len(action), -1).astype(np.int64, copy=False))
+
+    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
+        results, first = [], 0
+        for choice, count in enumerate(map(int, self.counts)):
+            logits = heads["logits"][:, first : first + count]
+            results.append(_categorical_logp_entropy(logits, actions[:, choice : choice + 1]))
+            first += count
+        logps, entropies = zip(*results, strict=True)
+        return sum(logps), sum(entropies)
+
+    def _padded_logits(self, logits: Array) -> Array:
+        return np.where(self.inside, logits[:, self.position], np.float32(-np.inf))  # (B, D, n)
+
+    def _reshaped(self, actions: Array) -> Array:
+        return actions.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
+
+
+def _categorical_logp_entropy(logits: Any, actions: Any) -> tuple[Any, Any]:
+    """The log-probability of actions (B, 1) under softmax(logits), and the entropy, both (B,)."""
+    logp = logits.log_softmax(1)  # (B, A)
+    return logp.gather(1, actions).squeeze(1), -(logp.exp() * logp).sum(1)
+
+
+class DiagonalGaussian:
+    """Independent normals. The env gets clipped actions; likelihoods are of the unclipped ones."""
+
+    def __init__(self, action: Column, init_std: float) -> None:
+        n = math.prod(action.shape)
+        self.action = action
+        self.heads: Heads = {
+            "mean": LinearHead(n, 0.01),
+            "log_std": FreeHead(n, math.log(init_std)),
+        }
+        self.columns: Schema = {"action": action, "unclipped": Column("float32", (n,))}
+        bounds = (
+            np.broadcast_to(_flat(b, d), (n,))
+            for b, d in ((action.low, -np.inf), (action.high, np.inf))
+        )
+        self.low, self.high = bounds
+
+    def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
+        unclipped, logp = sample_gaussian(heads["mean"], heads["log_std"], rng)
+        return {
+            "action": self._clipped(unclipped),
+            "unclipped": unclipped,
+            "logp": logp,
+        }
+
+    def mode(self, heads: HeadArrays) -> dict[str, Array]:
+        return {"action": self._clipped(heads["mean"])}
+
+    def sampled_actions(self, batch: Batch) -> Any:
+        return tensor(batch["unclipped"])
+
+    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
+        log_std = heads["log_std"]
+        z = (actions - heads["mean"]) * torch.exp(-log_std)
+        logp = (-0.5 * (z * z + LOG_2PI) - log_std).sum(1)
+        return logp, (log_std + UNIT_NORMAL_ENTROPY).sum(1)
+
+    def _clipped(self, actions: Array) -> Array:
+        clipped = np.clip(actions, self.low, self.high)
+        return clipped.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
+
+
+def _flat(bound: Any, default: float) -> Array:
+    return np.asarray(default if bound is None else bound, np.float32).reshape(-1)

@@ -1,0 +1,102 @@
+"""Many agents as one: their observations and actions side by side, in the order of `possible_agents`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+from flowrl.core.batch import Array
+from flowrl.core.node import UnsoundError
+from flowrl.nodes.envs.parallel_api import common_space
+from flowrl.nodes.models.features import ACTION_MASK
+
+OBSERVATION = "observation"  # PettingZoo's name for the observation beside a mask
+
+
+class JointAgentsEnv(gymnasium.Env):
+    """An episode ends when no agent is active any more: truncated, if any agent's last step was."""
+
+    def __init__(self, env: Any, mean: bool) -> None:
+        self._env, self._mean = env, mean
+        self.metadata = getattr(env, "metadata", {})
+        self.render_mode = getattr(env, "render_mode", None)
+        self._agents = list(env.possible_agents)
+        space = common_space(env, "observation")
+        self._masks = isinstance(space, Dict) and set(space.spaces) == {OBSERVATION, ACTION_MASK}
+        self._agent_space = space[OBSERVATION] if self._masks else space
+        self._action_space = common_space(env, "action")
+        n = len(self._agents)
+        leaves: dict[str, Any] = {
+            "agents": _joint_observation_space(self._agent_space, n),
+            "alive": MultiBinary(n),
+        }
+        if self._masks:
+            leaves[ACTION_MASK] = MultiBinary(n * int(self._action_space.n))
+        self.observation_space = Dict(leaves)
+        self.action_space = _joint_action_space(self._action_space, n)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        obs, _ = self._env.reset(seed=seed, options=options)
+        return self._joint_obs(obs), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the active agents; actions chosen for the others have no effect."""
+        active = list(self._env.agents)
+        actions = {agent: action[self._agents.index(agent)] for agent in active}
+        obs, rewards, terminated, truncated, _ = self._env.step(actions)
+        over = all(terminated.get(a, True) or truncated.get(a, False) for a in active)
+        cut = over and any(truncated.get(a, False) and not terminated.get(a) for a in active)
+        total = float(sum(rewards.values()))
+        reward = total / len(self._agents) if self._mean else total
+        return self._joint_obs(obs), reward, over and not cut, cut, {}
+
+    def render(self) -> Any:
+        return self._env.render()
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _joint_obs(self, obs: Mapping[str, Any]) -> dict[str, Array]:
+        """What each agent observes; zeros in the rows of those that are not active."""
+        space = self.observation_space
+        assert isinstance(space, Dict)
+        alive = np.array([agent in self._env.agents for agent in self._agents], np.int8)
+        each: Any = space["agents"]
+        rows = np.zeros(each.shape, each.dtype)
+        masks = np.ones((len(rows), int(self._action_space.n)), np.int8) if self._masks else None
+        for row, agent in enumerate(self._agents):
+            if agent in obs:
+                own = obs[agent]
+                rows[row] = own[OBSERVATION] if self._masks else own
+                if masks is not None and alive[row]:
+                    masks[row] = own[ACTION_MASK]
+        joint: dict[str, Array] = {"agents": rows, "alive": alive}
+        return joint if masks is None else {**joint, ACTION_MASK: masks.reshape(-1)}
+
+
+def _joint_observation_space(space: Any, n: int) -> Any:
+    if isinstance(space, Box):
+        low, high = (np.repeat(bound[None], n, 0) for bound in (space.low, space.high))
+        # rows of inactive agents are zeros, which may be out of bounds
+        return Box(np.minimum(low, 0), np.maximum(high, 0), dtype=space.dtype.type)
+    if isinstance(space, Discrete) and space.start == 0:
+        return MultiDiscrete([space.n] * n)
+    raise UnsoundError(
+        f"agents observe {space}", "wrap the env: a Box, or a Discrete from 0", "env"
+    )
+
+
+def _joint_action_space(space: Any, n: int) -> Any:
+    if isinstance(space, Discrete) and space.start == 0:
+        return MultiDiscrete([space.n] * n)
+    if isinstance(space, Box):
+        low, high = (np.repeat(bound[None], n, 0) for bound in (space.low, space.high))
+        return Box(low, high, dtype=space.dtype.type)
+    raise UnsoundError(
+        f"agents' actions are {space}", "wrap the env: a Box, or a Discrete from 0", "env"
+    )

@@ -1,0 +1,33 @@
+"""Checks of envs with PettingZoo's parallel API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.core.node import UnsoundError
+from flowrl.nodes.envs.entry_points import require_interface
+
+INTERFACE = ("possible_agents", "observation_space", "action_space", "reset", "step")
+# ^ not `agents`: some envs have that only after their first reset
+
+
+def require_parallel_api(env: Any, id: str) -> None:
+    """Raise `UnsoundError` if an env does not have this API."""
+    require_interface(env, f"'{id}'", INTERFACE, "give an env with PettingZoo's parallel interface")
+    if hasattr(env, "agent_iter"):  # the turn-based API has the same names, but steps one agent
+        what = f"the agents of '{id}' act in turn"
+        raise UnsoundError(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
+    if not env.possible_agents:
+        raise UnsoundError("the env has no possible agents", "take another", "env")
+
+
+def common_space(env: Any, what: str) -> Any:
+    """The space of observations or actions (`what`), which must be equal for all agents."""
+    space_of = getattr(env, f"{what}_space")
+    spaces = {agent: space_of(agent) for agent in env.possible_agents}
+    first, *_ = spaces
+    for agent, space in spaces.items():
+        if space != spaces[first]:
+            difference = f"the {what}s of {first} are {spaces[first]}, those of {agent} {space}"
+            raise UnsoundError(difference, "wrap the env so that its agents are alike", "env")
+    return spaces[first]

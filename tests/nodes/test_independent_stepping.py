@@ -1,0 +1,230 @@
+"""Envs that go on at their own pace: whoever is ready first, the rows are those of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrl
+from flowrl.core.batch import Array, Column
+from flowrl.core.state import State
+from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.models.cnn import Cnn
+from flowrl.nodes.models.gru import Gru
+from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.model import LinearHead
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policy import Policy
+from tests.nodes.recalling import Recalling
+from tests.nodes.scripted_envs import ScriptedEnvs
+from tests.nodes.toy_policies import Toy, weights
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "explores": lambda **given: Dqn(nstep=2, **given),
+    "draws": Ppo,
+    "remembers": lambda **given: Ppo(unroll_steps=2, model=Gru(size=8), **given),
+    "remembers, overlapping": lambda **given: Recalling(burn_in_steps=2, **given),
+    "at random": Random,
+}
+LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=2, max_size=5)
+
+
+class Late(ScriptedEnvs):
+    """Env 0 is ready only when nobody else is under way."""
+
+    def recv(self, ids: Any = None, least: int = 1) -> Any:
+        if ids is None:
+            assert 1 <= least <= len(self.sent)
+            ids = ([i for i in self.sent if i] + [0])[: max(least, len(self.sent) - 1)]
+        return super().recv(ids)
+
+
+def collector(envs: Any, policy: Policy, n: int, stepping: str, **params: Any) -> SampleCollector:
+    return SampleCollector(
+        envs=envs, policy=policy, n_sample=n, stepping=stepping, log_every_steps=1, seed=3, **params
+    )
+
+
+def toy(envs: Any) -> Policy:
+    spec = envs.spec()
+    return Toy(obs=spec.obs, action=spec.action)
+
+
+def learned(policy: Policy, seed: int) -> State:
+    if isinstance(policy, Random | Recalling):  # there is nothing that could learn
+        return State({})
+    return State(policy.learn_mode(seed).weights(), {"epsilon": 0.3, "lr": 1e-3})
+
+
+def flat(state: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(state, dict):
+        return {name: state}
+    return {k: v for key, part in state.items() for k, v in flat(part, f"{name}/{key}").items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 12), st.sampled_from(sorted(POLICIES)), st.integers(1, 3), st.data())
+def test_rows_reports_and_states_are_those_of_all_together(
+    lengths: list[list[int]], pieces: int, name: str, least: int, data: st.DataObject
+) -> None:
+    pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 5))
+    fails = data.draw(st.dictionaries(pairs, st.integers(1, 6), max_size=6))
+    spec = ScriptedEnvs(lengths).spec()
+    policy = POLICIES[name](obs=spec.obs, action=spec.action)
+    n = pieces * 2  # whole unrolls
+    together = collector(ScriptedEnvs(lengths, fails), policy, n, "together", origin=True)
+    envs = ScriptedEnvs(lengths, fails)
+    own = collector(envs, policy, n, "independent", origin=True, least=min(least, len(lengths)))
+    for k in range(4):
+        wanted, found = (node.fire(learned(policy, k)) for node in (together, own))
+        assert dict(wanted.schema) == dict(found.schema)
+        for column in wanted:
+            assert wanted[column].tobytes() == found[column].tobytes(), column
+        assert envs.sent == []
+    assert together.ctx.records == own.ctx.records
+    assert together.ctx.take_count() == own.ctx.take_count()
+    a, b = flat(together.state_dict()), flat(own.state_dict())
+    assert a.keys() == b.keys()
+    for key in a:
+        assert np.array_equal(a[key], b[key]), key
+
+
+def test_a_slow_env_holds_back_nobody_within_a_firing() -> None:
+    envs = Late([[9]] * 3)
+    order: list[int] = []
+    step = envs._step
+    envs._step = lambda at: order.extend(at) or step(at)  # type: ignore[method-assign]
+    collector(envs, toy(envs), 12, "independent").fire(weights(0))
+    assert order == [1, 2] * 4 + [0] * 4
+
+
+def test_the_policy_waits_for_the_least_number_of_envs() -> None:
+    envs = ScriptedEnvs([[9]] * 4)
+    collector(envs, toy(envs), 16, "independent", least=4).fire(weights(0))
+    assert envs.served == [4] * 4
+
+
+def test_all_that_a_firing_gives_its_weights_acted() -> None:
+    envs = ScriptedEnvs([[9]] * 4)
+    node = collector(envs, toy(envs), 8, "independent")
+    assert [set(node.fire(weights(w))["action"]) for w in (1, 2)] == [{1}, {2}]
+
+
+def test_the_policy_is_always_shown_all_envs() -> None:
+    envs, shown = ScriptedEnvs([[9]] * 4), []
+    node = collector(envs, toy(envs), 20, "independent")
+    forward = node._mode.forward
+    node._mode.forward = lambda obs: shown.append(len(obs)) or forward(obs)
+    node.fire(weights(0))
+    assert set(shown) == {4}
+    assert len(shown) > 5  # some went ahead
+
+
+class DrawsForSome:
+    """Draws only for observations of a new episode."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, obs: Array) -> dict[str, Array]:
+        new = obs[:, 2] == 0
+        action = np.zeros(len(obs), np.int64)
+        action[new] = self.rng.integers(3, size=new.sum())
+        return {"action": action, "logp": np.zeros(len(obs), np.float32)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
+def test_a_policy_whose_draws_depend_on_observations_is_refused() -> None:
+    envs = Late([[3], [5], [2]])
+    node = collector(envs, toy(envs), 30, "independent")
+    node.reset_policy(DrawsForSome())
+    with pytest.raises(
+        ValueError, match=r"state of DrawsForSome depends on what it observes.*`together`"
+    ):
+        node.collect()
+
+
+GRAPH = """
+extends: GRAPH
+nodes:
+  envs: {type: KIND, count: 8, WORKERS}
+  collector: {stepping: STEPPING}
+"""
+
+
+WHEREVER = [
+    ("env_manager", "dynamic_seeds: true", "together", "serial"),
+    ("sync_subprocess_env_manager", "envs_per_worker: 3", "independent", "threads"),
+    ("sync_subprocess_env_manager", "pre_reset: true", "independent", "processes"),
+    ("env_manager", "dynamic_seeds: true", "independent", "processes"),
+    ("sync_subprocess_env_manager", "envs_per_worker: 1", "independent", "serial"),
+    ("async_subprocess_env_manager", "wait_num: 1", "independent", "serial"),
+    ("thread_env_manager", "pre_reset: true", "independent", "serial"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("graph", "ways"), [("cartpole_dqn", 7), ("cartpole_ppo", 3)])
+def test_graphs_end_with_the_digest_of_all_together_wherever_envs_are(
+    graph: str, ways: int, tmp_path: Path
+) -> None:
+    digests = set()
+    for number, (kind, workers, stepping, place) in enumerate(WHEREVER[:ways]):
+        text = GRAPH.replace("GRAPH", graph).replace("KIND", kind).replace("WORKERS", workers)
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text.replace("STEPPING", stepping))
+        run = flowrl.load(str(file)).run(
+            placement=place, train_iters=12, out=tmp_path / str(number)
+        )
+        digests.add(run.digest)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16, 17, 64])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(Mlp(hidden=[33, 64]), (5,)), (Gru(size=12), (5,)), (Cnn(), (4, 42, 42))],
+    ids=["mlp", "gru", "cnn"],
+)
+def test_what_a_model_says_of_a_row_depends_on_no_other_row(
+    model: Any, shape: tuple[int, ...], count: int
+) -> None:
+    """All that makes the rows of `independent` those of `together`."""
+    heads, rng = {"a": LinearHead(3)}, np.random.default_rng(count)
+    column = Column("float32", shape)
+    inference_model = model.inference_model(column, heads, ("a",))
+    module = model.build(column, heads, 0)
+    inference_model.load({name: p.detach().numpy() for name, p in module.named_parameters()})
+    obs, other = rng.standard_normal((2, count, *shape), np.float32)
+    memory = {
+        n: rng.standard_normal((2, count, *c.shape), np.float32)
+        for n, c in model.memory_columns().items()
+    }
+
+    def said(obs: Array, which: Array | int) -> dict[str, Array]:
+        pair = {name: np.where(_tall(which, m), m[1], m[0]) for name, m in memory.items()}
+        return inference_model(obs, pair) if pair else inference_model(obs)
+
+    whole = said(obs, np.zeros(count, bool))
+    for row in {0, count // 2, count - 1}:
+        others = np.arange(count) != row
+        found = said(np.where(_tall(others, obs[None]), other, obs), others)
+        for name in whole:
+            assert found[name][row].tobytes() == whole[name][row].tobytes()
+
+
+def _tall(which: Array, like: Array) -> Array:
+    return which.reshape(-1, *[1] * (like.ndim - 2))
