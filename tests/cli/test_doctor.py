@@ -35,7 +35,9 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
 def test_this_installation_has_no_problem(monkeypatch: Patch) -> None:
     # an installed flowrl may be another checkout's: that is what another test is about
     monkeypatch.setattr(
-        doctor_module, "_installed_path", lambda: str(Path(doctor_module.__file__).parents[1] / "__init__.py")
+        doctor_module,
+        "_installed_path",
+        lambda: str(Path(doctor_module.__file__).parents[1] / "__init__.py"),
     )
     findings = examine_installation()
     assert [f for f in findings if not f.ok] == []
@@ -187,7 +189,9 @@ def test_torch_is_listed_with_version_threads_and_device(monkeypatch: Patch) -> 
 )
 def test_a_broken_torch_is_reported(monkeypatch: Patch, ended: dict[str, Any], said: str) -> None:
     monkeypatch.setattr(doctor_module.subprocess, "run", ran(**ended))
-    assert findings_of(doctor_module._torch) == [Finding(False, said, "install it again: pip install torch")]
+    assert findings_of(doctor_module._torch) == [
+        Finding(False, said, "install it again: pip install torch")
+    ]
 
 
 def test_a_torch_that_hangs_is_reported(monkeypatch: Patch) -> None:
@@ -251,7 +255,9 @@ def test_a_folder_that_cannot_be_written_to_is_reported(monkeypatch: Patch, fold
 
 def test_an_existing_runs_folder_is_examined(folder: Path) -> None:
     (folder / "runs").mkdir()
-    assert findings_of(doctor_module._folder)[0].what.startswith(f"{folder.resolve() / 'runs'} can be written to;")
+    assert findings_of(doctor_module._folder)[0].what.startswith(
+        f"{folder.resolve() / 'runs'} can be written to;"
+    )
 
 
 def free(size: int) -> Callable[[Any], Any]:
