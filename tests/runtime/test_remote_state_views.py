@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flowrl.core.state import EMPTY_CLOCK, State
-from flowrl.runtime.instance import SiteState
 from flowrl.runtime.remote.state_views import RoundEndView
+from flowrl.runtime.site_state import SiteState
 
 
 class Never(Exception):
