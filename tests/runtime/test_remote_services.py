@@ -97,7 +97,9 @@ def test_a_service_with_several_clients_cannot_record(placement: str, tmp_path: 
          "e": "Drain"},
         ["f <-> s", "g <-> s", "f -> d", "g -> e"],
     )  # fmt: skip
-    with pytest.raises(NodeError, match=r"node '[fg]', firing 0 .*: a service with several clients"):
+    with pytest.raises(
+        NodeError, match=r"node '[fg]', firing 0 .*: a service with several clients"
+    ):
         ran(whole, placement, tmp_path, rounds=5)
 
 
