@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from flowrl.core.batch import Array, Column
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.gru import MEMORY, Gru
 from flowrl.nodes.models.mlp import Mlp
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--quick", action="store_true", help="shorter, without torch.compile")
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     told = parser.parse_args(arguments)
-    settle_numerics(1)
+    reset_numerics(1)
     repeats, seconds = (3, 0.02) if told.quick else (REPEATS, SECONDS)
     found = {}
     for name in told.model:

@@ -19,7 +19,7 @@ from flowrl.api import load
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.edge_factory import LocalEdgeFactory
@@ -57,7 +57,7 @@ def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
     checked = graph()
     instances = Instances(checked, seed, LocalEdgeFactory(checked))
-    settle_numerics(1)
+    reset_numerics(1)
     start = time.perf_counter()
     state = _train(instances)
     taken = time.perf_counter() - start

@@ -32,7 +32,7 @@ from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.records import FailureRecord, RecordSource
@@ -126,7 +126,7 @@ def firing_s(
 ) -> tuple[float, str]:
     """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
     limits = Limits(rounds=rounds)
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     if placement == "serial":
         executor = SerialExecutor(checked, Nobody(), 0, limits)
         began_s = time.perf_counter()

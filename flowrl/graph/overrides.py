@@ -1,7 +1,8 @@
-"""The values of `--set`: put where they belong before nodes are read.
+"""The values of `--set`, put into the tree of a graph before its nodes are read.
 
-`learner.lr=3e-4` is a parameter of a node or of one of its parts, `collector.weights.lag=0` an option of the edge
-into a port, `policy.lr=…`, `seed=…`, `limits.steps=…` sections; `pair/learner.lr=…` reaches into a part-graph.
+A key names a parameter of a node or of one of its parts (`learner.lr`), an option of the edge into a port
+(`collector.weights.lag`), or a section (`policy.lr`, `seed`, `limits.steps`). A node of a part-graph is named by its
+path: `pair/learner.lr`.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
 from flowrl.graph.model import Edge, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
 from flowrl.graph.tree import as_mapping, set_value
-from flowrl.graph.yaml_reader import YamlValue, parse_value
+from flowrl.graph.yaml_text import YamlValue, parse_value
 
 Path = list[str]
 
-_NOT_SET = {"nodes", "edges", "ports", "extends"}  # made of names: an extending file changes them
+_NOT_SETTABLE = {"nodes", "edges", "ports", "extends"}  # an extending file changes them
 
 
 class Overrides:
-    """Values that still wait for their place."""
+    """The values that are not placed yet."""
 
-    def __init__(self, given: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
+    def __init__(self, values: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
-        self.left: list[tuple[Path, YamlValue]] = []
-        self.options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
-        for key, text in given.items():
+        self.pending: list[tuple[Path, YamlValue]] = []
+        self.edge_options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
+        for key, text in values.items():
             try:
                 value = parse_value(text, f"--set {key}={text}")
             except GraphError as error:
                 problems.extend(error.problems)
             else:
-                self.left.append((key.strip().split("."), value))
+                self.pending.append((key.strip().split("."), value))
 
-    def params(self, tree: YamlValue) -> YamlValue:
-        """The tree with the graph's own parameters set, which come before everything else."""
-        mine = [s for s in self.left if s[0][0] == "params"]
-        self.left = [s for s in self.left if s[0][0] != "params"]
+    def set_graph_params(self, tree: YamlValue) -> YamlValue:
+        """The tree with values for the graph's own `params`, which are set before all others."""
+        mine = [s for s in self.pending if s[0][0] == "params"]
+        self.pending = [s for s in self.pending if s[0][0] != "params"]
         for path, value in mine:
             if len(path) == 2 and path[1] in tree.fields.get("params", tree).fields:
                 tree = set_value(tree, path, value)
@@ -57,39 +58,39 @@ class Overrides:
                 )
         return tree
 
-    def apply(self, tree: YamlValue, prefix: str) -> YamlValue:
-        """The tree of the graph, or of the part-graph with this prefix, with its values set."""
-        left, self.left = self.left, []
+    def set_values(self, tree: YamlValue, prefix: str) -> YamlValue:
+        """The tree of the graph, or of the part-graph with this prefix, with the values that belong into it."""
+        left, self.pending = self.pending, []
         for path, value in left:
             name, known = path[0].removeprefix(prefix), tree.fields.get("nodes", tree).fields
             if not path[0].startswith(prefix):
-                self.left.append((path, value))
+                self.pending.append((path, value))
             elif name in known:
-                tree = self.in_node(tree, prefix, [name, *path[1:]], value)
-            elif name in self.sections(tree, prefix):
+                tree = self.set_in_node(tree, prefix, [name, *path[1:]], value)
+            elif name in self.settable_sections(tree, prefix):
                 tree = set_value(tree, [name, *path[1:]], value)
             else:
-                self.left.append((path, value))
+                self.pending.append((path, value))
         return tree
 
-    def sections(self, tree: YamlValue, prefix: str) -> set[str]:
+    def settable_sections(self, tree: YamlValue, prefix: str) -> set[str]:
         own, keys = set(tree.fields), PART_KEYS if prefix else ROOT_KEYS
-        return (own - set(keys) if prefix else own | set(keys)) - _NOT_SET
+        return (own - set(keys) if prefix else own | set(keys)) - _NOT_SETTABLE
 
-    def in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
+    def set_in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
         name, node = path[0], as_mapping(tree.fields["nodes"].fields[path[0]])
         if len(path) == 1:
             hint = f"set one of its parameters: {prefix}{name}.KEY"
             self.problems.add(value.location, f"'{prefix}{name}' is a node", hint)
             return tree
-        cls, key = self.type_of(node), path[1]
+        cls, key = self.node_type(node), path[1]
         if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
             return set_value(tree, ["nodes", *path], value)
         if key in cls.ports:
-            self.of_edge(PortRef(prefix + name, key), cls, path[2:], value)
+            self.note_edge_option(PortRef(prefix + name, key), cls, path[2:], value)
             return tree
         known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
-        for part, fields in self.part_params(cls, node, tree):
+        for part, fields in self.part_parameters(cls, node, tree):
             if key in fields:
                 return set_value(tree, ["nodes", name, part, *path[1:]], value)
             known.update(fields)
@@ -97,8 +98,8 @@ class Overrides:
         self.problems.add(value.location, what, spelling_hint(key, known))
         return tree
 
-    def type_of(self, node: YamlValue) -> NodeType | None:
-        """A node's class; None for a part-graph, and where the type is wrong (told when the node is read)."""
+    def node_type(self, node: YamlValue) -> NodeType | None:
+        """A node's class; None for a part-graph, and for a type that is reported when the node is read."""
         named = node.fields.get("type")
         if named is None or not isinstance(named.value, str) or is_file(named.value):
             return None
@@ -107,10 +108,10 @@ class Overrides:
         except UnknownType:
             return None
 
-    def part_params(
+    def part_parameters(
         self, cls: NodeType, node: YamlValue, tree: YamlValue
     ) -> Iterator[tuple[str, Iterable[str]]]:
-        """The parameters of a node's parts."""
+        """Each part of a node with the names of its parameters."""
         for part, about in part_fields(cls.Config).items():
             item = node.fields.get(part) or tree.fields.get(about["shared"])
             named = as_mapping(item).fields.get("type") if item else None
@@ -121,7 +122,7 @@ class Overrides:
                 except UnknownType:
                     continue
 
-    def of_edge(self, to: PortRef, cls: NodeType, path: Path, value: YamlValue) -> None:
+    def note_edge_option(self, to: PortRef, cls: NodeType, path: Path, value: YamlValue) -> None:
         if not isinstance(cls.ports[to.port], In | StateIn | Link):
             hint = "options belong to the edge's input: NODE.INPUT.OPTION"
             self.problems.add(value.location, f"{to} is an output", hint)
@@ -129,11 +130,10 @@ class Overrides:
             hint = f"set an option of its edge: {to}.OPTION"
             self.problems.add(value.location, f"{to} is an input", hint)
         else:
-            self.options.append((to, path[0], value))
+            self.edge_options.append((to, path[0], value))
 
-    def apply_options(self, edges: dict[PortRef, Edge]) -> None:
-        """Set the options of edges."""
-        for to, option, item in self.options:
+    def set_edge_options(self, edges: dict[PortRef, Edge]) -> None:
+        for to, option, item in self.edge_options:
             if to not in edges:
                 self.problems.add(
                     item.location, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))
@@ -143,9 +143,9 @@ class Overrides:
             else:
                 edges[to] = edges[to].with_option(option, item.value)
 
-    def unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
-        """Tell what found no place."""
-        known = {*nodes, *self.sections(tree, "")}
-        for path, value in self.left:
+    def report_unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
+        """Report values whose key names nothing."""
+        known = {*nodes, *self.settable_sections(tree, "")}
+        for path, value in self.pending:
             what = f"there is no node or section '{path[0]}'"
             self.problems.add(value.location, what, spelling_hint(path[0], known))

@@ -1,4 +1,4 @@
-"""Parameters from the graph file: written items to a checked `Config`, every mistake with its place."""
+"""Reads the parameters of a node or part into a checked `Config`, and reports every mistake with its location."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flowrl.core.config import REQUIRED, Config, PartSpec, describe_validation_e
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.tree import as_mapping, merge
-from flowrl.graph.yaml_reader import YamlValue, item_of
+from flowrl.graph.yaml_text import YamlValue, item_of
 
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
 
 def extra(info: FieldInfo) -> Mapping[str, Any]:
-    """What `param` and `part` noted beside a field."""
+    """What `param` and `part` declared beside a field."""
     found = info.json_schema_extra
     return found if isinstance(found, dict) else {}
 
@@ -31,29 +31,29 @@ def part_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:
 
 
 def parts_fields(config: type[Config]) -> dict[str, str]:
-    """The parameters of a config that are lists of parts, and the parts' kind."""
+    """The parameters of a config that are lists of parts, each with the kind of part."""
     fields = config.model_fields.items()
     return {n: str(extra(i)["parts"]) for n, i in fields if "parts" in extra(i)}
 
 
 def part_default(about: Mapping[str, Any]) -> str | None:
-    """The type that a part has where the graph gives none."""
+    """The type of a part where the graph gives none."""
     default = about["written"]
     named = default.get("type") if isinstance(default, Mapping) else default
     return named if isinstance(named, str) else None
 
 
 class ParamReader:
-    """Builds configs; collects problems, and which shared sections were used."""
+    """Builds configs; collects problems, and the shared sections that were used."""
 
     def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
-        self.used: set[str] = set()
+        self.used_sections: set[str] = set()
 
     def report(self, item: YamlValue, what: str, hint: str = "", key: bool = False) -> None:
         self.problems.add(item.entry_location if key else item.location, what, hint)
 
-    def config(
+    def read_config(
         self,
         cls: type[Config],
         written: YamlValue,
@@ -61,29 +61,29 @@ class ParamReader:
         path: str,
         also: Iterable[str] = (),
     ) -> Config | None:
-        """The config that the written parameters make; None if something is wrong with them.
+        """The config that the written parameters make; None, and problems, if something is wrong with them.
 
-        `also` are other words that may stand here, for the hints.
+        `also` are other words that are valid here; hints name them.
         """
         before = len(self.problems)
         parts, several = part_fields(cls), parts_fields(cls)
         values: dict[str, Any] = {}
         for name, item in written.fields.items():
             if name not in cls.model_fields:
-                self.unknown(name, item, cls, path, also)
+                self.report_unknown_key(name, item, cls, path, also)
             elif name in several:
-                values[name] = self.parts(several[name], item, shared, f"{path}.{name}")
+                values[name] = self.read_parts(several[name], item, shared, f"{path}.{name}")
             elif name not in parts:
-                values[name] = _given(cls.model_fields[name], item)
+                values[name] = _written_value_of(cls.model_fields[name], item)
         for name, about in parts.items():
-            spec = self.part(name, about, written, shared, path)
+            spec = self.read_part(name, about, written, shared, path)
             if spec is not REQUIRED:
                 values[name] = spec
         sound = len(self.problems) == before
-        config = self.validate(cls, values, written, path, told=() if sound else parts)
+        config = self.validate(cls, values, written, path, reported=() if sound else parts)
         return config if sound else None
 
-    def unknown(
+    def report_unknown_key(
         self, name: str, item: YamlValue, cls: type[Config], path: str, also: Iterable[str]
     ) -> None:
         hint = spelling_hint(name, [*cls.model_fields, *also])
@@ -92,7 +92,7 @@ class ParamReader:
                 hint = f"{hint}; a parameter of the {about['part']} goes under '{part}:'"
         self.report(item, f"{path}: unknown key '{name}'", hint, key=True)
 
-    def part(
+    def read_part(
         self, name: str, about: Mapping[str, Any], written: YamlValue, shared: Shared, path: str
     ) -> Any:
         """The part that a parameter names: what the node writes, laid over the shared section or the default."""
@@ -101,7 +101,7 @@ class ParamReader:
         if own is not None and own.value is None and default is None:
             return None
         if section and section in shared:
-            self.used.add(section)
+            self.used_sections.add(section)
             item, place = as_mapping(shared[section]), section
         elif default not in (REQUIRED, None):
             item, place = as_mapping(item_of(default, written.location)), f"{path}.{name}"
@@ -109,24 +109,28 @@ class ParamReader:
             item = as_mapping(own) if item is None else merge(item, as_mapping(own))
             place = f"{path}.{name}"
         if item is not None:
-            return self.part_spec(about["part"], item, part_default(about), shared, place)
+            return self.make_part_spec(about["part"], item, part_default(about), shared, place)
         if default is None:
             return None
         hint = "give it here" + (f", or as the section '{section}' at the top" if section else "")
         self.report(written, f"{path}: missing required parameter '{name}'", hint, key=True)
         return REQUIRED
 
-    def parts(self, kind: str, written: YamlValue, shared: Shared, path: str) -> tuple[Any, ...]:
+    def read_parts(
+        self, kind: str, written: YamlValue, shared: Shared, path: str
+    ) -> tuple[Any, ...]:
         """A list of parts, in its order."""
         if not isinstance(written.value, list):
             hint = f"expected a list of {kind}s, such as [{{type: …}}]"
             self.report(written, f"{path} is {shortened_repr(written.plain())}", hint)
             return ()
         items = [as_mapping(item) for item in written.items]
-        made = [self.part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)]
+        made = [
+            self.make_part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)
+        ]
         return tuple(made)
 
-    def part_spec(
+    def make_part_spec(
         self, kind: str, item: YamlValue, default: str | None, shared: Shared, path: str
     ) -> Any:
         if not isinstance(item.value, dict):
@@ -148,7 +152,7 @@ class ParamReader:
         rest = YamlValue(
             {k: v for k, v in item.fields.items() if k != "type"}, item.location, item.key_location
         )
-        config = self.config(cls.Config, rest, shared, path, also=("type",))
+        config = self.read_config(cls.Config, rest, shared, path, also=("type",))
         return REQUIRED if config is None else PartSpec(named.value, cls, config)
 
     def validate(
@@ -157,30 +161,30 @@ class ParamReader:
         values: dict[str, Any],
         written: YamlValue,
         path: str,
-        told: Container[str] = (),
+        reported: Container[str] = (),
     ) -> Config | None:
-        """Pydantic's verdict, told in our words; `told` are parameters whose problems are told already."""
+        """The config, checked by pydantic. Problems of the parameters in `reported` are not reported again."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             for e in error.errors(include_url=False):
-                if not (e["loc"] and e["loc"][0] in told):
-                    self.invalid(e, written, path, cls)
-        except Exception as error:  # from a validator of the type's own
+                if not (e["loc"] and e["loc"][0] in reported):
+                    self.report_invalid(e, written, path, cls)
+        except Exception as error:  # a validator of the type may raise anything
             self.report(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
-    def invalid(self, error: Any, written: YamlValue, path: str, cls: type[Config]) -> None:
+    def report_invalid(self, error: Any, written: YamlValue, path: str, cls: type[Config]) -> None:
         what, hint = describe_validation_error(path, cls, error)
         if error["type"] == "missing":
             name = ".".join(map(str, error["loc"]))
             self.report(written, what, f"add '{name}: …'", key=True)
         else:
-            self.report(_place(written, error["loc"]), what, hint)
+            self.report(_innermost_value(written, error["loc"]), what, hint)
 
 
-def _place(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
-    """The innermost written value on the way to what is wrong."""
+def _innermost_value(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
+    """The innermost written value on the path to an error."""
     for step in steps:
         if step in item.fields:
             item = item.fields[step]
@@ -189,8 +193,8 @@ def _place(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
     return item
 
 
-def _given(info: FieldInfo, item: YamlValue) -> Any:
-    """A written value; a file is meant beside the graph file that names it."""
+def _written_value_of(info: FieldInfo, item: YamlValue) -> Any:
+    """A written value. A relative path of a file is resolved beside the graph file that names it."""
     value = item.plain()
     if isinstance(value, str) and extra(info).get("file") and item.location.line:
         beside = Path(item.location.file).parent / value
@@ -199,12 +203,11 @@ def _given(info: FieldInfo, item: YamlValue) -> Any:
 
 
 def written_params(config: Config) -> dict[str, Any]:
-    """A config as plain data that reads back as the same config: every default filled in."""
+    """A config as plain data, with every default, that reads back as the same config."""
     return {name: written_value(getattr(config, name)) for name in type(config).model_fields}
 
 
 def written_value(value: Any) -> Any:
-    """One parameter as plain data."""
     if isinstance(value, PartSpec):
         return {"type": value.type, **written_params(value.config)}
     if isinstance(value, Config):

@@ -13,7 +13,7 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runtime.linked_nodes import context_of
 from flowrl.version import VERSION
@@ -60,7 +60,7 @@ def evaluate_best_checkpoint(
     path = run / "checkpoints" / "best.safetensors"
     state, info = read_checkpoint(path)
     spec = _without_goal(checked.graph.nodes[names[0]], episodes)
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
     context.consumed_outputs = frozenset()
     if video is not None and not hasattr(spec.cls, "film"):
@@ -70,7 +70,7 @@ def evaluate_best_checkpoint(
     videos = _evaluate(spec, context, state, video)
     measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
     metrics = dict(measured[-1]) if measured else {}
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
     return CheckpointEvaluation(
         str(run),
@@ -115,7 +115,7 @@ def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) 
         if video is None:
             node.fire(state)
             return []
-        return list(node.film(state, video))
+        return list(node.record_videos(state, video))
     except Exception as error:
         raise NodeError(spec.name, "evaluating a checkpoint", error) from error
     finally:

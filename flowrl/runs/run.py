@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.cluster.graph_transfer import to_send
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import Record
 from flowrl.core.errors import RunError, UsageError, attached_files
@@ -24,7 +23,7 @@ from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
 from flowrl.runs.folder import RunFolder, create_run_folder
 from flowrl.runs.query_server import controlled
@@ -37,6 +36,7 @@ from flowrl.runs.timings import timings_of
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import Cut, Executor, InstanceTimes
+from flowrl.runtime.processes.graph_transfer import graph_to_send
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 
@@ -206,12 +206,12 @@ class Run:
     # the parts of a run
 
     def _execute(self) -> Cut:
-        settle_numerics(self.graph.torch_threads)
+        reset_numerics(self.graph.torch_threads)
         if self.rendezvous is not None:
             self._meet(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
             self.executor = SerialExecutor(self.checked, self, self.seed, self.limits)
-            settle_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
+            reset_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
             self.executor = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
@@ -228,7 +228,7 @@ class Run:
         from flowrl.cluster.joined_hosts import JoinedHosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
-        sent = to_send(self.checked)
+        sent = graph_to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))

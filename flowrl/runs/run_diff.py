@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import RunError
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import TOKEN_FILE
 

@@ -14,7 +14,7 @@ from flowrl.core.context import Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, part_in
 from flowrl.runtime.control.messages import FAILED, PositionedRecord, error_words
 from flowrl.runtime.control.orders import CONTROL, CoordinatorMessages
@@ -300,13 +300,13 @@ def run_site(
     """
     scheduler: SiteScheduler | None = None
     try:
-        settle_numerics(checked.graph.torch_threads)
+        reset_numerics(checked.graph.torch_threads)
         reporter = SiteReporter(channels, name, len(layout.kinds))
         messages = CoordinatorMessages(channels, name)
         edges = SiteEdgeFactory(checked, layout, name, channels)
         scheduler = SiteScheduler(checked, seed, edges, messages, reporter, channels)
         made(scheduler)
-        settle_numerics(checked.graph.torch_threads)
+        reset_numerics(checked.graph.torch_threads)
         scheduler.live()
     except SiteStopped:
         pass

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from flowrl.machine.child_process import exit_text
 from flowrl.nodes.envs.output_checks import InvalidOutputError
 
 SHOWN = 10  # actions in the message; the crash file has all of the episode
@@ -79,9 +79,7 @@ PROCESS_SUBJECT = "its process"
 
 def describe_exit(status: int) -> str:
     """How a process came to its end, which had a debt of results."""
-    if status < 0:
-        return f"{PROCESS_SUBJECT} was killed by {signal.Signals(-status).name}"
-    return f"{PROCESS_SUBJECT} ended with status {status}"
+    return f"{PROCESS_SUBJECT} {exit_text(status)}"
 
 
 def _text(error: BaseException) -> str:

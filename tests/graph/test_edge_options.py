@@ -11,7 +11,7 @@ import pytest
 
 from flowrl.graph.edge_options import MAX_NUMBER
 from flowrl.graph.model import EDGE_OPTIONS, Edge, PortRef
-from flowrl.graph.yaml_reader import SourceLocation
+from flowrl.graph.yaml_text import SourceLocation
 
 DOCS = Path(__file__).parents[2] / "docs" / "graph.md"
 VALUES: list[Any] = [

@@ -13,8 +13,13 @@ from flowrl.core.config import Config, param
 from flowrl.core.errors import UsageError
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.catalogue import Catalogue, type_summary
-from flowrl.graph.type_words import limits_words, type_words
-from flowrl.render.catalogue_text import show_catalogue, show_graphs, show_type
+from flowrl.render.catalogue_text import (
+    limits_words,
+    show_catalogue,
+    show_graphs,
+    show_type,
+    type_words,
+)
 from tests.render.graphs_to_show import HERE
 
 

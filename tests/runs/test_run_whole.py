@@ -14,7 +14,7 @@ import flowrl
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
@@ -214,11 +214,11 @@ class SeesThreads(flowrl.Node):
 def test_the_graphs_torch_threads_reach_torch(threads: int, tmp_path: Path) -> None:
     graph = tree({"c": "Source"}, ["c -> s"], torch_threads=threads)
     graph["nodes"]["s"] = {"type": f"{__name__}:SeesThreads"}
-    settle_numerics(3 - threads)
+    reset_numerics(3 - threads)
     try:
         flowrl.load(graph, {"limits.rounds": 1}).run(out=tmp_path / "r")
     finally:
-        settle_numerics(1)
+        reset_numerics(1)
     [row] = read_jsonl(tmp_path / "r" / "metrics.jsonl")
     assert (row["made"], row["fired"]) == (threads, threads)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +13,7 @@ from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
+from flowrl.machine.child_process import ChildProcess
 from flowrl.nodes.env_managers.env_error import describe_exit
 from flowrl.nodes.env_managers.workers.futex_waker import futex_is_available
 from flowrl.nodes.env_managers.workers.process import wake_reader
@@ -71,16 +69,11 @@ class ProcessWorker:
             self._bell = None if futex_is_available() else PipeWaker()
             if self._bell is not None:
                 undo.callback(self._bell.close)
-            life, self._life = os.pipe()
-            undo.callback(self._let_go)
-            try:
-                self._output = undo.enter_context(_appended())
-                fds = {"life": life, "answer": answers.rope}
-                if self._bell is not None:
-                    fds["bell"] = self._bell.ear
-                self._process = _started(told, fds, self._output)
-            finally:
-                os.close(life)
+            self._output = undo.enter_context(_appended())
+            fds = {"answer": answers.rope}
+            if self._bell is not None:
+                fds["bell"] = self._bell.ear
+            self._process = _started(told, fds, self._output)
             undo.pop_all()
 
     @property
@@ -95,7 +88,7 @@ class ProcessWorker:
 
     def why_dead(self) -> str | None:
         """How its process ended, if it did."""
-        code = self._process.poll()
+        code = self._process.exit_status()
         return None if code is None else describe_exit(code)
 
     def printed_bytes(self) -> int:
@@ -121,30 +114,19 @@ class ProcessWorker:
 
     def give_up(self) -> None:
         """End it now, and all that it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
-        self._process.wait()
         self._free()
 
     def leave(self, deadline: float) -> bool:
         """It was told to leave: wait for that, but not for ever; whether it did."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(deadline - time.monotonic(), 0.05))
-        left = self._process.poll() is not None
+        left = self._process.wait(max(deadline, time.monotonic() + 0.05)) is not None
         self.give_up()
         return left
 
     def _free(self) -> None:
         if self._bell is not None:
             self._bell.close()
-        self._let_go()
         self._output.close()
-
-    def _let_go(self) -> None:
-        life, self._life = self._life, -1
-        with suppress(OSError):
-            os.close(life)
 
 
 def _appended() -> BinaryIO:
@@ -155,24 +137,16 @@ def _appended() -> BinaryIO:
     return output
 
 
-def _started(
-    told: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO
-) -> subprocess.Popen[bytes]:
-    words = json.dumps({**told, **fds, "path": sys.path}).encode()
+def _started(told: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO) -> ChildProcess:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
-    with os.fdopen(create_shared_memory(), "w+b") as file:  # a pipe might fill before anybody reads
-        file.write(words)
-        file.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-m", "flowrl.nodes.env_managers.workers.process"],
-            stdin=file,
-            stdout=output,
-            stderr=output,
-            pass_fds=(told["memory"], *fds.values()),
-            env=environment,
-            start_new_session=True,
-        )
+    return ChildProcess(
+        "flowrl.nodes.env_managers.workers.process",
+        {**told, **fds},
+        output=output,
+        fds=(told["memory"], *fds.values()),
+        environment=environment,
+    )
 
 
 class ThreadWorker:

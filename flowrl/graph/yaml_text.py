@@ -1,11 +1,12 @@
-"""Reading YAML with positions: text to a tree of items, each of which knows where it was written.
+"""YAML as text and as values: reading with source locations, and writing text that reads back as the same data.
 
-Built from the parser's events: nothing is constructed but mappings, lists and plain scalars (YAML 1.2's core
-schema, so that `3e-4` is a number), and depth and size are bounded whatever the file says.
+The reader builds a tree of `YamlValue` from the parser's events. It constructs nothing but mappings, lists and plain
+scalars (YAML 1.2's core schema, so that `3e-4` is a number), and it bounds depth and size whatever the file contains.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a file, or the words on a command line."""
+    """A position in a file, or the argument of the command line that gave a value."""
 
     file: str
     line: int = 0
@@ -37,7 +38,7 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class YamlValue:
-    """A value with the places of its key and of itself."""
+    """A value, with the locations of its key and of itself."""
 
     value: dict[str, YamlValue] | list[YamlValue] | Scalar
     location: SourceLocation
@@ -45,21 +46,21 @@ class YamlValue:
 
     @property
     def entry_location(self) -> SourceLocation:
-        """Where a reader looks first: the key, where there is one."""
+        """Where the entry begins: the location of the key, if there is one."""
         return self.key_location or self.location
 
     @property
     def fields(self) -> dict[str, YamlValue]:
-        """The entries of a mapping (empty for anything else)."""
+        """The entries of a mapping; empty for anything else."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> list[YamlValue]:
-        """The entries of a list (empty for anything else)."""
+        """The entries of a list; empty for anything else."""
         return self.value if isinstance(self.value, list) else []
 
     def plain(self) -> Any:
-        """The value without places."""
+        """The value as plain data, without locations."""
         if isinstance(self.value, dict):
             return {k: v.plain() for k, v in self.value.items()}
         if isinstance(self.value, list):
@@ -68,7 +69,7 @@ class YamlValue:
 
 
 def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = None) -> YamlValue:
-    """Plain data as items that all stand at one place."""
+    """Plain data as a tree whose values all have one location."""
     if isinstance(value, Mapping):
         return YamlValue(
             {str(k): item_of(v, location, location) for k, v in value.items()}, location, key
@@ -79,7 +80,7 @@ def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = N
 
 
 def read_yaml(path: Path, shown: str = "") -> YamlValue:
-    """The tree of a file; raises GraphError with the place of what is wrong."""
+    """The tree of a file. Raises GraphError, with the location, where it is invalid."""
     name = shown or str(path)
     try:
         data = path.read_bytes()
@@ -89,7 +90,7 @@ def read_yaml(path: Path, shown: str = "") -> YamlValue:
 
 
 def parse_yaml(data: bytes | str, name: str) -> YamlValue:
-    """The tree of a text; raises GraphError with the place of what is wrong."""
+    """The tree of a text. Raises GraphError, with the location, where it is invalid."""
     root = _parse(data, name)
     if root is None:
         hint = "a graph has at least 'nodes'; 'flowrl new DIR' makes one"
@@ -101,7 +102,7 @@ def _parse(data: bytes | str, name: str) -> YamlValue | None:
     if len(data) > MAX_BYTES:
         raise _wrong(SourceLocation(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
     try:
-        # a str is encoded too: words of a command line may hold what is not text
+        # A str is encoded as well, because arguments of a command line may contain bytes that are no text.
         text = (data.encode() if isinstance(data, str) else data).decode("utf-8-sig")
     except UnicodeError as error:
         where = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
@@ -122,7 +123,9 @@ def parse_value(text: str, where: str) -> YamlValue:
     """The value of a `--set key=value`."""
     try:
         item = _parse(text, where) or YamlValue("", SourceLocation(where))
-        return item_of(item.plain(), SourceLocation(where))  # a place in a word says nothing
+        return item_of(
+            item.plain(), SourceLocation(where)
+        )  # line and column within an argument mean nothing
     except GraphError as error:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 
@@ -132,7 +135,7 @@ def _wrong(location: SourceLocation, what: str, hint: str = "") -> GraphError:
 
 
 class _Builder:
-    """Events to items, with every bound checked on the way."""
+    """Turns parser events into values, and checks every bound on the way."""
 
     def __init__(self, name: str, text: str) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -195,7 +198,7 @@ class _Builder:
             name = self.key(event, location)
             if name in fields:
                 first = f"first at {fields[name].key_location}"
-                raise _wrong(location, f"the key '{name}' stands here twice", first)
+                raise _wrong(location, f"the key '{name}' is written twice", first)
             fields[name] = self.item(next(self.events), depth + 1, location)
         return fields
 
@@ -257,7 +260,7 @@ _WORDS: dict[str, Scalar] = {
 
 
 def plain_scalar(text: str) -> Scalar:
-    """What an unquoted word means: YAML 1.2's core schema, and 20_000 for 20000."""
+    """The value of an unquoted word: YAML 1.2's core schema, and 20_000 for 20000."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text) or _HEX.fullmatch(text):
@@ -268,3 +271,48 @@ def plain_scalar(text: str) -> Scalar:
     if _FLOAT.fullmatch(text):
         return float(text)
     return text
+
+
+_PLAIN = re.compile(
+    r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z_]\w*)?( (->|<->|[A-Za-z0-9_./+(),-]+))*", re.ASCII
+)
+_AMBIGUOUS = frozenset(
+    {"yes", "no", "on", "off", "y", "n"}
+)  # other YAML readers take these for booleans
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def scalar_text(value: Scalar) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
+    if isinstance(value, int):
+        return str(value)
+    return value if _is_plain(value) else _quoted(value)
+
+
+def flow_text(value: Any) -> str:
+    """Plain data as YAML on one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{flow_text(str(k))}: {flow_text(v)}" for k, v in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow_text, value)) + "]"
+    if isinstance(value, str) and ("," in value or " " in value):
+        return _quoted(value)
+    return scalar_text(value)
+
+
+def _is_plain(text: str) -> bool:
+    if text.lower() in _AMBIGUOUS or not _PLAIN.fullmatch(text):
+        return False
+    return isinstance(plain_scalar(text), str)
+
+
+def _quoted(text: str) -> str:
+    """A text in double quotes, with unprintable characters as escapes."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

@@ -1,7 +1,7 @@
-"""The Python files beside a graph that it needs: those that it names, and what they import from there.
+"""The files that a graph needs beside its YAML: data files that its parameters name, and Python modules beside it.
 
-A graph names a module in words like `package.module:Class`, as a type or in a parameter. Imports are read from the
-source, so that what a node imports when it first fires is found, too; nothing is executed.
+A graph names a module as `package.module:Class`, as a type or in a parameter. Imports are read from the source of the
+module, and nothing is executed. What a node imports only when it first fires is found, too; dynamic imports are not.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flowrl.core.config import Config, PartSpec
+from flowrl.graph.catalogue import has_module
 from flowrl.graph.model import Graph
-from flowrl.graph.param_reader import written_params
+from flowrl.graph.param_reader import extra, written_params
+
+Keys = tuple[str | int, ...]
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[\w.-]+")
 
@@ -31,7 +35,7 @@ def modules_beside(graph: Graph) -> dict[str, Path]:
 
 
 def files_beside(graph: Graph) -> dict[Path, list[Path]]:
-    """The Python files that the graph needs, by folder; each sorted, and relative to its folder."""
+    """The Python files that the graph needs, by folder. They are sorted, and relative to their folder."""
     wanted = list(modules_beside(graph))
     found: dict[Path, set[Path]] = {}
     seen: set[str] = set()
@@ -61,13 +65,13 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _folder_of(module: str, folders: tuple[Path, ...]) -> Path | None:
     for folder in folders:
-        if (folder / f"{module}.py").is_file() or (folder / module / "__init__.py").is_file():
+        if has_module(folder, module):
             return folder
     return None
 
 
 def _files_of(module: str, folder: Path) -> Iterator[Path]:
-    """A module's file, or all those of a package."""
+    """A module's file, or all files of a package."""
     package = folder / module
     if (package / "__init__.py").is_file():
         yield from package.rglob("*.py")
@@ -76,13 +80,39 @@ def _files_of(module: str, folder: Path) -> Iterator[Path]:
 
 
 def _imports(file: Path) -> Iterator[str]:
-    """The top-level modules that a file imports by their full names."""
+    """The top-level modules that a file imports by absolute imports."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
-        return  # whoever imports it is told
+        return  # the import itself will fail
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.partition(".")[0]
+
+
+def file_params(graph: Graph) -> list[Keys]:
+    """The paths, in the graph's data, of parameters that name an existing file."""
+    return [
+        ("nodes", name, *keys)
+        for name, spec in graph.nodes.items()
+        for keys in _file_params(spec.config)
+    ]
+
+
+def _file_params(config: Config) -> Iterator[Keys]:
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, str) and extra(info).get("file") and Path(value).is_file():
+            yield (name,)
+        elif isinstance(value, tuple | list):
+            yield from ((name, n, *keys) for n, v in enumerate(value) for keys in _inside(v))
+        else:
+            yield from ((name, *keys) for keys in _inside(value))
+
+
+def _inside(value: Any) -> Iterator[Keys]:
+    config = value.config if isinstance(value, PartSpec) else value
+    if isinstance(config, Config):
+        yield from _file_params(config)

@@ -8,58 +8,93 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from flowrl.channels import InboxRegistry, Sender, SiteChannels, SiteConnections
 from flowrl.channels.socket_folder import SocketFolder
 from flowrl.checks.check import CheckedGraph
-from flowrl.core.errors import FlowError, NodeError
-from flowrl.graph.expand import expand
+from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.network_address import listening, tcp
-from flowrl.machine.open_files import allow_files
+from flowrl.machine.network_address import open_listener, tcp_url
+from flowrl.machine.open_files import raise_open_file_limit
 from flowrl.runtime.control.messages import DOWN, FAILED, UP, RemoteTraceback, raised_there
 from flowrl.runtime.control.orders import CONTROL
 from flowrl.runtime.processes.addresses import Addresses, neighbours
-from flowrl.runtime.processes.site_processes import SiteProcesses, loads_of
+from flowrl.runtime.processes.graph_transfer import graph_on_this_machine
+from flowrl.runtime.processes.site_processes import SiteProcesses, modules_needed
 from flowrl.runtime.site import SiteScheduler, run_site
-
-if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import JoinedHosts
 
 PUMP_S = 0.02
 LOOK_S = 0.1
 LAST_WORDS_S = 0.2  # a dead site's mail may still be on its way
 FIRST_CAUSE_S = 1.0  # to hear of a better reason than that a peer is gone
 LEAVE_S = 3.0
+FILES_OF_SITE = 16  # sockets, and what wakes those that wait for them
+FILES_OF_PEER = 6  # for each peer in another process
+OTHER_FILES = 64  # that nodes and libraries may open
 
 
 class SiteLost(FlowError):
     """A site ended without a word, or lost another."""
 
 
+class RemoteHosts(Protocol):
+    """The other machines of a run, on which some of its sites are started."""
+
+    @property
+    def machine(self) -> str:
+        """The address at which sites of this machine listen for sites of the hosts."""
+
+    def listen(self, addresses: Addresses, hosts: Mapping[str, str]) -> None:
+        """Have each host listen for its sites (by site: the host), and add their addresses."""
+
+    def start(self, config: Mapping[str, Any], sites: Mapping[str, Any]) -> None:
+        """Have each host start its sites, see `child_site`."""
+
+    def pump(self) -> None:
+        """Receive what hosts have sent, without waiting."""
+
+    def why_dead(self, site: str) -> str | None:
+        """Why a site is dead, or None."""
+
+
 class LaunchedSites:
     """The sites of a run, as the coordinator sees them."""
 
     def __init__(
-        self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: JoinedHosts | None = None
+        self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: RemoteHosts | None = None
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
         self.names = [name for name in layout.kinds if layout.instances_on(name)]
         self._run = os.urandom(16)
-        self._processes = SiteProcesses()
+        self.processes = SiteProcesses()
         self._threads: dict[str, threading.Thread] = {}
         self._folder = SocketFolder() if self._kind("process") else None
         self._addresses = Addresses(layout, neighbours(checked.graph, layout, self.names))
-        self._doors: dict[str, socket.socket] = {}
-        allow_files((COORDINATOR, *self._kind("thread")), self._addresses.peers)
+        self._listeners: dict[str, socket.socket] = {}
+        self._allow_open_files()
         threads: InboxRegistry = {}
         self._boxes = {n: self._box(n, threads) for n in (COORDINATOR, *self._kind("thread"))}
-        self._channels = SiteChannels(self._boxes[COORDINATOR], self.dead)
+        self._channels = SiteChannels(self._boxes[COORDINATOR], self.why_dead)
         self.walks: dict[str, SiteScheduler] = {}  # of the sites in this process
         self._down: dict[str, Sender] = {}
         self._closed = False
         self._looked_s = 0.0
+
+    def _allow_open_files(self) -> None:
+        """Raise the limit of open files if the sites of this process, or of one that it starts, need more."""
+        here = {COORDINATOR, *self._kind("thread")}
+        needs = {
+            name: FILES_OF_SITE + FILES_OF_PEER * len(set(peers) - here)
+            for name, peers in self._addresses.peers.items()
+        }
+        most = max(sum(needs[name] for name in here), *needs.values())
+        refused = raise_open_file_limit(most + OTHER_FILES)
+        if refused is not None:
+            raise UsageError(
+                f"placement: for its {len(self.names)} sites {refused}; raise that limit (ulimit -Hn), or let more "
+                "nodes share a site"
+            )
 
     def _kind(self, kind: str) -> list[str]:
         """The sites of a kind on this machine."""
@@ -72,7 +107,7 @@ class LaunchedSites:
         if self._folder is not None and self._meets_processes(name):
             addresses.near[name] = box.listen(self._folder.address(name))
         if self.hosts is not None and addresses.is_far(name):
-            bound = box.listen(tcp(self.hosts.machine, "*"))
+            bound = box.listen(tcp_url(self.hosts.machine, "*"))
             addresses.ports[name] = int(bound.rpartition(":")[2])
         return box
 
@@ -106,7 +141,7 @@ class LaunchedSites:
         assert self._folder is not None
         self._addresses.near[name] = self._folder.address(name)
         if self.hosts is not None and self._addresses.is_far(name):
-            self._doors[name], self._addresses.ports[name] = listening(self.hosts.machine)
+            self._listeners[name], self._addresses.ports[name] = open_listener(self.hosts.machine)
 
     def _address(self, name: str, by: str) -> str:
         if name in self._boxes and by in self._boxes:
@@ -121,31 +156,30 @@ class LaunchedSites:
         thread.start()
 
     def _start_processes(self) -> None:
-        told = {
+        config = {
             "run": self._run.hex(),
             "kinds": dict(self.layout.kinds),
-            "where": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
-            "title": self.checked.graph.name,
+            "placed": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
             "seed": self.seed,
         }
-        here = self._kind("process")
-        loads = {n: loads_of(self.checked, self.layout, n) for n in (*here, *self.layout.hosts)}
-        if here:
-            graph = {"graph": expand(self.checked.graph)}
-            doors = [door.fileno() for door in self._doors.values()]
-            sites = {name: self._told(name) for name in here}
-            self._processes.start({**told, **graph}, sites, loads, doors)
+        local, remote = self._kind("process"), self.layout.hosts
+        modules = {n: modules_needed(self.checked, self.layout, n) for n in (*local, *remote)}
+        if local:
+            graph = graph_on_this_machine(self.checked)
+            sites = {name: self._site_config(name) for name in local}
+            fds = [listener.fileno() for listener in self._listeners.values()]
+            self.processes.start({**config, **graph}, sites, modules, fds)
         if self.hosts is not None:
-            there = {n: {**self._told(n), "loads": list(loads[n])} for n in self.layout.hosts}
-            self.hosts.start(told, there)
+            sites = {n: {**self._site_config(n), "imports": list(modules[n])} for n in remote}
+            self.hosts.start(config, sites)
 
-    def _told(self, name: str) -> dict[str, Any]:
-        """How one process is reached, and reaches others."""
-        addresses, door = self._addresses, self._doors.get(name)
+    def _site_config(self, name: str) -> dict[str, Any]:
+        """How a site in another process is reached, and how it reaches its peers."""
+        addresses, listener = self._addresses, self._listeners.get(name)
         keys = addresses.keys(name)
         return {
-            "near": addresses.near.get(name, ""),
-            "door": door.fileno() if door else None,
+            "address": addresses.near.get(name, ""),
+            "listener": listener.fileno() if listener else None,
             "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
             "keys": keys.as_text() if keys else None,
         }
@@ -184,16 +218,16 @@ class LaunchedSites:
         if now_s - self._looked_s < LOOK_S:
             return False
         self._looked_s = now_s
-        return any(map(self.dead, self.names))
+        return any(map(self.why_dead, self.names))
 
-    def dead(self, name: str) -> str | None:
+    def why_dead(self, name: str) -> str | None:
         """Why a site is dead, or None."""
         thread = self._threads.get(name)
         if thread is not None:
             return None if thread.is_alive() else "its thread has ended"
         if self.hosts is not None and self.layout.host(name):
-            return self.hosts.dead(name)
-        return self._processes.why_ended(name)
+            return self.hosts.why_dead(name)
+        return self.processes.why_ended(name)
 
     def _first_cause(self) -> FlowError:
         """What a node raised comes before a killed process, and that before what either did to others."""
@@ -202,14 +236,14 @@ class LaunchedSites:
         patience_s = FIRST_CAUSE_S
         while time.monotonic() - began < patience_s and "node" not in _kinds(failures):
             self._pump()
-            if any(self.dead(name) for name in self.names if name not in failures):
+            if any(self.why_dead(name) for name in self.names if name not in failures):
                 patience_s = LAST_WORDS_S  # no other site ends another without a word
             for name, lane in self._last.items():
                 while len(lane):
                     words = lane.take()[0]
                     failures.setdefault(name, (words[0], _failure(name, words)))
         found = dict(reversed(list(failures.values())))
-        dead = {n: why for n in self.names if (why := self.dead(n)) is not None}
+        dead = {n: why for n in self.names if (why := self.why_dead(n)) is not None}
         silent = [name for name in dead if name not in failures]
         if "node" not in found and silent:
             return SiteLost(f"site '{silent[0]}' has ended: {dead[silent[0]]}")
@@ -224,15 +258,15 @@ class LaunchedSites:
         self._closed = True
         deadline = time.monotonic() + LEAVE_S
         for name in self._down:
-            if self.dead(name) is None and self._down[name].is_ready():
+            if self.why_dead(name) is None and self._down[name].is_ready():
                 self._down[name].send(["leave"])
         self._channels.flush()
-        self._processes.end(deadline)
+        self.processes.end(deadline)
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.1))
         self._channels.close()
-        for door in self._doors.values():
-            door.close()
+        for listener in self._listeners.values():
+            listener.close()
         if self._folder is not None:
             self._folder.close()
 
