@@ -24,17 +24,17 @@ import numpy as np
 import torch
 
 from flowrl.core.batch import Array, Column
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.gru import MEMORY, Gru
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Dueling, Heads, Linear, Model, TorchInfer
+from flowrl.nodes.models.model import DuelingHead, Heads, LinearHead, Model, TorchInference
 
 VECTOR, IMAGE = Column("float32", (8,)), Column("uint8", (4, 84, 84))
-HEADS: Heads = {"policy": Linear(4), "value": Linear(1)}
+HEADS: Heads = {"policy": LinearHead(4), "value": LinearHead(1)}
 MODELS: Mapping[str, tuple[Model, Column, Heads]] = {
     "mlp 64, 64": (Mlp(hidden=[64, 64], activation="tanh"), VECTOR, HEADS),
-    "mlp 128, 128, 64": (Mlp(), VECTOR, {"q": Dueling(4)}),
+    "mlp 128, 128, 64": (Mlp(), VECTOR, {"q": DuelingHead(4)}),
     "mlp 512, 512": (Mlp(hidden=[512, 512]), VECTOR, HEADS),
     "gru 64": (Gru(), VECTOR, HEADS),
     "cnn": (Cnn(), IMAGE, HEADS),
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--quick", action="store_true", help="shorter, without torch.compile")
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     told = parser.parse_args(arguments)
-    settle_numerics(1)
+    reset_numerics(1)
     repeats, seconds = (3, 0.02) if told.quick else (REPEATS, SECONDS)
     found = {}
     for name in told.model:
@@ -69,15 +69,15 @@ def ways(model: Model, column: Column, heads: Heads, envs: int, compiled: bool) 
     arrays = {
         n: t.detach().numpy() for n, t in [*module.named_parameters(), *module.named_buffers()]
     }
-    infer = model.infer(column, heads, tuple(heads))
+    inference_model = model.inference_model(column, heads, tuple(heads))
     obs = _observed(column, envs)
     memory = {n: np.zeros((envs, *c.shape), c.dtype) for n, c in model.memory_columns().items()}
     given = (memory,) if memory else ()
-    acts_in_torch = isinstance(infer, TorchInfer)
+    acts_in_torch = isinstance(inference_model, TorchInference)
     calls: dict[str, Call] = {}
     if not acts_in_torch:
-        infer.load(arrays)
-        calls["numpy"] = lambda: infer(obs, *given)
+        inference_model.load(arrays)
+        calls["numpy"] = lambda: inference_model(obs, *given)
 
     def inputs() -> tuple[Any, ...]:
         if not memory:

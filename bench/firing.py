@@ -53,7 +53,7 @@ class Drain(Node):
 class Nobody:
     """A sink that nothing is told."""
 
-    def record(self, runner: object, record: object) -> None:
+    def record(self, instance: object, record: object) -> None:
         raise AssertionError("these nodes record nothing")
 
 
@@ -71,7 +71,7 @@ def through_engine(rounds: int) -> float:
     start = time.perf_counter()
     executor.run()
     taken = time.perf_counter() - start
-    fired = sum(r.fired for r in executor.wired.all())
+    fired = sum(r.fired for r in executor.instances.all())
     assert fired == rounds * (RELAYS + 2), fired
     return taken
 

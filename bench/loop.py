@@ -19,7 +19,7 @@ from flowrl.api import load
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.executor import weights_digest
@@ -54,21 +54,21 @@ class Stopwatch(Watcher):
 
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
-    wired = make_instances(graph(), seed)
-    settle_numerics(1)
+    instances = make_instances(graph(), seed)
+    reset_numerics(1)
     start = time.perf_counter()
-    state = _train(wired)
+    state = _train(instances)
     taken = time.perf_counter() - start
-    wired.close()
+    instances.close()
     return taken, weights_digest({"learner.weights": state})
 
 
-def _train(wired: Instances) -> State:
-    nodes = {name: runners[0].node for name, runners in wired.runners.items()}
+def _train(instances: Instances) -> State:
+    nodes = {name: by_node[0].node for name, by_node in instances.by_node.items()}
     collector, buffer, learner, evaluator = (
         nodes[n] for n in ("collector", "buffer", "learner", "evaluator")
     )
-    program = wired.checked.program
+    program = instances.checked.program
     warm, every, rows = program.warmup[0], program.paced[0].every, collector.config.n_sample
     collector.reconfigure(**warm.phase.settings["collector"])
     buffer.ctx.wanted = frozenset()

@@ -32,7 +32,7 @@ from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import InstanceTimes
 from flowrl.runtime.failure_guard import FailureRecord
@@ -93,7 +93,7 @@ class Learns(Node):
 class Nobody:
     """Hears what nodes tell, and forgets it."""
 
-    def record(self, teller: RecordSource, record: Record | FailureRecord) -> None:
+    def record(self, source: RecordSource, record: Record | FailureRecord) -> None:
         """Nothing."""
 
 
@@ -127,7 +127,7 @@ def firing_s(
 ) -> tuple[float, str]:
     """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
     limits = Limits(rounds=rounds)
-    settle_numerics(checked.graph.torch_threads)
+    reset_numerics(checked.graph.torch_threads)
     if placement == "serial":
         executor = SerialExecutor(checked, Nobody(), 0, limits)
         began_s = time.perf_counter()

@@ -12,7 +12,7 @@ import torch
 
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
@@ -28,7 +28,7 @@ def main(seed: int = 0, max_train_iters: int = 5000) -> float:
     """Train until 20 episodes, and 20 more, bring 475 on average; gives the last mean."""
     torch.set_num_threads(1)  # the network is small: more threads only wait for each other
     env = Gymnasium(id="CartPole-v1")
-    envs = BaseEnvManager(env=env, count=8, seed=seed)
+    envs = SerialEnvManager(env=env, count=8, seed=seed)
     spec = envs.spec()
     policy = Dqn(
         obs=spec.obs,

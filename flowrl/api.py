@@ -16,7 +16,7 @@ from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data
 from flowrl.graph.loading import load_graph as load_file
 from flowrl.graph.sections import parse_seconds
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
@@ -85,10 +85,10 @@ class FlowGraph:
         ).run()
 
     def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
-        sets = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
+        overrides = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
         if isinstance(self.source, Mapping):
-            return check_graph(load_data(self.source, sets=sets), envs)
-        return check_graph(load_file(self.source, sets), envs)
+            return check_graph(load_data(self.source, overrides=overrides), envs)
+        return check_graph(load_file(self.source, overrides), envs)
 
 
 def _count(name: str, value: int | None) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-SUBCLASSED = ("flowrl.nodes.policies.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
+SUBCLASSED = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
 
 
 def __getattr__(name: str) -> Any:

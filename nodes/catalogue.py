@@ -1,10 +1,29 @@
-"""The names of the built-in types: by kind, from the name in a graph to an import path."""
+"""The built-in types by kind: from the type's name in a graph to the import path of its class.
+
+Policies and reward models are found by their files: `policies/td3.py` defines the type `td3` by its
+class `Td3`. The other types are listed here. Neither way imports the class.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+
+def types_in_folder(folder: str) -> dict[str, str]:
+    """The types of a folder in which each module `some_type.py` defines the class `SomeType`."""
+    files = sorted((Path(__file__).parent / folder).glob("[a-z]*.py"))
+    return {
+        file.stem: f"flowrl.nodes.{folder}.{file.stem}:{_class_name(file.stem)}" for file in files
+    }
+
+
+def _class_name(type_name: str) -> str:
+    return "".join(word.capitalize() for word in type_name.split("_"))
+
+
 CATALOGUE: dict[str, dict[str, str]] = {
     "node": {
-        "env_manager": "flowrl.nodes.env_managers.base_env_manager:BaseEnvManager",
+        "env_manager": "flowrl.nodes.env_managers.serial_env_manager:SerialEnvManager",
         "sync_subprocess_env_manager": (
             "flowrl.nodes.env_managers.subprocess_env_managers:SyncSubprocessEnvManager"
         ),
@@ -26,22 +45,16 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
         "demos": "flowrl.nodes.datasets.demos:Demos",
         "npz_writer": "flowrl.nodes.datasets.npz_writer:NpzWriter",
-        "rnd": "flowrl.nodes.rewards.rnd:Rnd",
+        **types_in_folder("rewards"),
     },
-    "policy": {
-        "random": "flowrl.nodes.policies.random:Random",
-        "expert": "flowrl.nodes.policies.expert:Expert",
-        "dqn": "flowrl.nodes.policies.dqn:Dqn",
-        "r2d2": "flowrl.nodes.policies.r2d2:R2d2",
-        "ppo": "flowrl.nodes.policies.ppo:Ppo",
-    },
+    "policy": types_in_folder("policies"),
     "env": {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
         "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
-        "wrapper": "flowrl.nodes.envs.wrappers.own:ByPath",
+        "wrapper": "flowrl.nodes.envs.wrappers.own:ImportedWrapper",
         "frame_stack": "flowrl.nodes.envs.wrappers.frame_stack:FrameStack",
         "gray": "flowrl.nodes.envs.wrappers.images:Gray",
         "resize": "flowrl.nodes.envs.wrappers.images:Resize",

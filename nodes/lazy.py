@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.core.batch import ALIGNMENT_BYTES, Array
 
 
-class Lazy:
+class LazyModule:
     """Stands for a module; what was asked for once costs no more than an ordinary attribute."""
 
     def __init__(self, module: str) -> None:
@@ -35,8 +35,8 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-torch = Lazy("torch")
-functional = Lazy("torch.nn.functional")
+torch = LazyModule("torch")
+functional = LazyModule("torch.nn.functional")
 
 
 def tensor(array: Array) -> Any:

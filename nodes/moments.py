@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 
-FLAT = 1e-12  # a variance up to here is none
+MIN_VARIANCE = 1e-12  # a variance up to here is none
 
 
 class Moments:
@@ -35,7 +35,7 @@ class Moments:
     def std(self) -> Array:
         """The standard deviation; 1 where nothing has varied yet, so that one may divide by it."""
         variance = self.squares / max(self.count, 1)
-        return np.where(variance > FLAT, np.sqrt(variance), 1.0)
+        return np.where(variance > MIN_VARIANCE, np.sqrt(variance), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` takes."""

@@ -19,7 +19,7 @@ SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Nested:
+class NestedColumns:
     """The leaves of a nested space, by name: keys and places in tuples, joined by `/`."""
 
     columns: Mapping[str, Column]
@@ -42,29 +42,29 @@ class Nested:
         return "{" + ", ".join(f"{name}: {column}" for name, column in self.columns.items()) + "}"
 
 
-Observed = Column | Nested
+ObsColumns = Column | NestedColumns
 
 
-def leaves(observed: Observed) -> Mapping[str, Column]:
+def leaf_columns(observed: ObsColumns) -> Mapping[str, Column]:
     """The columns by name; that of an observation of one column is the empty one."""
-    return observed.columns if isinstance(observed, Nested) else {"": observed}
+    return observed.columns if isinstance(observed, NestedColumns) else {"": observed}
 
 
-def under(name: str, observed: Observed) -> dict[str, Column]:
+def columns_under(name: str, observed: ObsColumns) -> dict[str, Column]:
     """The columns of a batch that hold it: `obs`, or `obs/camera` and `obs/state`."""
-    return {_joined(name, leaf): column for leaf, column in leaves(observed).items()}
+    return {_joined(name, leaf): column for leaf, column in leaf_columns(observed).items()}
 
 
-def observed_in(schema: Schema, name: str) -> Observed | None:
+def obs_columns_in(schema: Schema, name: str) -> ObsColumns | None:
     """What the columns of a batch hold under this name, if they hold it."""
     if name in schema:
         return schema[name]
     prefix = name + SEPARATOR
     found = {k.removeprefix(prefix): c for k, c in schema.items() if k.startswith(prefix)}
-    return Nested(found) if found else None
+    return NestedColumns(found) if found else None
 
 
-def flat(columns: Mapping[str, Array]) -> dict[str, Array]:
+def flatten_columns(columns: Mapping[str, Array]) -> dict[str, Array]:
     """Columns for a batch: the fields of structured arrays become columns of their own."""
     found: dict[str, Array] = {}
     for name, array in columns.items():
@@ -76,7 +76,7 @@ def flat(columns: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def taken(batch: Batch, name: str, rows: Any = slice(None)) -> Array | dict[str, Array]:
+def select_rows(batch: Batch, name: str, rows: Any = slice(None)) -> Array | dict[str, Array]:
     """Some rows of the observation under this name: an array, or the leaves by name."""
     if name in batch:
         return batch[name][rows]
@@ -85,7 +85,7 @@ def taken(batch: Batch, name: str, rows: Any = slice(None)) -> Array | dict[str,
     return found or batch[name][rows]  # the batch says what it lacks
 
 
-def leaf_of(value: Any, leaf: str) -> Any:
+def leaf_value(value: Any, leaf: str) -> Any:
     """The leaf of one nested value, as an env gives it: in containers, or in one record."""
     if isinstance(value, np.void):
         return value[leaf]

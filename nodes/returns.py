@@ -47,7 +47,7 @@ def bootstrap_discount(gamma: float, terminated: Array, steps: Array | int = 1) 
     return (powers[steps] * ~terminated).astype(np.float32)
 
 
-class Windows(NamedTuple):
+class NstepWindows(NamedTuple):
     """The windows of n rewards that begin at each step; shorter where the episode ends."""
 
     returns: Array  # (B, M) float32: the discounted sum of the window's rewards
@@ -55,7 +55,7 @@ class Windows(NamedTuple):
     last: Array  # (B, M) the window's last step, an index into the T steps
 
 
-def nstep_returns(r_t: Array, done_t: Array, gamma: float, n: int) -> Windows:
+def nstep_returns(r_t: Array, done_t: Array, gamma: float, n: int) -> NstepWindows:
     """n-step returns (Sutton & Barto 2018, equation 7.1) without their bootstrap term.
 
     G_t = r_t + gamma r_{t+1} + … + gamma^(k-1) r_{t+k-1}
@@ -69,4 +69,4 @@ def nstep_returns(r_t: Array, done_t: Array, gamma: float, n: int) -> Windows:
         returns += gamma**j * running * r_t[:, j : j + whole]
         steps += running
         running &= ~done_t[:, j : j + whole]
-    return Windows(returns.astype(np.float32), steps, np.arange(whole) + steps - 1)
+    return NstepWindows(returns.astype(np.float32), steps, np.arange(whole) + steps - 1)

@@ -10,7 +10,7 @@ import pytest
 
 import flowrl
 from flowrl.core.errors import GraphError, NodeError, UsageError
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from tests.toys.running import tree
 
 NODES = {"c": "Source", "l": "Learner", "e": "Judge"}

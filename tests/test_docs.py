@@ -51,7 +51,7 @@ def by_hand(page: str, heading: str) -> Any:
 def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> None:
     section = (DOCS / "nodes.md").read_text(encoding="utf-8").partition("## A policy\n")[2]
     code, graph = re.findall(r"```(?:python|yaml)\n(.*?)```", section, re.S)[:2]
-    imports = "import numpy as np\nfrom flowrl.nodes.policies.policy import Policy\n"
+    imports = "import numpy as np\nfrom flowrl.nodes.policy import Policy\n"
     (tmp_path / "mine.py").write_text(imports + code, encoding="utf-8")
     judged = "nodes: {evaluator: {policy: 'mine:Balance', episodes: 3}}\n"
     (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}{judged}")

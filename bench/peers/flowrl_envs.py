@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bench.peers.env_protocol import Load, Step, main
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
     SyncSubprocessEnvManager,
@@ -67,7 +67,7 @@ def only_cartpole(make: Callable[[Load], Made]) -> Callable[[Load], Made | None]
 if __name__ == "__main__":
     main(
         {
-            "base": of(BaseEnvManager),
+            "base": of(SerialEnvManager),
             "sync_subprocess": of(SyncSubprocessEnvManager),
             "one_worker": one_worker,
             "async_subprocess": asynchronous,

@@ -13,7 +13,10 @@ import time
 import numpy as np
 
 from bench.peers.sleeping import SIZES
-from flowrl.nodes.env_managers.workers.waking import ask_for_exact_timers, ask_for_short_slices
+from flowrl.nodes.env_managers.workers.scheduling_hints import (
+    request_precise_timers,
+    request_short_slices,
+)
 
 BEGIN_S, MEASURE_S = 0.5, 2.0  # until all have begun; then
 
@@ -31,6 +34,6 @@ def late_s(step_s: float, begin_s: float = BEGIN_S, measure_s: float = MEASURE_S
 
 
 if __name__ == "__main__":
-    ask_for_short_slices()
-    ask_for_exact_timers()
+    request_short_slices()
+    request_precise_timers()
     print(json.dumps(late_s(SIZES[sys.argv[1]].step_s)))

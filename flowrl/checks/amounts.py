@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from flowrl.checks.descriptions import NodeDescriptions
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.errors import Problem
+from flowrl.core.wording import size_text
 from flowrl.graph.model import Edge, Graph, PortRef
-from flowrl.machine.memory import machine_memory_bytes, size_text
+from flowrl.machine.memory import machine_memory_bytes
 
 
 def row_problems(
@@ -29,14 +30,14 @@ def row_problems(
 def _rows_by_then(program: SerialProgram, name: str, edge: Edge, per_token: int) -> int | None:
     """Rows that have come in when the node first gives what it makes of them; None: it never does."""
     rows = 0
-    parts: list[tuple[Schedule, int]] = [(w.part, w.rounds) for w in program.warmup]
-    for part, rounds in [*parts, (program.round, 1)]:
-        if name not in part.firings or not rounds:
+    schedules: list[tuple[Schedule, int]] = [(w.schedule, w.rounds) for w in program.warmup]
+    for schedule, rounds in [*schedules, (program.round, 1)]:
+        if name not in schedule.firings or not rounds:
             continue
-        in_one_firing = part.rates.get(edge.to, 0) * per_token
-        if part.active_outputs(name):
+        in_one_firing = schedule.rates.get(edge.to, 0) * per_token
+        if schedule.active_outputs(name):
             return rows + in_one_firing
-        rows += rounds * part.firings[name] * in_one_firing
+        rows += rounds * schedule.firings[name] * in_one_firing
     return None
 
 
@@ -44,7 +45,7 @@ def _too_short(
     graph: Graph, program: SerialProgram, edge: Edge, rows: int, needed: int, param: str
 ) -> Problem:
     name, source = edge.to.node, edge.source.node
-    phases = [w.phase for w in program.warmup if name in w.part.firings]
+    phases = [w.phase for w in program.warmup if name in w.schedule.firings]
     location = phases[0].location if phases else graph.nodes[name].location(param)
     what = f"nodes.{name}: the first batch needs {needed} rows ({param}), and {rows} have come in by then"
     longer = f"'warmup: [{{edges: [{source} -> {name}], steps: {needed}}}]'"

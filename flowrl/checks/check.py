@@ -17,7 +17,7 @@ from flowrl.core.errors import GraphError, Problem
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out
 from flowrl.graph.loading import LoadedGraph
-from flowrl.graph.model import Graph, PortRef
+from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
 
 
 @dataclass(slots=True)
@@ -99,14 +99,13 @@ def _reasons(checked: CheckedGraph) -> Iterator[str]:
     """Why two runs of this graph may differ."""
     graph = checked.graph
     for edge in graph.edges:
-        if edge.latest:
-            yield f"{edge}: latest (the version depends on speed)"
-        if edge.merge == "any" and (
-            len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
-        ):
-            yield f"{edge}: merge any (the order depends on speed)"
-        if edge.when_full == "drop_oldest":
-            yield f"{edge}: drop_oldest (what is dropped depends on speed)"
+        several = len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
+        for name, value in edge.changed_options().items():
+            option = EDGE_OPTIONS[name]
+            if value in option.nondeterminism and (
+                several or not option.only_with_several_producers
+            ):
+                yield f"{edge}: {option.nondeterminism[value]}"
     for name, spec in graph.nodes.items():
         if spec.fires_on_any:
             yield f"{name}: fires on any input (what comes together depends on speed)"

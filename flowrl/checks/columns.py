@@ -67,7 +67,7 @@ def warmup_column_problems(
 
 def _lost(warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
     settings = ", ".join(warm.phase.settings[node])
-    for port in sorted(warm.part.active_outputs(node)):
+    for port in sorted(warm.schedule.active_outputs(node)):
         before, now = usual.outs.get(port) or {}, facts.outs.get(port) or {}
         lost = [f"{name} ({column})" for name, column in before.items() if now.get(name) != column]
         if lost:

@@ -9,21 +9,22 @@ from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph
 
 
-def may_lack_tokens(part: Schedule) -> set[str]:
+def may_lack_tokens(schedule: Schedule) -> set[str]:
     """Nodes that may find too few tokens: a dropping edge, or a node that fires on any input, is upstream or theirs."""
-    found = set(part.loose)
+    found = set(schedule.any_input_nodes)
     while True:  # feedback leads against the order
-        more = {e.to.node for e in part.edges if _lossy(e, part, found)} - found
+        more = {e.to.node for e in schedule.edges if _lossy(e, schedule, found)} - found
         if not more:
             return found
         found |= more
 
 
-def fires_without_rate(part: Schedule) -> set[str]:
+def fires_without_rate(schedule: Schedule) -> set[str]:
     """Nodes of which no rate says how often they fire in a round: as often as they find tokens."""
-    found = set(part.loose)
+    found = set(schedule.any_input_nodes)
     while (
-        more := {e.to.node for e in part.edges if any(s.node in found for s in e.sources)} - found
+        more := {e.to.node for e in schedule.edges if any(s.node in found for s in e.sources)}
+        - found
     ):
         found |= more
     return found
@@ -31,16 +32,20 @@ def fires_without_rate(part: Schedule) -> set[str]:
 
 def may_lack_tokens_anywhere(program: SerialProgram) -> set[str]:
     """The nodes that starve anywhere in a program."""
-    parts = [program.round, *(w.part for w in program.warmup), *(p.part for p in program.paced)]
-    return set().union(*map(may_lack_tokens, parts))
+    schedules = [
+        program.round,
+        *(w.schedule for w in program.warmup),
+        *(p.schedule for p in program.paced),
+    ]
+    return set().union(*map(may_lack_tokens, schedules))
 
 
 def lossy_edge_problems(graph: Graph, program: SerialProgram) -> Iterator[Problem]:
     """Where tokens that may be missing are joined with others, all of them must be allowed to go."""
-    for part in (program.round, *(p.part for p in program.paced)):
-        hungry = may_lack_tokens(part)
-        for name in sorted(hungry - part.loose):
-            into = [edge for edge in part.edges if edge.to.node == name]
+    for schedule in (program.round, *(p.schedule for p in program.paced)):
+        hungry = may_lack_tokens(schedule)
+        for name in sorted(hungry - schedule.any_input_nodes):
+            into = [edge for edge in schedule.edges if edge.to.node == name]
             if sum(_lanes(graph, edge) for edge in into) > 1:
                 yield from _piling_up(name, into)
 
@@ -55,8 +60,8 @@ def _piling_up(name: str, into: Iterable[Edge]) -> Iterator[Problem]:
             )
 
 
-def _lossy(edge: Edge, part: Schedule, hungry: set[str]) -> bool:
-    drops = edge.when_full == "drop_oldest" or edge.to in part.fading
+def _lossy(edge: Edge, schedule: Schedule, hungry: set[str]) -> bool:
+    drops = edge.when_full == "drop_oldest" or edge.to in schedule.stale_dropping_inputs
     return drops or any(s.node in hungry for s in edge.sources)
 
 

@@ -26,10 +26,10 @@ class Schedule:
     firings: dict[str, int]
     edges: list[Edge]
     rates: dict[PortRef, int] = field(default_factory=dict)
-    loose: frozenset[str] = (
+    any_input_nodes: frozenset[str] = (
         frozenset()
     )  # nodes that fire on any input: their rates need not balance
-    fading: frozenset[PortRef] = frozenset()  # inputs that lose what is too old
+    stale_dropping_inputs: frozenset[PortRef] = frozenset()  # inputs that lose what is too old
 
     def active_outputs(self, node: str) -> frozenset[str]:
         """The stream outputs of a node that somebody takes."""
@@ -42,7 +42,7 @@ class PacedSchedule:
 
     source: PortRef
     every: int
-    part: Schedule
+    schedule: Schedule
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class WarmUpSchedule:
     """A phase of the warm-up: a part, and how many rounds of it."""
 
     phase: Phase
-    part: Schedule
+    schedule: Schedule
     rounds: int
 
 
@@ -69,8 +69,8 @@ class SerialProgram:
     def schedule_of(self, node: str) -> Schedule:
         """The part that a node fires in."""
         for paced in self.paced:
-            if node in paced.part.firings:
-                return paced.part
+            if node in paced.schedule.firings:
+                return paced.schedule
         return self.round
 
     def rate(self, ref: PortRef) -> int:
@@ -88,9 +88,9 @@ def plan_program(
     in_round = [n for n in graph.nodes if groups[n] not in paced]
     program = SerialProgram(make_schedule(graph, in_round, problems))
     for group, edge in paced.items():
-        part = make_schedule(graph, [n for n in graph.nodes if groups[n] == group], problems)
-        program.paced.append(PacedSchedule(edge.source, edge.every or 1, part))
-    program.paced.sort(key=lambda p: (p.source.node, p.part.order))
+        schedule = make_schedule(graph, [n for n in graph.nodes if groups[n] == group], problems)
+        program.paced.append(PacedSchedule(edge.source, edge.every or 1, schedule))
+    program.paced.sort(key=lambda p: (p.source.node, p.schedule.order))
     _capacities(graph, program, problems)
     return program
 
@@ -106,20 +106,24 @@ def make_schedule(
     fired = {n for n in names if graph.nodes[n].fires}
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
-    loose = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
-    bound = [e for e in inside if not is_unbalanced(e, loose)]
+    any_input_nodes = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
+    bound = [e for e in inside if not is_unbalanced(e, any_input_nodes)]
     solved = balance(graph, sorted(fired), bound, rates)
     problems.extend(solved.problems)
     for ref in (ref for e in inside for ref in (*e.sources, e.to)):
         solved.rates.setdefault(ref, graph.nodes[ref.node].rate(ref.port) or 1)
     order = firing_order(graph, fired, inside, problems)
-    fading = frozenset(e.to for e in inside if drops_stale_tokens(graph, e))
-    return Schedule(order, solved.firings, inside, solved.rates, loose, fading)
+    stale_dropping_inputs = frozenset(e.to for e in inside if drops_stale_tokens(graph, e))
+    return Schedule(
+        order, solved.firings, inside, solved.rates, any_input_nodes, stale_dropping_inputs
+    )
 
 
-def is_unbalanced(edge: Edge, loose: frozenset[str]) -> bool:
+def is_unbalanced(edge: Edge, any_input_nodes: frozenset[str]) -> bool:
     """Whether what an edge is given and what is taken of it need not balance."""
-    return edge.to.node in loose or any(source.node in loose for source in edge.sources)
+    return edge.to.node in any_input_nodes or any(
+        source.node in any_input_nodes for source in edge.sources
+    )
 
 
 def replica_problems(graph: Graph) -> Iterable[Problem]:
@@ -136,17 +140,18 @@ def replica_problems(graph: Graph) -> Iterable[Problem]:
 
 def _capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -> None:
     """Room for one round on every stream edge, checked against what is written."""
-    for part in (program.round, *(p.part for p in program.paced)):
-        for edge in part.edges:
-            needed = part.firings[edge.to.node] * part.rates[edge.to]
-            if edge.to.node in part.loose:  # takes all that a round gives
-                gives = (part.firings[s.node] * part.rates[s] for s in edge.sources)
+    for schedule in (program.round, *(p.schedule for p in program.paced)):
+        for edge in schedule.edges:
+            needed = schedule.firings[edge.to.node] * schedule.rates[edge.to]
+            if edge.to.node in schedule.any_input_nodes:  # takes all that a round gives
+                gives = (schedule.firings[s.node] * schedule.rates[s] for s in edge.sources)
                 needed = max(needed, *gives)
             if is_feedback(graph, edge):
                 program.initial[edge.to] = needed
             program.capacity[edge.to] = edge.capacity or needed
-            if edge.capacity is not None and edge.capacity < part.rates[edge.to]:
-                what = f"{edge}: its capacity is {edge.capacity} and {edge.to.node} takes {part.rates[edge.to]} at once"
+            rate = schedule.rates[edge.to]
+            if edge.capacity is not None and edge.capacity < rate:
+                what = f"{edge}: its capacity is {edge.capacity} and {edge.to.node} takes {rate} at once"
                 hint = f"write 'capacity: {needed}' or more, or leave it out"
                 problems.append(Problem(str(edge.location), what, hint))
                 continue

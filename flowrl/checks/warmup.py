@@ -30,17 +30,17 @@ def plan_warmup(
         problems.extend(_idle_settings(phase, nodes))
         if missing or idle:
             continue
-        part = make_schedule(graph, nodes, problems, edges, program.round.rates)
-        rounds = _rounds(graph, phase, part, steps_of, problems)
+        schedule = make_schedule(graph, nodes, problems, edges, program.round.rates)
+        rounds = _rounds(graph, phase, schedule, steps_of, problems)
         if rounds is not None:
-            program.warmup.append(WarmUpSchedule(phase, part, rounds))
+            program.warmup.append(WarmUpSchedule(phase, schedule, rounds))
 
 
 def active(
-    graph: Graph, phase: Phase, part: Schedule
+    graph: Graph, phase: Phase, schedule: Schedule
 ) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
     """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
-    flow = dependency_graph(graph.nodes, [e for e in part.edges if not is_feedback(graph, e)])
+    flow = dependency_graph(graph.nodes, [e for e in schedule.edges if not is_feedback(graph, e)])
     nodes: set[str] = set()
     hops: set[tuple[str, str]] = set()
     missing = []
@@ -52,7 +52,7 @@ def active(
             missing.append((", ".join(starts), ", ".join(ends)))
         nodes |= between
         hops |= set(flow.subgraph(between).edges)
-    edges = [e for e in part.edges if any((s.node, e.to.node) in hops for s in e.sources)]
+    edges = [e for e in schedule.edges if any((s.node, e.to.node) in hops for s in e.sources)]
     return nodes, edges, missing
 
 
@@ -92,14 +92,18 @@ def _idle_settings(phase: Phase, nodes: set[str]) -> Iterator[Problem]:
 
 
 def _rounds(
-    graph: Graph, phase: Phase, part: Schedule, steps_of: Mapping[str, int], problems: list[Problem]
+    graph: Graph,
+    phase: Phase,
+    schedule: Schedule,
+    steps_of: Mapping[str, int],
+    problems: list[Problem],
 ) -> int | None:
     """The phase's length in rounds: env steps are rounded up."""
     if phase.rounds is not None:
         return phase.rounds
-    if not steps_of.keys() >= set(part.order):
+    if not steps_of.keys() >= set(schedule.order):
         return None  # what is wrong with a node of the phase is told there
-    steps = sum(steps_of[n] * part.firings[n] * graph.nodes[n].replicas for n in part.order)
+    steps = sum(steps_of[n] * schedule.firings[n] * graph.nodes[n].replicas for n in schedule.order)
     if steps:
         return -(-(phase.steps or 0) // steps)
     what = "warmup: no node of this phase makes a known number of env steps"

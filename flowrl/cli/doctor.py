@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowrl.core.errors import FlowError
+from flowrl.core.wording import size_text
 from flowrl.graph.catalogue import Catalogue, UnknownType
-from flowrl.machine.memory import machine_memory_bytes, size_text
+from flowrl.machine.memory import machine_memory_bytes
 from flowrl.version import VERSION
 
 LEAST_DISK_BYTES = 1 << 30

@@ -88,17 +88,17 @@ def expand(arguments: Namespace) -> int:
 def diff(arguments: Namespace) -> int:
     """`flowrl diff`."""
     from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
-    from flowrl.runs.run_diff import diff_runs, is_run
+    from flowrl.runs.run_diff import diff_runs, is_ended_run
 
     a, b = (
         check_graph(load_graph(_graph_of(name)), "skip").require_sound().graph
         for name in (arguments.a, arguments.b)
     )
     runs = Path(arguments.a), Path(arguments.b)
-    both = all(map(is_run, runs))
+    both = all(map(is_ended_run, runs))
     print(f"graphs: {told}" if (told := diff_graphs(a, b)) == NOTHING and both else told)
     if both:
-        print(diff_runs(*runs, alike=compute_alike(a, b)))
+        print(diff_runs(*runs, equal_graphs=compute_alike(a, b)))
     return 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flowrl.core.errors import UsageError, spelling_hint
-from flowrl.runs.folder import log_name
+from flowrl.runs.folder import instance_of_log
 from flowrl.runs.queries import find_folder
 from flowrl.runs.registry import lives
 
@@ -55,7 +55,7 @@ class Tail:
 
 def _tails(folder: Path, node: str | None) -> Iterator[Tail]:
     """The logs of one node's replicas, or of all nodes."""
-    found = {log_name(path): path for path in sorted(folder.glob("*.log"))}
+    found = {instance_of_log(path): path for path in sorted(folder.glob("*.log"))}
     if node is not None:
         mine = {k: p for k, p in found.items() if k == node or k.partition("#")[0] == node}
         if not mine:

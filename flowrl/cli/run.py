@@ -15,9 +15,9 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.graph.sections import parse_seconds
-from flowrl.render.report import run_text
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult
+from flowrl.runs.result_text import result_text
 from flowrl.runs.run import Run
 
 
@@ -79,7 +79,7 @@ def _ended(arguments: Namespace, result: RunResult) -> int:
     if arguments.json:
         print(json.dumps(result.as_dict()), flush=True)
     elif result.run_dir and not arguments.quiet:  # else it could not even make its folder
-        print(run_text(result))
+        print(result_text(result))
     return {"failed": 1, "interrupted": 130}.get(result.status, 0)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 def evaluate(arguments: Namespace) -> int:
     """`flowrl eval`."""
-    from flowrl.runs.judge import judge
+    from flowrl.runs.evaluation import evaluate_best_checkpoint
 
     video = Path(arguments.video) if arguments.video else None
-    found = judge(Path(arguments.run), arguments.episodes, arguments.seed, video)
+    found = evaluate_best_checkpoint(Path(arguments.run), arguments.episodes, arguments.seed, video)
     if arguments.json:
         print(json.dumps(found.as_dict()))
     else:
@@ -23,7 +23,7 @@ def evaluate(arguments: Namespace) -> int:
 
 def plot(arguments: Namespace) -> int:
     """`flowrl plot`."""
-    from flowrl.runs.plot import plot as plot_runs
+    from flowrl.runs.plot import plot_runs
 
     runs = [Path(run) for run in arguments.runs]
     out = Path(arguments.output) if arguments.output else runs[0] / "plot.png"
@@ -34,7 +34,7 @@ def plot(arguments: Namespace) -> int:
 def replay(arguments: Namespace) -> int:
     """`flowrl replay`: an env's failure is what was asked for, so it is status 0."""
     replaying = importlib.import_module(
-        "flowrl.nodes.env_managers.replay"
+        "flowrl.nodes.env_managers.crash_replay"
     )  # the engine knows no envs
     replaying.replay(arguments.file, arguments.pdb)
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.machine.environment import cpu_name, version_of
-from flowrl.machine.numerics import choices
+from flowrl.machine.numerics import instruction_settings
 from flowrl.version import VERSION
 
 SAME = ("flowrl", "python", "torch", "numpy")  # whose versions must be the same
@@ -34,7 +34,7 @@ def machine_facts() -> dict[str, Any]:
         "torch_build": _torch_build(),
         "numpy_build": _numpy_build(),
         "cpu": cpu_name(),
-        "choices": " ".join(f"{name}={value}" for name, value in choices().items()),
+        "choices": " ".join(f"{name}={value}" for name, value in instruction_settings().items()),
         "cores": os.cpu_count() or 0,
         "platform": platform.platform(),
     }

@@ -11,7 +11,7 @@ from flowrl.channels.keyfile import MAKE, read_key
 from flowrl.channels.keys import Gate, Keys
 from flowrl.cluster.control import prepare
 from flowrl.core.errors import UsageError
-from flowrl.machine.network_address import Address, address_of
+from flowrl.machine.network_address import Address, parse_address
 
 HEARD_BYTES = 1 << 20  # of a message from a host
 DRAIN = 1000  # messages that one look takes in at most
@@ -25,7 +25,7 @@ NO_KEY = "a connection without the run's key"
 
 def address_with_key(text: str, key: Path | None, option: str) -> Address:
     """An address that may be used without a key only if nobody else can reach it."""
-    address = address_of(text, option)
+    address = parse_address(text, option)
     if key is None and not address.is_loopback:
         raise UsageError(
             f"{option} {text}: others can reach this address, so it needs --key FILE; {MAKE}"

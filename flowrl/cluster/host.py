@@ -27,7 +27,12 @@ from flowrl.cluster.control_socket import address_with_key, key_of
 from flowrl.cluster.hosted_sites import HostedSites
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.placement import HostOffer
-from flowrl.machine.network_address import Address, is_number, numeric, own_address
+from flowrl.machine.network_address import (
+    Address,
+    is_connectable,
+    local_address_towards,
+    resolve_machine,
+)
 
 LOOK_S = 0.2
 SAID_BYTES = 1 << 20  # of what sites print, that is passed on in a second
@@ -255,8 +260,8 @@ class Visit:
 def _machine(waiting: Waiting, there: Address) -> str:
     """Under which address others reach this machine."""
     if waiting.address is None:
-        return own_address(there)
-    machine = numeric(waiting.address, f"--address {waiting.address}")
-    if not is_number(machine):
+        return local_address_towards(there)
+    machine = resolve_machine(waiting.address, f"--address {waiting.address}")
+    if not is_connectable(machine):
         raise UsageError(f"--address {waiting.address}: others cannot connect to this address")
     return machine

@@ -11,9 +11,9 @@ from typing import Any
 
 from flowrl.channels.socket_folder import SocketFolder
 from flowrl.cluster.control import LEAVE_S
-from flowrl.cluster.graph_transfer import FILE_BYTES, MODULE_BYTES
 from flowrl.core.errors import FlowError
-from flowrl.machine.network_address import listening
+from flowrl.machine.network_address import open_listener
+from flowrl.runtime.processes.graph_transfer import FILE_BYTES, MODULE_BYTES
 from flowrl.runtime.processes.site_processes import SiteProcesses
 
 PRINTED_BYTES = 64 << 10  # that are read at once
@@ -37,7 +37,7 @@ class HostedSites:
         """Somebody is awaited for each of these from now on; the ports."""
         ports = {}
         for site in sites:
-            self._doors[str(site)], ports[str(site)] = listening(self._machine)
+            self._doors[str(site)], ports[str(site)] = open_listener(self._machine)
         return ports
 
     def file(self, name: str, piece: bytes) -> None:
@@ -61,13 +61,13 @@ class HostedSites:
         """A process for each site."""
         if sites.keys() != self._doors.keys():
             raise FlowError("the run starts other sites than it had asked for")
-        loads = {name: tuple(map(str, site.pop("loads"))) for name, site in sites.items()}
+        modules = {name: tuple(map(str, site.pop("imports"))) for name, site in sites.items()}
         for name, site in sites.items():
             peers = {p: at or self._folder.address(p) for p, at in site["peers"].items()}
             door = self._doors[name].fileno()
-            site.update(near=self._folder.address(name), peers=peers, door=door)
+            site.update(address=self._folder.address(name), peers=peers, listener=door)
         fds = [door.fileno() for door in self._doors.values()]
-        self._processes.start({**told, "files": str(self._files)}, sites, loads, fds)
+        self._processes.start({**told, "files": str(self._files)}, sites, modules, fds)
         self._running = list(sites)
 
     def printed(self) -> str:

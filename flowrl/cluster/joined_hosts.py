@@ -16,12 +16,12 @@ from flowrl.channels.errors import RefusedMessage
 from flowrl.cluster.compatibility import differences, machine_facts, unlike
 from flowrl.cluster.control import BEAT_S, LEAVE_S, PROTOCOL, SILENCE_S, ControlConnection, read
 from flowrl.cluster.control_socket import ControlSocket
-from flowrl.cluster.graph_transfer import SentGraph
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.placement import HostOffer
-from flowrl.machine.network_address import ANY, address_of, is_number
+from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
 from flowrl.runtime.processes.addresses import Addresses
+from flowrl.runtime.processes.graph_transfer import SentGraph
 
 LISTEN_S = 30.0  # in which a host says where its sites will be reached
 GOODBYE_S = LEAVE_S + 2.0  # in which hosts say that they have ended everything
@@ -75,7 +75,11 @@ class JoinedHosts:
     def shown(self) -> str:
         """The same as somebody elsewhere would write it."""
         address = self._reception.address
-        return address.replace(ANY, socket.gethostname()) if self.machine == ANY else address
+        return (
+            address.replace(ANY_MACHINE, socket.gethostname())
+            if self.machine == ANY_MACHINE
+            else address
+        )
 
     @property
     def machine(self) -> str:
@@ -181,7 +185,7 @@ class JoinedHosts:
             return
         self._joined[who] = joined
         self._tell(f"host '{offer.name}' has joined ({about['cores']} cores, {about['cpu']})")
-        self._say(joined, "welcome", self.sent.told["title"])
+        self._say(joined, "welcome", self.sent.config["title"])
 
     def _taken(self, joined: JoinedHost) -> str:
         if any(joined.name == other.name for other in self._here()):
@@ -226,7 +230,7 @@ class JoinedHosts:
         deadline = time.monotonic() + LISTEN_S
         for name, joined in used.items():
             addresses.machines[name] = joined.about["address"]
-            addresses.seen_as[name] = address_of(joined.about["joined"], "host").machine
+            addresses.seen_as[name] = parse_address(joined.about["joined"], "host").machine
             addresses.ports.update(self._ports(joined, deadline))
 
     def _ports(self, joined: JoinedHost, deadline: float) -> dict[str, int]:
@@ -246,9 +250,9 @@ class JoinedHosts:
             for name, piece in self.sent.pieces():
                 self._say(joined, "file", name, piece)
             mine = {site: told[site] for site, home in self._homes.items() if home is joined}
-            self._say(joined, "start", {**common, **self.sent.told}, mine)
+            self._say(joined, "start", {**common, **self.sent.config}, mine)
 
-    def dead(self, site: str) -> str | None:
+    def why_dead(self, site: str) -> str | None:
         """Why a site is dead, or None."""
         joined = self._homes.get(site)
         if joined is None:
@@ -282,11 +286,11 @@ def _offer_of(about: Mapping[str, Any]) -> HostOffer:
         or type(labels) is not list
         or any(type(label) is not str for label in labels)
         or type(about.get("cores")) is not int
-        or not is_number(about["address"])
+        or not is_connectable(about["address"])
     ):
         raise RefusedMessage("malformed")
     try:
-        address_of(about["joined"], "host")
+        parse_address(about["joined"], "host")
         return HostOffer(about["name"], tuple(labels))
     except UsageError:
         raise RefusedMessage("malformed") from None

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.core.batch import Schema
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 # beside each row of metrics
-POSITION = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
+SOURCE_COLUMNS = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DeferredEffect:
 Record = (
     MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | DeferredEffect | str
 )
-Acts = Literal["at once", "later", "never"]
+EffectTiming = Literal["at once", "later", "never"]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,16 +77,18 @@ class Context:
     rates: Mapping[str, int] = field(
         default_factory=dict
     )  # every stream port's rate, `auto` worked out
-    wanted: frozenset[str] | None = None  # outputs that somebody takes now; None: all
-    clock: Clock = START  # the causal past of what this node holds, its own firings included
+    consumed_outputs: frozenset[str] | None = None  # outputs that somebody takes now; None: all
+    clock: Clock = EMPTY_CLOCK  # the causal past of what this node holds, its own firings included
     records: list[Record] = field(default_factory=list)
-    dirty: bool = False  # something was counted or recorded in this firing
-    acts: Acts = "at once"  # when `outside` does what it is given: at once, by hand
+    has_pending: bool = False  # something was counted or recorded in this firing
+    effect_timing: EffectTiming = (
+        "at once"  # when `outside` does what it is given: at once, by hand
+    )
     restarts: int = 0  # how often the node was made anew (`on_failure: restart`)
-    on_dirty: Callable[[], None] = lambda: (
+    on_pending: Callable[[], None] = lambda: (
         None
     )  # how a service's client learns that it has told something
-    _did: Count | None = None
+    _pending_count: Count | None = None
 
     @property
     def key(self) -> str:
@@ -106,19 +108,19 @@ class Context:
         """A random stream of this node's own for one purpose."""
         return np.random.Generator(np.random.PCG64(self.seed_for(purpose)))
 
-    def wants(self, port: str) -> bool:
+    def is_consumed(self, port: str) -> bool:
         """Whether somebody takes what this output gives in the current phase."""
-        return self.wanted is None or port in self.wanted
+        return self.consumed_outputs is None or port in self.consumed_outputs
 
     def count(self, env_steps: int = 0, episodes: int = 0) -> None:
         """This firing stepped envs so often, and ended so many episodes."""
-        self.mark_dirty()
-        old = self._did or Count()
-        self._did = Count(old.env_steps + env_steps, old.episodes + episodes)
+        self.mark_pending()
+        old = self._pending_count or Count()
+        self._pending_count = Count(old.env_steps + env_steps, old.episodes + episodes)
 
     def metrics(self, values: Mapping[str, float]) -> None:
         """Report numbers of this firing."""
-        taken = [name for name in values if name in POSITION]
+        taken = [name for name in values if name in SOURCE_COLUMNS]
         if taken:
             raise ValueError(
                 f"a metric cannot be named '{taken[0]}': that says where it was measured"
@@ -146,36 +148,36 @@ class Context:
 
         On several sites a node may get past the cut before that is known; what it did there shall leave nothing.
         """
-        if self.acts == "never":
+        if self.effect_timing == "never":
             raise RuntimeError(
                 "a service cannot do things outside of the run: its client's firings say "
                 "what counts; let the client do it"
             )
-        if self.acts == "at once":
+        if self.effect_timing == "at once":
             do()
         else:
             self.emit(DeferredEffect(do))
 
     def emit(self, record: Record) -> None:
         """Add a record of this firing."""
-        self.mark_dirty()
+        self.mark_pending()
         self.records.append(record)
 
-    def mark_dirty(self) -> None:
+    def mark_pending(self) -> None:
         """Something was counted or recorded: the engine looks after the firing."""
-        if not self.dirty:
-            self.dirty = True
-            self.on_dirty()
+        if not self.has_pending:
+            self.has_pending = True
+            self.on_pending()
 
     def take_count(self) -> Count | None:
         """What the firing counted; forgotten by this call (for the engine)."""
-        did, self._did = self._did, None
+        did, self._pending_count = self._pending_count, None
         return did
 
     def take_records(self) -> list[Record]:
         """What the firing told; forgotten by this call (for the engine)."""
         records, self.records = self.records, []
-        self.dirty = False
+        self.has_pending = False
         return records
 
     def now_s(self) -> float:

@@ -51,13 +51,13 @@ class Clock:
 
     def add(self, node: str, env_steps: int = 0, episodes: int = 0, train_iters: int = 0) -> Clock:
         """The clock after `node` did so much more."""
-        old = self.counts.get(node, NOTHING)
+        old = self.counts.get(node, NO_COUNTS)
         new = Count(old[0] + env_steps, old[1] + episodes, old[2] + train_iters)
         return Clock({**self.counts, node: new})
 
 
-NOTHING = Count()
-START = Clock({})
+NO_COUNTS = Count()
+EMPTY_CLOCK = Clock({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,7 @@ class State:
     arrays: Mapping[str, Array]
     command: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
-    clock: Clock = START
+    clock: Clock = EMPTY_CLOCK
 
     def __post_init__(self) -> None:
         """Arrays are as those of a batch."""

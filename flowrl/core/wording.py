@@ -1,4 +1,4 @@
-"""Numbers with their words."""
+"""Numbers as text, with their words or units."""
 
 from __future__ import annotations
 
@@ -11,3 +11,12 @@ def count_text(number: int, one: str) -> str:
 def limit_reason(number: int, one: str) -> str:
     """Why a limit ends a run; the number as it is written on the command line."""
     return f"1 {one} was asked for" if number == 1 else f"{number} {one}s were asked for"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes with a unit: `1.5 MB`."""
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError

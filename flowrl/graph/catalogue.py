@@ -108,7 +108,7 @@ class Catalogue:
 
     def _unambiguous(self, module: str) -> None:
         """A module beside the graph that another one of its name would hide is a mistake."""
-        beside = [f for f in self.folders if _has_module(f, module)]
+        beside = [f for f in self.folders if has_module(f, module)]
         spec = _spec(module) if beside else None
         if spec is None or spec.origin is None:
             return
@@ -121,7 +121,7 @@ class Catalogue:
             raise UnknownType(what, f"rename {beside[0] / module}")
 
 
-def _has_module(folder: Path, name: str) -> bool:
+def has_module(folder: Path, name: str) -> bool:
     return bool(name) and (
         (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
     )
@@ -142,6 +142,18 @@ def _where(error: BaseException) -> str:
 def is_type(found: Any, *bases: type[T]) -> TypeGuard[type[T]]:
     """Whether it is a class with one of these bases. To Python 3.10 `list[int]` is a class, too."""
     return isinstance(found, type) and not set(bases).isdisjoint(found.__mro__)
+
+
+def type_summary(cls: type[Any]) -> str:
+    """What a type is, in one line: that of its module's docstring where the module holds nothing else."""
+    module = sys.modules[cls.__module__]
+    types = [
+        v
+        for v in vars(module).values()
+        if is_type(v, Node, Part) and v.__module__ == cls.__module__
+    ]
+    text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
+    return (text or "").strip().partition("\n")[0]
 
 
 def _node_type(name: str, found: Any) -> type[Node]:

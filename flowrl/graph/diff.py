@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase, paths_text
 from flowrl.graph.param_reader import written_params, written_value
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 
 How = Literal["added", "removed", "changed"]
 NOTHING = "no difference"
@@ -159,12 +159,12 @@ def _edges(a: Graph, b: Graph) -> Iterator[Change]:
 
 
 def _options(edge: Edge) -> str:
-    options = edge.options()
+    options = edge.changed_options()
     return flow_text(options) if options else ""
 
 
 def _option_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
-    names = (*old.options(), *new.options())
+    names = (*old.changed_options(), *new.changed_options())
     yield from _values({n: getattr(old, n) for n in names}, {n: getattr(new, n) for n in names})
 
 

@@ -1,57 +1,69 @@
-"""The options of an edge: which kinds of edge they fit, and what they take."""
+"""What an option of an edge is. The options themselves are fields of `Edge` (graph/model.py), each declared there once.
+
+From its declaration come the check of its value and the error text, the JSON schema, the table in docs/graph.md, the
+reason that `check` gives where it makes runs differ, and its label in reports and pictures. An option without an effect
+of its own therefore needs no other code; the engine reads it as an attribute of the edge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from flowrl.core.errors import Problem, spelling_hint
-from flowrl.graph.model import Edge
-from flowrl.graph.yaml_reader import YamlValue
+EdgeKind = Literal["stream", "state", "link"]
 
-OPTIONS: Mapping[str, tuple[tuple[str, ...], str]] = {  # option: the kinds of edge, what it takes
-    "lag": (("state",), "a whole number of rounds, 0 to 1,000,000"),
-    "every": (("state",), "a whole number of firings, 1 to 1,000,000"),
-    "latest": (("state",), "true or false"),
-    "max_staleness": (("stream", "state"), "a whole number of rounds, 0 to 1,000,000"),
-    "merge": (("stream",), "'order' or 'any'"),
-    "capacity": (("stream",), "a whole number of tokens, 1 to 1,000,000"),
-    "when_full": (("stream",), "'wait' or 'drop_oldest'"),
-}
-_CHOICES = {"merge": ("order", "any"), "when_full": ("wait", "drop_oldest")}
-_LEAST = {"lag": 0, "every": 1, "max_staleness": 0, "capacity": 1}
-_MOST = 1_000_000  # more is a mistake, and would fill the memory
+MAX_NUMBER = 1_000_000  # a larger number is a mistake, and would fill the memory
 
 
-def checked_option(edge: Edge, name: str, item: YamlValue) -> Problem | None:
-    """What is wrong with an option of this edge, if anything is."""
-    kinds, _ = OPTIONS.get(name, ((edge.kind,), ""))
-    if edge.kind not in kinds:
-        fitting = [n for n, (fits, _) in OPTIONS.items() if edge.kind in fits]
-        what = f"edges: '{name}' is an option of {' and '.join(kinds)} edges; {edge.to} is a {edge.kind}"
-        hint = f"options of a {edge.kind} edge: {', '.join(fitting)}"
-        return Problem(str(item.entry_location), what, hint if fitting else "a link has no options")
-    return written_option(str(edge.to), name, item)
+@dataclass(frozen=True, slots=True)
+class EdgeOption:
+    """One option: where it may be written, which values it takes, and what it means."""
+
+    name: str
+    default: Any
+    kinds: tuple[EdgeKind, ...]
+    meaning: str  # one sentence, for the docs and for editors
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None  # a whole number from this on
+    unit: str = ""  # of the number
+    default_text: str = ""  # what leaving it out means, where the default does not say it
+    # Why runs differ, by the value that makes them differ.
+    nondeterminism: Mapping[Any, str] = field(default_factory=dict)
+    only_with_several_producers: bool = False  # with one, the value makes no difference
+    label: Callable[[Any], str] | None = None  # in a picture; None: not shown
+    report: Callable[[Any], str] | None = None  # in a report; None: like `label`
+    shown_by_default: bool = False  # its default is shown on edges that show no other option
+
+    @property
+    def expected(self) -> str:
+        """The values that it takes, in words."""
+        if self.choices:
+            return " or ".join(f"'{choice}'" for choice in self.choices)
+        if self.minimum is None:
+            return "true or false"
+        return f"a whole number of {self.unit}, {self.minimum} to {MAX_NUMBER:,}"
+
+    def accepts(self, value: Any) -> bool:
+        """Whether the option may have this value."""
+        if self.choices:
+            return value in self.choices
+        if self.minimum is None:
+            return isinstance(value, bool)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return is_whole and self.minimum <= value <= MAX_NUMBER
+
+    def json_schema(self) -> dict[str, Any]:
+        """What editors check and show."""
+        about = {"description": f"of {' and '.join(self.kinds)} edges: {self.meaning}"}
+        if self.choices:
+            return {**about, "enum": list(self.choices)}
+        if self.minimum is None:
+            return {**about, "type": "boolean"}
+        return {**about, "type": "integer", "minimum": self.minimum, "maximum": MAX_NUMBER}
 
 
-def written_option(to: str, name: str, item: YamlValue) -> Problem | None:
-    """What is wrong with an option as it is written, whatever edge it is for."""
-    if name not in OPTIONS:
-        return Problem(
-            str(item.entry_location),
-            f"edges: unknown option '{name}'",
-            spelling_hint(name, OPTIONS),
-        )
-    if not _right(name, item.value):
-        what = f"edges: {to}: {name} is {item.plain()!r}"
-        return Problem(str(item.location), what, f"expected {OPTIONS[name][1]}")
-    return None
-
-
-def _right(name: str, value: Any) -> bool:
-    if name in _CHOICES:
-        return value in _CHOICES[name]
-    if name == "latest":
-        return isinstance(value, bool)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and _LEAST[name] <= value <= _MOST
+def option(default: Any, *, kinds: tuple[EdgeKind, ...], meaning: str, **details: Any) -> Any:
+    """A field of `Edge` that is an option; `details` are the other fields of `EdgeOption`."""
+    declared = {"default": default, "kinds": kinds, "meaning": meaning, **details}
+    return field(default=default, metadata={"option": declared})

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.core.errors import Problems, closest_word, spelling_hint
+from flowrl.core.errors import Problem, Problems, closest_word, spelling_hint
 from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
-from flowrl.graph.edge_options import checked_option, written_option
 from flowrl.graph.edge_statements import EdgeEnd, EdgeStatement
-from flowrl.graph.model import Edge, NodeSpec, PortRef
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.model import EDGE_OPTIONS, Edge, NodeSpec, PortRef
+from flowrl.graph.yaml_text import YamlValue
 
-Pair = tuple[PortRef, PortRef]  # an output and the input that it feeds
+PortPair = tuple[PortRef, PortRef]  # an output and the input that it feeds
 
 
 class EdgeReader:
@@ -32,40 +31,50 @@ class EdgeReader:
     ) -> None:
         """`parts`: the ports of each part-graph; `broken`: nodes with a problem that was told already;
         `removed`: nodes that null removed, and the files that may name them yet."""
-        self.nodes, self.parts, self.broken, self.problems = nodes, parts, broken, problems
-        self.removed = removed
+        self.nodes, self.part_ports, self.broken_nodes, self.problems = (
+            nodes,
+            parts,
+            broken,
+            problems,
+        )
+        self.removed_nodes = removed
         self.incomplete: set[str] = (
             set()
         )  # nodes that miss an edge because of a problem told already
 
-    def edges(self, statements: Iterable[EdgeStatement]) -> dict[PortRef, Edge]:
+    def read_edges(self, statements: Iterable[EdgeStatement]) -> dict[PortRef, Edge]:
         """The edge into each input."""
         found: dict[PortRef, Edge] = {}
         for statement in statements:
-            if self.gone(statement):
+            if self.is_removed_with_node(statement):
                 continue
             if statement.removes:
-                self.remove(statement, found)
-            elif edge := self.edge(statement):
-                self.put(edge, found)
+                self.remove_edges(statement, found)
+            elif edge := self.read_edge(statement):
+                self.add_edge(edge, found)
             else:
                 ends = (*statement.sources, statement.to)
-                self.incomplete |= {n for end in ends for n in self.members(end.node)}
+                self.incomplete |= {n for end in ends for n in self.node_names(end.node)}
         return found
 
-    def gone(self, statement: EdgeStatement) -> bool:
+    def is_removed_with_node(self, statement: EdgeStatement) -> bool:
         """Whether an edge went with a node that a later file removed."""
         gone = [
-            end.node not in self.nodes and statement.location.file in self.removed.get(end.node, ())
+            end.node not in self.nodes
+            and statement.location.file in self.removed_nodes.get(end.node, ())
             for end in (*statement.sources, statement.to)
         ]
         return any(gone)
 
-    def members(self, name: str) -> set[str]:
+    def node_names(self, name: str) -> set[str]:
         """A node, or the nodes that a part-graph shows ports of."""
-        return {ref.node for ref in self.parts[name].values()} if name in self.parts else {name}
+        return (
+            {ref.node for ref in self.part_ports[name].values()}
+            if name in self.part_ports
+            else {name}
+        )
 
-    def put(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
+    def add_edge(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
         before = found.pop(edge.to, None)
         if before is not None and before.location.file == edge.location.file:
             names = ", ".join(map(str, (*before.sources, *edge.sources)))
@@ -78,10 +87,10 @@ class EdgeReader:
             self.incomplete |= {source.node for source in before.sources}
         found[edge.to] = edge
 
-    def remove(self, statement: EdgeStatement, found: dict[PortRef, Edge]) -> None:
+    def remove_edges(self, statement: EdgeStatement, found: dict[PortRef, Edge]) -> None:
         ends = {statement.to, *(statement.sources if statement.arrow == "<->" else ())}
-        inputs = {ref for end in ends if self.known(end) for ref, _, _ in self.ports(end)}
-        named = {n for end in (*statement.sources, statement.to) for n in self.members(end.node)}
+        inputs = {ref for end in ends if self.is_known(end) for ref, _, _ in self.ports_at(end)}
+        named = {n for end in (*statement.sources, statement.to) for n in self.node_names(end.node)}
         gone = [
             ref
             for ref, edge in found.items()
@@ -90,7 +99,7 @@ class EdgeReader:
         ]
         for ref in gone:
             del found[ref]
-        if not gone and not ends & {EdgeEnd(n) for n in self.broken}:
+        if not gone and not ends & {EdgeEnd(n) for n in self.broken_nodes}:
             text = statement if statement.sources else f"into '{statement.to}'"
             what = f"edges: null removes the edge {text}, and there is none"
             inputs_fed = [str(ref) for ref in found]
@@ -98,19 +107,22 @@ class EdgeReader:
                 statement.location, what, spelling_hint(str(statement.to), inputs_fed)
             )
 
-    def edge(self, statement: EdgeStatement) -> Edge | None:
+    def read_edge(self, statement: EdgeStatement) -> Edge | None:
         ends = (*statement.sources, statement.to)
         for end in ends:
-            if not self.known(end) and end.node not in self.broken:
-                names = {*self.nodes, *self.broken, *self.parts}
+            if not self.is_known(end) and end.node not in self.broken_nodes:
+                names = {*self.nodes, *self.broken_nodes, *self.part_ports}
                 what = f"edges: unknown node '{end.node}'"
                 self.problems.add(statement.location, what, spelling_hint(end.node, names))
-                self.incomplete |= self.members(closest_word(end.node, names) or "")
-        if not all(map(self.known, ends)):
-            told = (written_option(str(statement.to), n, i) for n, i in statement.options.items())
+                self.incomplete |= self.node_names(closest_word(end.node, names) or "")
+        if not all(map(self.is_known, ends)):
+            told = (
+                written_option_problem(str(statement.to), n, i)
+                for n, i in statement.options.items()
+            )
             self.problems.extend(problem for problem in told if problem)
             return None
-        pairs = [self.pair(statement, source) for source in statement.sources]
+        pairs = [self.resolve_pair(statement, source) for source in statement.sources]
         found = [pair for pair in pairs if pair is not None]
         if len(found) < len(pairs):
             return None
@@ -119,28 +131,30 @@ class EdgeReader:
             what = f"edges: the sources lead to different inputs: {', '.join(targets)}"
             self.problems.add(statement.location, what, "name the port")
             return None
-        return self.with_options(statement, tuple(source for source, _ in found), found[0][1])
+        return self.make_edge(statement, tuple(source for source, _ in found), found[0][1])
 
-    def known(self, end: EdgeEnd) -> bool:
-        if end.node in self.parts:
-            return all(ref.node in self.nodes for ref in self.parts[end.node].values())
+    def is_known(self, end: EdgeEnd) -> bool:
+        if end.node in self.part_ports:
+            return all(ref.node in self.nodes for ref in self.part_ports[end.node].values())
         return end.node in self.nodes
 
-    def pair(self, statement: EdgeStatement, source: EdgeEnd) -> Pair | None:
+    def resolve_pair(self, statement: EdgeStatement, source: EdgeEnd) -> PortPair | None:
         """The one pair of ports that fits, or a problem that lists the candidates."""
         to, location = statement.to, statement.location
         for end in (source, to):
-            if not self.ports(end):
-                names = [name for _, name, _ in self.ports(EdgeEnd(end.node))]
+            if not self.ports_at(end):
+                names = [name for _, name, _ in self.ports_at(EdgeEnd(end.node))]
                 what = f"edges: '{end.node}' has no port '{end.port}'"
                 if not end.port:
                     what = f"edges: '{end.node}' has no ports"
                 self.problems.add(location, what, spelling_hint(end.port, names))
                 return None
         if statement.arrow == "<->":
-            found = self.fits(source, to, link=True) + self.fits(to, source, link=True)
+            found = self.fitting_pairs(source, to, link=True) + self.fitting_pairs(
+                to, source, link=True
+            )
         else:
-            found = self.fits(source, to, link=False)
+            found = self.fitting_pairs(source, to, link=False)
         if len(found) == 1:
             return found[0]
         if found:
@@ -151,12 +165,12 @@ class EdgeReader:
             what = f"edges: no output of '{source}' fits an input of '{to}'"
             if statement.arrow == "<->":
                 what = f"edges: '{source}' and '{to}' have no link and service that fit"
-            self.problems.add(location, what, self.candidates(source, to, statement.arrow))
+            self.problems.add(location, what, self.candidates_text(source, to, statement.arrow))
         return None
 
-    def ports(self, end: EdgeEnd) -> list[tuple[PortRef, str, Port]]:
+    def ports_at(self, end: EdgeEnd) -> list[tuple[PortRef, str, Port]]:
         """The ports that an end may mean, with their names there; a part-graph shows the ones it lists."""
-        inner = self.parts.get(end.node)
+        inner = self.part_ports.get(end.node)
         if inner is None:
             ports = self.nodes[end.node].cls.ports
             found = [(PortRef(end.node, name), name, port) for name, port in ports.items()]
@@ -166,13 +180,13 @@ class EdgeReader:
             ]
         return [f for f in found if end.port in ("", f[1])]
 
-    def fits(self, source: EdgeEnd, to: EdgeEnd, link: bool) -> list[Pair]:
+    def fitting_pairs(self, source: EdgeEnd, to: EdgeEnd, link: bool) -> list[PortPair]:
         """Pairs of ports of one type; optional inputs count only where they are named, and outputs come second."""
         found = [
             (o, i, out.optional)
-            for o, _, out in self.ports(source)
+            for o, _, out in self.ports_at(source)
             if isinstance(out, Service if link else Out | StateOut)
-            for i, _, inp in self.ports(to)
+            for i, _, inp in self.ports_at(to)
             if isinstance(inp, Link if link else In | StateIn)
             and (to.port or not inp.optional)
             and _compatible(out, inp)
@@ -180,9 +194,9 @@ class EdgeReader:
         required = [(o, i) for o, i, optional in found if not optional]
         return required or [(o, i) for o, i, _ in found]
 
-    def candidates(self, source: EdgeEnd, to: EdgeEnd, arrow: str) -> str:
+    def candidates_text(self, source: EdgeEnd, to: EdgeEnd, arrow: str) -> str:
         def listed(end: EdgeEnd, kinds: Any) -> str:
-            ports = self.ports(EdgeEnd(end.node))
+            ports = self.ports_at(EdgeEnd(end.node))
             shown = [
                 f"{n} ({p.type}{', optional' if p.optional else ''})"
                 for _, n, p in ports
@@ -200,7 +214,7 @@ class EdgeReader:
             f"inputs of '{to.node}': {listed(to, In | StateIn)}; optional inputs must be named"
         )
 
-    def with_options(
+    def make_edge(
         self, statement: EdgeStatement, sources: tuple[PortRef, ...], to: PortRef
     ) -> Edge | None:
         kind, location = self.nodes[to.node].port(to.port).kind, statement.location
@@ -220,16 +234,39 @@ class EdgeReader:
             return None
         edge = Edge(kind, sources, to, location)
         for name, item in statement.options.items():
-            edge = self.with_option(edge, name, item)
+            edge = self.set_option(edge, name, item)
         return edge
 
-    def with_option(self, edge: Edge, name: str, item: YamlValue) -> Edge:
+    def set_option(self, edge: Edge, name: str, item: YamlValue) -> Edge:
         """The edge with one option set; the same edge if that is wrong."""
-        problem = checked_option(edge, name, item)
+        problem = option_problem(edge, name, item)
         if problem is None:
             return edge.with_option(name, item.value)
         self.problems.append(problem)
         return edge
+
+
+def option_problem(edge: Edge, name: str, item: YamlValue) -> Problem | None:
+    """What is wrong with an option of this edge, if anything is."""
+    declared = EDGE_OPTIONS.get(name)
+    if declared is not None and edge.kind not in declared.kinds:
+        fitting = ", ".join(n for n, o in EDGE_OPTIONS.items() if edge.kind in o.kinds)
+        kinds = " and ".join(declared.kinds)
+        what = f"edges: '{name}' is an option of {kinds} edges; {edge.to} is a {edge.kind}"
+        hint = f"options of a {edge.kind} edge: {fitting}" if fitting else "a link has no options"
+        return Problem(str(item.entry_location), what, hint)
+    return written_option_problem(str(edge.to), name, item)
+
+
+def written_option_problem(to: str, name: str, item: YamlValue) -> Problem | None:
+    """What is wrong with an option as it is written, whatever edge it is for."""
+    if name not in EDGE_OPTIONS:
+        hint = spelling_hint(name, EDGE_OPTIONS)
+        return Problem(str(item.entry_location), f"edges: unknown option '{name}'", hint)
+    if not EDGE_OPTIONS[name].accepts(item.value):
+        what = f"edges: {to}: {name} is {item.plain()!r}"
+        return Problem(str(item.location), what, f"expected {EDGE_OPTIONS[name].expected}")
+    return None
 
 
 def _compatible(out: Port, inp: Port) -> bool:

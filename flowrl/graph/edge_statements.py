@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flowrl.core.errors import Problems
-from flowrl.graph.yaml_reader import SourceLocation, YamlValue
+from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END
+from flowrl.graph.yaml_text import SourceLocation, YamlValue
 
-_NAME = r"[A-Za-z_][\w/-]*?(?:\.[A-Za-z_]\w*)?"
-_ENDS = rf"\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*"
-_END = re.compile(_NAME)
-_CHAIN = re.compile(rf"{_ENDS}(?:(?:<->|->){_ENDS})+")
+_END = re.compile(EDGE_END)
+_CHAIN = re.compile(EDGE_CHAIN)
 _ARROW = re.compile(r"(<->|->)")
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flowrl.graph.files_beside import modules_beside
 from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
+from flowrl.graph.needed_files import modules_beside
 from flowrl.graph.param_reader import part_fields, written_params, written_value
 from flowrl.graph.tree import as_mapping
-from flowrl.graph.yaml_reader import YamlValue
-from flowrl.graph.yaml_writer import flow_text, scalar_text
+from flowrl.graph.yaml_text import YamlValue, flow_text, scalar_text
 
 _COLUMN = 44  # where the comments begin
 
@@ -96,7 +95,7 @@ def _value(
 
 def _edge(edge: Edge, origins: bool) -> str:
     source: Any = str(edge.source) if len(edge.sources) == 1 else [str(s) for s in edge.sources]
-    fields = {"from": source, "to": str(edge.to), **edge.options()}
+    fields = {"from": source, "to": str(edge.to), **edge.changed_options()}
     if edge.kind == "link":
         fields["link"] = True
     line = f"  - {flow_text(fields)}"

@@ -14,13 +14,17 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config
-from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.json_edges import NODE, PLACE, edges_schema, warmup_schema
-from flowrl.graph.keywords import FAILURES
+from flowrl.graph.catalogue import Catalogue, type_summary
+from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE
+from flowrl.graph.model import EDGE_OPTIONS
 from flowrl.graph.param_reader import extra, part_fields, written_value
-from flowrl.render.catalogue_text import about
 
 Schema = dict[str, Any]
+
+_NODE = r"^[A-Za-z_][\w/-]*$"
+_PLACE = f"^{PLACE}$"
+_CHAIN = f"^{EDGE_CHAIN}$"
+_END = rf"^\s*{EDGE_END}\s*$"
 
 SUBSTITUTED: Schema = {"type": "string", "pattern": r"\$\{"}  # a value that a parameter stands for
 OWN_TYPE: Schema = {
@@ -68,9 +72,9 @@ def _root() -> Schema:
         "limits": _limits(),
         "params": {"type": ["object", "null"], "description": "values for ${name}"},
         "ports": {"type": "object", "description": "of a part-graph: what it shows of its nodes"},
-        "nodes": _closed({}, additional={"$ref": "#/$defs/node"}, names=NODE),
-        "edges": edges_schema(),
-        "warmup": warmup_schema(),
+        "nodes": _closed({}, additional={"$ref": "#/$defs/node"}, names=_NODE),
+        "edges": _edges(),
+        "warmup": _warmup(),
         "placements": _placements(),
     }
 
@@ -100,8 +104,84 @@ def _limits() -> Schema:
     return _closed({**counts, "time": {**time, "description": "such as 90, 30s, 10m or 2h"}})
 
 
+def _edges() -> Schema:
+    """The list of edges: chains, chains with options, and edges in full."""
+    chain = {
+        "pattern": _CHAIN,
+        "description": "a -> b, a <-> b, or a chain: collector -> buffer -> learner",
+    }
+    full = {"anyOf": [{"required": ["from"]}, {"required": ["to"]}]}
+    return {
+        "type": ["array", "null"],
+        "items": {
+            "type": ["string", "object"],
+            "if": {"type": "string"},
+            "then": chain,
+            "else": {"if": full, "then": _full_edge(), "else": _short_edge()},
+        },
+    }
+
+
+def _options() -> Schema:
+    return {name: option.json_schema() for name, option in EDGE_OPTIONS.items()}
+
+
+def _full_edge() -> Schema:
+    """`{from: a.port, to: b.port, …}`."""
+    end = {"type": "string", "pattern": _END}
+    ends = {"type": "array", "items": end, "minItems": 1}
+    own = {"from": {"anyOf": [end, ends]}, "to": end, "link": {"type": "boolean"}}
+    return {
+        "properties": {**own, **_options()},
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    }
+
+
+def _short_edge() -> Schema:
+    """`a -> b: {lag: 1}`, and with null the removal of an edge: `a -> b: null`, `b.port: null`."""
+    options = {
+        "type": ["object", "null"],
+        "properties": _options(),
+        "additionalProperties": False,
+    }
+    return {
+        "minProperties": 1,
+        "maxProperties": 1,
+        "propertyNames": {"anyOf": [{"pattern": _CHAIN}, {"pattern": _END}]},
+        "additionalProperties": options,
+    }
+
+
+def _warmup() -> Schema:
+    """The list of phases."""
+    number = {"type": "integer", "minimum": 0}
+    phase = {
+        "type": "object",
+        "properties": {
+            "edges": {
+                "type": "array",
+                "items": {"type": "string", "pattern": _CHAIN},
+                "minItems": 1,
+                "description": "the edges that are active, such as collector -> buffer",
+            },
+            "steps": {**number, "description": "env steps, rounded up to whole rounds"},
+            "rounds": {**number, "description": "its length in rounds"},
+            "set": {
+                "type": "object",
+                "propertyNames": {"pattern": r"^[A-Za-z_][\w/-]*\.\w+$"},
+                "description": "other values for parameters, such as collector.policy: random",
+            },
+        },
+        "required": ["edges"],
+        "oneOf": [{"required": ["steps"]}, {"required": ["rounds"]}],
+        "additionalProperties": False,
+    }
+    return {"type": ["array", "null"], "items": phase}
+
+
 def _placements() -> Schema:
-    place = {"type": "string", "pattern": PLACE, "description": "thread, process or a host"}
+    place = {"type": "string", "pattern": _PLACE, "description": "thread, process or a host"}
     return _closed({}, additional=_closed({}, additional=place))
 
 
@@ -157,7 +237,7 @@ def _engine_keys() -> Schema:
 def _choice(catalogue: Catalogue, kind: str, *more: Schema) -> Schema:
     """A type's name, or a mapping with the parameters of its type."""
     names = catalogue.names(kind)
-    known = [{"const": n, "description": about(catalogue.find(kind, n))} for n in names]
+    known = [{"const": n, "description": type_summary(catalogue.find(kind, n))} for n in names]
     name: Schema = {"anyOf": [*known, OWN_TYPE, SUBSTITUTED, *more]}
     return {
         "type": ["object", "string", "null"],
@@ -178,7 +258,7 @@ def _type(catalogue: Catalogue, kind: str, name: str) -> Schema:
     fields: Mapping[str, FieldInfo] = cls.Config.model_fields
     own: Schema = {"type": {}} | (_engine_keys() if kind == "node" else {})
     return {
-        "description": about(cls),
+        "description": type_summary(cls),
         "properties": {**own, **{n: _param(info) for n, info in fields.items()}},
         "required": _required(cls.Config),
         "additionalProperties": False,

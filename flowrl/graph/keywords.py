@@ -1,4 +1,4 @@
-"""The words of the graph format."""
+"""The words and patterns of the graph format."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ FAILURES = ("stop", "restart", "ignore")
 
 NODE_NAME = re.compile(r"[A-Za-z_]\w*(-\w+)*(/[A-Za-z_]\w*(-\w+)*)*")
 PORT_NAME = re.compile(r"[A-Za-z_]\w*")
+PLACE = r"[\w.*?@:/\[\]-]+"  # a site of a placement
+
+EDGE_END = r"[A-Za-z_][\w/-]*?(?:\.[A-Za-z_]\w*)?"  # node, or node.port
+_EDGE_ENDS = rf"\s*{EDGE_END}\s*(?:,\s*{EDGE_END}\s*)*"
+EDGE_CHAIN = rf"{_EDGE_ENDS}(?:(?:<->|->){_EDGE_ENDS})+"  # a -> b, c <-> d
 
 
 def is_file(type_name: str) -> bool:

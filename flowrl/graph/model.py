@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from flowrl.core.config import Config
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
-from flowrl.graph.yaml_reader import SourceLocation, YamlValue
+from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
+from flowrl.graph.yaml_text import SourceLocation, YamlValue
 
 NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]
@@ -76,8 +77,8 @@ class NodeSpec:
 
     def location(self, key: str = "") -> SourceLocation:
         """Where a parameter (`env.id`: of a part) was written, or else the node."""
-        for fields in (self.written.fields, self.shared):
-            if found := _along(fields, key):
+        for written in (self.written.fields, self.shared):
+            if found := _along(written, key):
                 return found.entry_location
         return self.written.entry_location
 
@@ -93,21 +94,85 @@ def _along(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
     return found
 
 
+def _lag_report(rounds: int) -> str:
+    if rounds == 0:
+        return "lag 0 (what the last round learned)"
+    return f"lag {rounds} ({rounds} round{'s' if rounds > 1 else ''} older than the last)"
+
+
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What feeds one input: a stream, a state or a link, with its options."""
+    """What feeds one input: a stream, a state or a link. Every option is declared here, and only here."""
 
-    kind: Literal["stream", "state", "link"]
+    kind: EdgeKind
     sources: tuple[PortRef, ...]
     to: PortRef
     location: SourceLocation
-    lag: int = 0  # state: rounds of staleness
-    every: int | None = None  # state: the firings of the source between two firings of a paced node
-    latest: bool = False  # state: the newest version, whatever it is
-    max_staleness: int | None = None  # rounds
-    merge: Literal["order", "any"] = "order"  # stream: several sources
-    capacity: int | None = None  # stream: tokens
-    when_full: Literal["wait", "drop_oldest"] = "wait"
+    lag: int = option(
+        0,
+        kinds=("state",),
+        minimum=0,
+        unit="rounds",
+        meaning="in round r the consumer sees the version at the end of round r − 1 − lag",
+        label=lambda rounds: f"lag {rounds}",
+        report=_lag_report,
+        shown_by_default=True,
+    )
+    every: int | None = option(
+        None,
+        kinds=("state",),
+        minimum=1,
+        unit="firings",
+        meaning="the consumer fires right after each n-th version, and nothing else drives it",
+        default_text="the consumer fires in rounds",
+        label=lambda versions: f"every {versions}",
+        report=lambda versions: f"every {versions} versions",
+    )
+    latest: bool = option(
+        False,
+        kinds=("state",),
+        meaning="the consumer sees the newest version, whatever it is, and never waits for one",
+        nondeterminism={True: "latest (the version depends on speed)"},
+        label=lambda _: "latest",
+        report=lambda _: "latest (whatever it is)",
+    )
+    max_staleness: int | None = option(
+        None,
+        kinds=("stream", "state"),
+        minimum=0,
+        unit="rounds",
+        meaning="a graph that would be staler is refused; behind a `latest` state, a token that is staler when its "
+        "learner takes it is dropped, counted and reported",
+        default_text="no bound",
+    )
+    merge: Literal["order", "any"] = option(
+        "order",
+        kinds=("stream",),
+        choices=("order", "any"),
+        meaning="of several producers, `order` takes one token of each, in order, and concatenates them; `any` takes "
+        "tokens as they come",
+        nondeterminism={"any": "merge any (the order depends on speed)"},
+        only_with_several_producers=True,
+        label=lambda how: f"merge {how}",
+    )
+    capacity: int | None = option(
+        None,
+        kinds=("stream",),
+        minimum=1,
+        unit="tokens",
+        meaning="how many tokens of each producer may wait on the edge",
+        default_text="those of one round",
+    )
+    when_full: Literal["wait", "drop_oldest"] = option(
+        "wait",
+        kinds=("stream",),
+        choices=("wait", "drop_oldest"),
+        meaning="what a producer does that finds no room: it waits, or the oldest token is dropped and counted; edges "
+        "joined with a lossy edge must be lossy as well",
+        nondeterminism={"drop_oldest": "drop_oldest (what is dropped depends on speed)"},
+        label=lambda how: str(how).replace("_", " "),
+        report=str,
+    )
 
     @property
     def source(self) -> PortRef:
@@ -123,10 +188,32 @@ class Edge:
         return f"{', '.join(map(str, self.sources))} {arrow} {self.to}"
 
     def options(self) -> dict[str, Any]:
+        """All options of this kind of edge, with their values."""
+        return {n: getattr(self, n) for n, o in EDGE_OPTIONS.items() if self.kind in o.kinds}
+
+    def changed_options(self) -> dict[str, Any]:
         """The options that differ from their defaults, as they are written."""
-        names = ("lag", "every", "latest", "max_staleness", "merge", "capacity", "when_full")
-        defaults = Edge.__dataclass_fields__
-        return {n: v for n in names if (v := getattr(self, n)) != defaults[n].default}
+        return {n: v for n in EDGE_OPTIONS if (v := getattr(self, n)) != EDGE_OPTIONS[n].default}
+
+    def option_labels(self) -> list[str]:
+        """The options that a picture shows at this edge, in few words."""
+        return [o.label(getattr(self, o.name)) for o in self._shown_options() if o.label]
+
+    def option_reports(self) -> list[str]:
+        """The options that a report states of this edge."""
+        texts = [(o.report or o.label, getattr(self, o.name)) for o in self._shown_options()]
+        return [text(value) for text, value in texts if text]
+
+    def _shown_options(self) -> list[EdgeOption]:
+        changed = [EDGE_OPTIONS[name] for name in self.changed_options()]
+        shown = [declared for declared in changed if declared.label]
+        usual = [o for o in EDGE_OPTIONS.values() if o.shown_by_default and self.kind in o.kinds]
+        return shown or usual
+
+
+EDGE_OPTIONS: Mapping[str, EdgeOption] = {
+    f.name: EdgeOption(f.name, **f.metadata["option"]) for f in fields(Edge) if f.metadata
+}
 
 
 @dataclass(frozen=True, slots=True)

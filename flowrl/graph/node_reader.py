@@ -10,7 +10,7 @@ from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.keywords import FAILURES, NODE_KEYS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, part_fields
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 MOST_REPLICAS = 10_000
 
@@ -22,7 +22,7 @@ class NodeReader:
         self.catalogue, self.problems = catalogue, problems
         self.params = ParamReader(catalogue, problems)
 
-    def type_name(self, name: str, item: YamlValue) -> YamlValue | None:
+    def read_type(self, name: str, item: YamlValue) -> YamlValue | None:
         """The written type of a node."""
         if not isinstance(item.value, dict):
             what = f"nodes.{name}: expected a type, or a mapping with 'type'"
@@ -40,7 +40,7 @@ class NodeReader:
         self.problems.add(location, what, spelling_hint("", self.catalogue.names("node")))
         return None
 
-    def spec(
+    def read_node(
         self, name: str, type_name: YamlValue, item: YamlValue, shared: Shared
     ) -> NodeSpec | None:
         """The node, or None if something is wrong with it."""
@@ -52,33 +52,33 @@ class NodeReader:
             return None
         own = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
         written = YamlValue(own, item.location, item.key_location)
-        self.params.used |= {a["shared"] for a in part_fields(cls.Config).values()}
-        config = self.params.config(cls.Config, written, shared, path, NODE_KEYS)
-        replicas, on_failure = self.engine_keys(name, item, cls)
+        self.params.used_sections |= {a["shared"] for a in part_fields(cls.Config).values()}
+        config = self.params.read_config(cls.Config, written, shared, path, NODE_KEYS)
+        replicas, on_failure = self.read_engine_keys(name, item, cls)
         if config is None:
             return None
         text = str(type_name.value)
         return NodeSpec(name, text, cls, config, written, replicas, on_failure, shared)
 
-    def engine_keys(
+    def read_engine_keys(
         self, name: str, item: YamlValue, cls: NodeType | None
     ) -> tuple[int, OnFailure]:
         """`replicas` and `on_failure` of a node, or (no class) of a part-graph."""
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
-        count = 1 if replicas is None else self.count(f"nodes.{name}.replicas", replicas)
+        count = 1 if replicas is None else self.read_replicas(f"nodes.{name}.replicas", replicas)
         failure = "stop" if on_failure is None else on_failure.value
         if on_failure is not None and failure not in FAILURES:
             what = f"nodes.{name}.on_failure is {shortened_repr(on_failure.plain())}"
             self.problems.add(on_failure.location, what, f"expected {', '.join(FAILURES)}")
             failure = "stop"
         elif on_failure is not None and failure != "stop" and cls is not None:
-            self.may_fail(name, on_failure, cls)
+            self.check_on_failure(name, on_failure, cls)
         if replicas is not None and count > 1 and cls is not None and cls.role == "learner":
             hint = "leave replicas out: groups of learners are not there yet"
             self.problems.add(replicas.location, f"nodes.{name}: a learner has one replica", hint)
         return count, cast(OnFailure, failure)
 
-    def count(self, path: str, item: YamlValue) -> int:
+    def read_replicas(self, path: str, item: YamlValue) -> int:
         value = item.value
         whole = isinstance(value, int) and not isinstance(value, bool)
         if whole and 1 <= cast(int, value) <= MOST_REPLICAS:
@@ -87,7 +87,7 @@ class NodeReader:
         self.problems.add(item.location, f"{path} is {shortened_repr(item.plain())}", hint)
         return 1
 
-    def may_fail(self, name: str, item: YamlValue, cls: type[Node]) -> None:
+    def check_on_failure(self, name: str, item: YamlValue, cls: type[Node]) -> None:
         if cls.role == "learner":
             what = f"nodes.{name}: a learner's failure stops the run"
             self.problems.add(item.entry_location, what, "leave on_failure out")

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from flowrl.core.errors import GraphError, Problems, spelling_hint
 from flowrl.core.ports import In, Link, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownType
-from flowrl.graph.edge_options import checked_option
+from flowrl.graph.edge_reader import option_problem
 from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
 from flowrl.graph.model import Edge, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
 from flowrl.graph.tree import as_mapping, set_value
-from flowrl.graph.yaml_reader import YamlValue, parse_value
+from flowrl.graph.yaml_text import YamlValue, parse_value
 
 Path = list[str]
 
@@ -28,20 +28,20 @@ class Overrides:
 
     def __init__(self, given: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
-        self.left: list[tuple[Path, YamlValue]] = []
-        self.options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
+        self.pending: list[tuple[Path, YamlValue]] = []
+        self.edge_options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
         for key, text in given.items():
             try:
                 value = parse_value(text, f"--set {key}={text}")
             except GraphError as error:
                 problems.extend(error.problems)
             else:
-                self.left.append((key.strip().split("."), value))
+                self.pending.append((key.strip().split("."), value))
 
-    def params(self, tree: YamlValue) -> YamlValue:
+    def set_graph_params(self, tree: YamlValue) -> YamlValue:
         """The tree with the graph's own parameters set, which come before everything else."""
-        mine = [s for s in self.left if s[0][0] == "params"]
-        self.left = [s for s in self.left if s[0][0] != "params"]
+        mine = [s for s in self.pending if s[0][0] == "params"]
+        self.pending = [s for s in self.pending if s[0][0] != "params"]
         for path, value in mine:
             if len(path) == 2 and path[1] in tree.fields.get("params", tree).fields:
                 tree = set_value(tree, path, value)
@@ -57,39 +57,39 @@ class Overrides:
                 )
         return tree
 
-    def apply(self, tree: YamlValue, prefix: str) -> YamlValue:
+    def set_values(self, tree: YamlValue, prefix: str) -> YamlValue:
         """The tree of the graph, or of the part-graph with this prefix, with its values set."""
-        left, self.left = self.left, []
+        left, self.pending = self.pending, []
         for path, value in left:
             name, known = path[0].removeprefix(prefix), tree.fields.get("nodes", tree).fields
             if not path[0].startswith(prefix):
-                self.left.append((path, value))
+                self.pending.append((path, value))
             elif name in known:
-                tree = self.in_node(tree, prefix, [name, *path[1:]], value)
-            elif name in self.sections(tree, prefix):
+                tree = self.set_in_node(tree, prefix, [name, *path[1:]], value)
+            elif name in self.settable_sections(tree, prefix):
                 tree = set_value(tree, [name, *path[1:]], value)
             else:
-                self.left.append((path, value))
+                self.pending.append((path, value))
         return tree
 
-    def sections(self, tree: YamlValue, prefix: str) -> set[str]:
+    def settable_sections(self, tree: YamlValue, prefix: str) -> set[str]:
         own, keys = set(tree.fields), PART_KEYS if prefix else ROOT_KEYS
         return (own - set(keys) if prefix else own | set(keys)) - _NOT_SET
 
-    def in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
+    def set_in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
         name, node = path[0], as_mapping(tree.fields["nodes"].fields[path[0]])
         if len(path) == 1:
             hint = f"set one of its parameters: {prefix}{name}.KEY"
             self.problems.add(value.location, f"'{prefix}{name}' is a node", hint)
             return tree
-        cls, key = self.type_of(node), path[1]
+        cls, key = self.node_type(node), path[1]
         if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
             return set_value(tree, ["nodes", *path], value)
         if key in cls.ports:
-            self.of_edge(PortRef(prefix + name, key), cls, path[2:], value)
+            self.note_edge_option(PortRef(prefix + name, key), cls, path[2:], value)
             return tree
         known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
-        for part, fields in self.part_params(cls, node, tree):
+        for part, fields in self.part_parameters(cls, node, tree):
             if key in fields:
                 return set_value(tree, ["nodes", name, part, *path[1:]], value)
             known.update(fields)
@@ -97,7 +97,7 @@ class Overrides:
         self.problems.add(value.location, what, spelling_hint(key, known))
         return tree
 
-    def type_of(self, node: YamlValue) -> NodeType | None:
+    def node_type(self, node: YamlValue) -> NodeType | None:
         """A node's class; None for a part-graph, and where the type is wrong (told when the node is read)."""
         named = node.fields.get("type")
         if named is None or not isinstance(named.value, str) or is_file(named.value):
@@ -107,7 +107,7 @@ class Overrides:
         except UnknownType:
             return None
 
-    def part_params(
+    def part_parameters(
         self, cls: NodeType, node: YamlValue, tree: YamlValue
     ) -> Iterator[tuple[str, Iterable[str]]]:
         """The parameters of a node's parts."""
@@ -121,7 +121,7 @@ class Overrides:
                 except UnknownType:
                     continue
 
-    def of_edge(self, to: PortRef, cls: NodeType, path: Path, value: YamlValue) -> None:
+    def note_edge_option(self, to: PortRef, cls: NodeType, path: Path, value: YamlValue) -> None:
         if not isinstance(cls.ports[to.port], In | StateIn | Link):
             hint = "options belong to the edge's input: NODE.INPUT.OPTION"
             self.problems.add(value.location, f"{to} is an output", hint)
@@ -129,23 +129,23 @@ class Overrides:
             hint = f"set an option of its edge: {to}.OPTION"
             self.problems.add(value.location, f"{to} is an input", hint)
         else:
-            self.options.append((to, path[0], value))
+            self.edge_options.append((to, path[0], value))
 
-    def apply_options(self, edges: dict[PortRef, Edge]) -> None:
+    def set_edge_options(self, edges: dict[PortRef, Edge]) -> None:
         """Set the options of edges."""
-        for to, option, item in self.options:
+        for to, option, item in self.edge_options:
             if to not in edges:
                 self.problems.add(
                     item.location, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))
                 )
-            elif problem := checked_option(edges[to], option, item):
+            elif problem := option_problem(edges[to], option, item):
                 self.problems.append(problem)
             else:
                 edges[to] = edges[to].with_option(option, item.value)
 
-    def unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
+    def report_unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
         """Tell what found no place."""
-        known = {*nodes, *self.sections(tree, "")}
-        for path, value in self.left:
+        known = {*nodes, *self.settable_sections(tree, "")}
+        for path, value in self.pending:
             what = f"there is no node or section '{path[0]}'"
             self.problems.add(value.location, what, spelling_hint(path[0], known))

@@ -14,7 +14,7 @@ from flowrl.core.config import REQUIRED, Config, PartSpec, describe_validation_e
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownType
 from flowrl.graph.tree import as_mapping, merge
-from flowrl.graph.yaml_reader import YamlValue, item_of
+from flowrl.graph.yaml_text import YamlValue, item_of
 
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
@@ -48,12 +48,12 @@ class ParamReader:
 
     def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
-        self.used: set[str] = set()
+        self.used_sections: set[str] = set()
 
     def report(self, item: YamlValue, what: str, hint: str = "", key: bool = False) -> None:
         self.problems.add(item.entry_location if key else item.location, what, hint)
 
-    def config(
+    def read_config(
         self,
         cls: type[Config],
         written: YamlValue,
@@ -70,20 +70,20 @@ class ParamReader:
         values: dict[str, Any] = {}
         for name, item in written.fields.items():
             if name not in cls.model_fields:
-                self.unknown(name, item, cls, path, also)
+                self.report_unknown_key(name, item, cls, path, also)
             elif name in several:
-                values[name] = self.parts(several[name], item, shared, f"{path}.{name}")
+                values[name] = self.read_parts(several[name], item, shared, f"{path}.{name}")
             elif name not in parts:
                 values[name] = _given(cls.model_fields[name], item)
         for name, about in parts.items():
-            spec = self.part(name, about, written, shared, path)
+            spec = self.read_part(name, about, written, shared, path)
             if spec is not REQUIRED:
                 values[name] = spec
         sound = len(self.problems) == before
         config = self.validate(cls, values, written, path, told=() if sound else parts)
         return config if sound else None
 
-    def unknown(
+    def report_unknown_key(
         self, name: str, item: YamlValue, cls: type[Config], path: str, also: Iterable[str]
     ) -> None:
         hint = spelling_hint(name, [*cls.model_fields, *also])
@@ -92,7 +92,7 @@ class ParamReader:
                 hint = f"{hint}; a parameter of the {about['part']} goes under '{part}:'"
         self.report(item, f"{path}: unknown key '{name}'", hint, key=True)
 
-    def part(
+    def read_part(
         self, name: str, about: Mapping[str, Any], written: YamlValue, shared: Shared, path: str
     ) -> Any:
         """The part that a parameter names: what the node writes, laid over the shared section or the default."""
@@ -101,7 +101,7 @@ class ParamReader:
         if own is not None and own.value is None and default is None:
             return None
         if section and section in shared:
-            self.used.add(section)
+            self.used_sections.add(section)
             item, place = as_mapping(shared[section]), section
         elif default not in (REQUIRED, None):
             item, place = as_mapping(item_of(default, written.location)), f"{path}.{name}"
@@ -109,24 +109,28 @@ class ParamReader:
             item = as_mapping(own) if item is None else merge(item, as_mapping(own))
             place = f"{path}.{name}"
         if item is not None:
-            return self.part_spec(about["part"], item, part_default(about), shared, place)
+            return self.make_part_spec(about["part"], item, part_default(about), shared, place)
         if default is None:
             return None
         hint = "give it here" + (f", or as the section '{section}' at the top" if section else "")
         self.report(written, f"{path}: missing required parameter '{name}'", hint, key=True)
         return REQUIRED
 
-    def parts(self, kind: str, written: YamlValue, shared: Shared, path: str) -> tuple[Any, ...]:
+    def read_parts(
+        self, kind: str, written: YamlValue, shared: Shared, path: str
+    ) -> tuple[Any, ...]:
         """A list of parts, in its order."""
         if not isinstance(written.value, list):
             hint = f"expected a list of {kind}s, such as [{{type: …}}]"
             self.report(written, f"{path} is {shortened_repr(written.plain())}", hint)
             return ()
         items = [as_mapping(item) for item in written.items]
-        made = [self.part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)]
+        made = [
+            self.make_part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)
+        ]
         return tuple(made)
 
-    def part_spec(
+    def make_part_spec(
         self, kind: str, item: YamlValue, default: str | None, shared: Shared, path: str
     ) -> Any:
         if not isinstance(item.value, dict):
@@ -148,7 +152,7 @@ class ParamReader:
         rest = YamlValue(
             {k: v for k, v in item.fields.items() if k != "type"}, item.location, item.key_location
         )
-        config = self.config(cls.Config, rest, shared, path, also=("type",))
+        config = self.read_config(cls.Config, rest, shared, path, also=("type",))
         return REQUIRED if config is None else PartSpec(named.value, cls, config)
 
     def validate(
@@ -165,12 +169,12 @@ class ParamReader:
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 if not (e["loc"] and e["loc"][0] in told):
-                    self.invalid(e, written, path, cls)
+                    self.report_invalid(e, written, path, cls)
         except Exception as error:  # from a validator of the type's own
             self.report(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
-    def invalid(self, error: Any, written: YamlValue, path: str, cls: type[Config]) -> None:
+    def report_invalid(self, error: Any, written: YamlValue, path: str, cls: type[Config]) -> None:
         what, hint = describe_validation_error(path, cls, error)
         if error["type"] == "missing":
             name = ".".join(map(str, error["loc"]))

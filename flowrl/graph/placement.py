@@ -14,13 +14,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from flowrl.core.errors import UsageError, spelling_hint
+from flowrl.graph.keywords import PLACE
 from flowrl.graph.model import Graph, link_edges, linked_groups
-from flowrl.graph.yaml_reader import YamlValue, read_yaml
+from flowrl.graph.yaml_text import YamlValue, read_yaml
 
 MAIN = "main"
 LOCAL_PLACES = (MAIN, "thread", "process")  # places on the machine where the run was started
 BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}
-_PLACE = re.compile(r"[\w.*?@:/\[\]-]+")
 _NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
 
 
@@ -112,7 +112,7 @@ def _of_nodes(graph: Graph, written: Mapping[str, str], where: str) -> dict[str,
             parts = {n.rpartition("/")[0] for n in graph.nodes if "/" in n}
             hint = spelling_hint(name, {*graph.nodes, *parts})
             raise UsageError(f"{where}: unknown node '{name}'; {hint}")
-        if not _PLACE.fullmatch(place):
+        if not re.fullmatch(PLACE, place):
             raise UsageError(
                 f"{where}: '{name}' is put at '{place}'; expected thread, process or a host"
             )

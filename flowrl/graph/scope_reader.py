@@ -16,7 +16,7 @@ from flowrl.graph.node_reader import NodeReader
 from flowrl.graph.overrides import Overrides
 from flowrl.graph.param_reader import Shared, part_fields
 from flowrl.graph.tree import GraphSource, Substitution, as_mapping, display_path, read_tree
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 MOST_NODES = 10_000
 MOST_NESTED = 20
@@ -28,17 +28,18 @@ class ScopeReader:
     """Reads nodes under their full names, and edges as they are written; collects problems."""
 
     def __init__(
-        self, catalogue: Catalogue, sets: Overrides, problems: Problems, folder: Path | None
+        self, catalogue: Catalogue, overrides: Overrides, problems: Problems, folder: Path | None
     ) -> None:
-        self.catalogue, self.sets, self.problems, self.folder = catalogue, sets, problems, folder
-        self.reader = NodeReader(catalogue, problems)
+        self.catalogue, self.overrides = catalogue, overrides
+        self.problems, self.folder = problems, folder
+        self.node_reader = NodeReader(catalogue, problems)
         self.nodes: dict[str, NodeSpec] = {}
-        self.broken: set[str] = set()  # names whose node has a problem
-        self.parts: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
+        self.broken_nodes: set[str] = set()  # names whose node has a problem
+        self.part_ports: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
         self.statements: list[EdgeStatement] = []
-        self.edges_read = True  # every edge could be read
+        self.all_edges_read = True  # every edge could be read
         # nodes that null removed, and the files that may name them yet
-        self.removed: dict[str, frozenset[str]] = {}
+        self.removed_nodes: dict[str, frozenset[str]] = {}
         self._sources: dict[Path, GraphSource] = {}
 
     def read(
@@ -51,34 +52,34 @@ class ScopeReader:
     ) -> YamlValue:
         """Reads a scope; names get the prefix, `given` are a part-graph's parameters, `outer` the sections around."""
         tree, keys = source.tree, PART_KEYS if prefix else ROOT_KEYS
-        self.removed |= {prefix + name: files for name, files in source.removed.items()}
+        self.removed_nodes |= {prefix + name: files for name, files in source.removed.items()}
         if not prefix:
-            tree = self.sets.params(tree)
-        tree = self.sets.apply(self.substituted(tree, given), prefix)
+            tree = self.overrides.set_graph_params(tree)
+        tree = self.overrides.set_values(self.substitute_params(tree, given), prefix)
         sections = {k: v for k, v in tree.fields.items() if k not in keys}
         nodes = tree.fields.get("nodes", YamlValue({}, tree.location))
         if not nodes.fields:
             what = "nodes: expected a mapping of names to nodes"
             self.problems.add(nodes.entry_location, what, "nodes: {name: {type: …}}")
-        used, self.reader.params.used = self.reader.params.used, set()
+        used, self.node_reader.params.used_sections = self.node_reader.params.used_sections, set()
         shared = {**outer, **sections}
         for name, item in nodes.fields.items():
-            self.node(name, prefix, as_mapping(item), shared, above)
-        self.unused(sections, keys)
-        self.reader.params.used |= used
-        self.edges(tree, prefix)
+            self.read_node(name, prefix, as_mapping(item), shared, above)
+        self.report_unused_sections(sections, keys)
+        self.node_reader.params.used_sections |= used
+        self.read_edges(tree, prefix)
         return tree
 
-    def edges(self, tree: YamlValue, prefix: str) -> None:
+    def read_edges(self, tree: YamlValue, prefix: str) -> None:
         before = len(self.problems)
         edges = tree.fields.get("edges", YamlValue([], tree.location))
         if not isinstance(edges.value, list):
             what = "edges: expected a list of edges"
             self.problems.add(edges.location, what, "edges: [a -> b, …]")
         self.statements += [s.within(prefix) for s in parse_statements(edges.items, self.problems)]
-        self.edges_read &= len(self.problems) == before
+        self.all_edges_read &= len(self.problems) == before
 
-    def substituted(self, tree: YamlValue, given: Mapping[str, YamlValue]) -> YamlValue:
+    def substitute_params(self, tree: YamlValue, given: Mapping[str, YamlValue]) -> YamlValue:
         """The tree without its parameters, which stand where they were named."""
         params = tree.fields.get("params", YamlValue({}, tree.location))
         if not isinstance(params.value, dict):
@@ -102,7 +103,7 @@ class ScopeReader:
                 self.problems.add(item.entry_location, f"params: '{name}' is used nowhere", hint)
         return done
 
-    def unused(self, sections: Shared, keys: tuple[str, ...]) -> None:
+    def report_unused_sections(self, sections: Shared, keys: tuple[str, ...]) -> None:
         """Sections that no node of this scope takes are mistakes."""
         if not sections:
             return
@@ -110,40 +111,40 @@ class ScopeReader:
         shared = {about["shared"] for c in configs for about in part_fields(c).values()} - {""}
         kinds = set(self.catalogue.kinds()) - {"node"}
         for name, item in sections.items():
-            if name in self.reader.params.used:
+            if name in self.node_reader.params.used_sections:
                 continue
             if name not in shared | kinds:
                 hint = spelling_hint(name, {*keys, "extends", *shared, *kinds})
                 self.problems.add(item.entry_location, f"unknown key '{name}'", hint)
-            elif not self.broken:  # a broken node may have been meant to use it
+            elif not self.broken_nodes:  # a broken node may have been meant to use it
                 self.problems.add(item.entry_location, f"the section '{name}' is used by no node")
 
-    def node(
+    def read_node(
         self, name: str, prefix: str, item: YamlValue, shared: Shared, above: tuple[Path, ...]
     ) -> None:
         full = prefix + name
-        if full in self.nodes or full in self.parts or full in self.broken:
+        if full in self.nodes or full in self.part_ports or full in self.broken_nodes:
             self.problems.add(
                 item.entry_location, f"nodes: there are two nodes '{full}'", "rename one"
             )
             return
-        self.broken.add(full)
+        self.broken_nodes.add(full)
         if not NODE_NAME.fullmatch(name):
             hint = "use letters, digits, '_' and '-', a letter first"
             self.problems.add(item.entry_location, f"nodes: '{name}' is not a name", hint)
             return
-        type_name = self.reader.type_name(full, item)
+        type_name = self.node_reader.read_type(full, item)
         if type_name is None:
             return
         if is_file(str(type_name.value)):
-            self.part_graph(full, type_name, item, shared, above)
-        elif (spec := self.reader.spec(full, type_name, item, shared)) is not None:
+            self.read_part_graph(full, type_name, item, shared, above)
+        elif (spec := self.node_reader.read_node(full, type_name, item, shared)) is not None:
             self.nodes[full] = spec
-            self.broken.discard(full)
+            self.broken_nodes.discard(full)
 
     # part-graphs
 
-    def part_graph(
+    def read_part_graph(
         self,
         name: str,
         type_name: YamlValue,
@@ -152,7 +153,7 @@ class ScopeReader:
         above: tuple[Path, ...],
     ) -> None:
         """The nodes and edges of a file, under this node's name."""
-        source = self.part_file(name, type_name, above)
+        source = self.read_part_file(name, type_name, above)
         if source is None:
             return
         folders = (f.parent for f in source.files)
@@ -160,15 +161,15 @@ class ScopeReader:
         given = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
         before = len(self.nodes)
         tree = self.read(source, f"{name}/", given, shared, (*above, source.files[-1].resolve()))
-        replicas, on_failure = self.reader.engine_keys(name, item, None)
+        replicas, on_failure = self.node_reader.read_engine_keys(name, item, None)
         for spec in islice(self.nodes.values(), before, None):
             spec.replicas *= replicas
             if spec.cls.role != "learner" and spec.fires:
                 spec.on_failure = on_failure if on_failure != "stop" else spec.on_failure
-        self.parts[name] = self.ports(name, tree, source.files[-1])
-        self.broken.discard(name)
+        self.part_ports[name] = self.read_part_ports(name, tree, source.files[-1])
+        self.broken_nodes.discard(name)
 
-    def part_file(
+    def read_part_file(
         self, name: str, type_name: YamlValue, above: tuple[Path, ...]
     ) -> GraphSource | None:
         """A part-graph's file; its path is from the file that names it."""
@@ -197,7 +198,7 @@ class ScopeReader:
             self.problems.extend(error.problems)
             return None
 
-    def ports(self, part: str, tree: YamlValue, path: Path) -> dict[str, PortRef]:
+    def read_part_ports(self, part: str, tree: YamlValue, path: Path) -> dict[str, PortRef]:
         """The ports that a part-graph shows: its names for ports of its nodes."""
         ports = tree.fields.get("ports")
         if ports is None or not ports.fields:
@@ -205,10 +206,12 @@ class ScopeReader:
             hint = "ports: {data: inner.data}"
             self.problems.add(ports.location if ports else display_path(path), what, hint)
             return {}
-        found = {name: self.inner(part, name, item) for name, item in ports.fields.items()}
+        found = {
+            name: self.find_inner_port(part, name, item) for name, item in ports.fields.items()
+        }
         return {name: ref for name, ref in found.items() if ref is not None}
 
-    def inner(self, part: str, name: str, item: YamlValue) -> PortRef | None:
+    def find_inner_port(self, part: str, name: str, item: YamlValue) -> PortRef | None:
         if not PORT_NAME.fullmatch(name):
             self.problems.add(
                 item.entry_location, f"ports: '{name}' is not a name", "use letters, digits and '_'"
@@ -216,13 +219,13 @@ class ScopeReader:
             return None
         end = parse_end(item.value if isinstance(item.value, str) else "")
         node = f"{part}/{end.node}"
-        if end.port in self.parts.get(node, {}):
-            return self.parts[node][end.port]
+        if end.port in self.part_ports.get(node, {}):
+            return self.part_ports[node][end.port]
         if node in self.nodes and end.port in self.nodes[node].cls.ports:
             return PortRef(node, end.port)
-        if node not in self.broken:
+        if node not in self.broken_nodes:
             what = f"ports.{name}: there is no port '{item.plain()}'"
-            ports = self.nodes[node].cls.ports if node in self.nodes else self.parts.get(node)
+            ports = self.nodes[node].cls.ports if node in self.nodes else self.part_ports.get(node)
             names = [n.removeprefix(f"{part}/") for n in self.nodes if n.startswith(f"{part}/")]
             hint = (
                 spelling_hint(end.node, names) if ports is None else spelling_hint(end.port, ports)

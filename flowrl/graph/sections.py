@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
+from flowrl.graph.keywords import PLACE
 from flowrl.graph.model import Graph, Limits, PortRef, linked_groups
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
-_SITE = re.compile(r"[\w.*?@:/\[\]-]+")
 _COUNTS = ("steps", "train_iters", "rounds")  # limits beside `time`
 
 
@@ -156,7 +156,7 @@ def _placement(
         if node not in names:
             what = f"placements.{name}: unknown node '{node}'"
             problems.add(site.entry_location, what, spelling_hint(node, names))
-        elif not isinstance(site.value, str) or not _SITE.fullmatch(site.value):
+        elif not isinstance(site.value, str) or not re.fullmatch(PLACE, site.value):
             what = f"placements.{name}.{node} is {shortened_repr(site.plain())}"
             problems.add(site.location, what, "expected thread, process or a host")
         else:

@@ -12,7 +12,7 @@ from flowrl.graph.keywords import PHASE_KEYS
 from flowrl.graph.model import Graph, Phase, PortRef
 from flowrl.graph.param_reader import ParamReader, extra
 from flowrl.graph.sections import part_members
-from flowrl.graph.yaml_reader import YamlValue
+from flowrl.graph.yaml_text import YamlValue
 
 Paths = list[tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -30,9 +30,9 @@ class PhaseReader:
         params: ParamReader,
         problems: Problems,
     ) -> None:
-        self.graph, self.broken, self.params, self.problems = graph, broken, params, problems
-        self.parts = part_members(graph, parts)
-        self.known = {*graph.nodes, *parts, *broken}
+        self.graph, self.broken_nodes, self.params, self.problems = graph, broken, params, problems
+        self.part_members = part_members(graph, parts)
+        self.known_names = {*graph.nodes, *parts, *broken}
 
     def read(self, item: YamlValue) -> list[Phase]:
         """The phases of a graph."""
@@ -41,9 +41,9 @@ class PhaseReader:
         if not isinstance(item.value, list):
             hint = "warmup: [{edges: [a -> b], steps: 1000}]"
             self.problems.add(item.location, "warmup: expected a list of phases", hint)
-        return [phase for entry in item.items if (phase := self.phase(entry)) is not None]
+        return [phase for entry in item.items if (phase := self.read_phase(entry)) is not None]
 
-    def phase(self, item: YamlValue) -> Phase | None:
+    def read_phase(self, item: YamlValue) -> Phase | None:
         if not isinstance(item.value, dict):
             hint = "{edges: [collector -> buffer], steps: 1000}"
             self.problems.add(item.location, "warmup: expected a phase", hint)
@@ -52,25 +52,27 @@ class PhaseReader:
             if name not in PHASE_KEYS:
                 hint = spelling_hint(name, PHASE_KEYS)
                 self.problems.add(entry.entry_location, f"warmup: unknown key '{name}'", hint)
-        paths = self.paths(item)
-        lengths = {k: self.length(k, i) for k, i in item.value.items() if k in ("steps", "rounds")}
+        paths = self.read_paths(item)
+        lengths = {
+            k: self.read_length(k, i) for k, i in item.value.items() if k in ("steps", "rounds")
+        }
         if len(lengths) != 1:
             what = "warmup: a phase has one length"
             self.problems.add(item.location, what, "give either 'steps' or 'rounds'")
             return None
-        settings = self.settings(item.fields.get("set"))
+        settings = self.read_settings(item.fields.get("set"))
         if None in lengths.values() or not paths:
             return None
         return Phase(tuple(paths), item.location, settings=settings, **lengths)
 
-    def paths(self, item: YamlValue) -> Paths:
+    def read_paths(self, item: YamlValue) -> Paths:
         edges = item.fields.get("edges", YamlValue(None, item.location))
         if not isinstance(edges.value, list) or not edges.items:
             what = "warmup: a phase lists its active edges"
             self.problems.add(edges.location, what, "edges: [collector -> buffer]")
-        return [path for entry in edges.items for path in self.path(entry)]
+        return [path for entry in edges.items for path in self.read_path(entry)]
 
-    def path(self, item: YamlValue) -> Paths:
+    def read_path(self, item: YamlValue) -> Paths:
         """`a -> b`: every stream on the way from a to b is active."""
         text = item.value if isinstance(item.value, str) else ""
         ends = [[name.strip() for name in end.split(",")] for end in text.split("->")]
@@ -78,18 +80,18 @@ class PhaseReader:
             what = f"warmup: {shortened_repr(item.plain())} is not an edge"
             self.problems.add(item.location, what, "write 'a -> b'")
             return []
-        for name in dict.fromkeys(n for end in ends for n in end if n not in self.known):
-            hint = spelling_hint(name, self.known)
-            if name.partition(".")[0] in self.known:
+        for name in dict.fromkeys(n for end in ends for n in end if n not in self.known_names):
+            hint = spelling_hint(name, self.known_names)
+            if name.partition(".")[0] in self.known_names:
                 hint = f"name the node: '{name.partition('.')[0]}'"
             self.problems.add(item.location, f"warmup: unknown node '{name}'", hint)
         groups = [
-            tuple(m for n in end if n in self.known for m in self.parts.get(n, (n,)))
+            tuple(m for n in end if n in self.known_names for m in self.part_members.get(n, (n,)))
             for end in ends
         ]
         return [(a, b) for a, b in pairwise(groups) if a and b]
 
-    def length(self, key: str, item: YamlValue) -> int | None:
+    def read_length(self, key: str, item: YamlValue) -> int | None:
         value = item.value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
             return value
@@ -97,7 +99,7 @@ class PhaseReader:
         self.problems.add(item.location, what, "expected a whole number, 0 or more")
         return None
 
-    def settings(self, item: YamlValue | None) -> dict[str, dict[str, Any]]:
+    def read_settings(self, item: YamlValue | None) -> dict[str, dict[str, Any]]:
         """Values that parameters have during the phase: node -> parameter -> value."""
         found: dict[str, dict[str, Any]] = {}
         if item is not None and not isinstance(item.value, dict):
@@ -105,23 +107,23 @@ class PhaseReader:
             self.problems.add(item.location, "warmup.set: expected a mapping", hint)
         for path, value in (item.fields if item else {}).items():
             node, _, key = path.partition(".")
-            if node not in self.known:
+            if node not in self.known_names:
                 what = f"warmup: unknown node '{node}'"
-                self.problems.add(value.entry_location, what, spelling_hint(node, self.known))
+                self.problems.add(value.entry_location, what, spelling_hint(node, self.known_names))
             elif not key:
                 hint = f"write '{node}.PARAMETER'"
                 self.problems.add(
                     value.entry_location, f"warmup.set: '{path}' names no parameter", hint
                 )
-            elif node not in self.broken:
-                setting = self.setting(value, node, key)
+            elif node not in self.broken_nodes:
+                setting = self.read_setting(value, node, key)
                 if setting is not REQUIRED:
                     found.setdefault(node, {})[key] = setting
         return found
 
-    def setting(self, item: YamlValue, node: str, key: str) -> Any:
+    def read_setting(self, item: YamlValue, node: str, key: str) -> Any:
         """The value of a setting, checked as the node's parameter is."""
-        if node in self.parts:
+        if node in self.part_members:
             hint = f"set a node of it: '{node}/NODE.{key}'"
             self.problems.add(item.entry_location, f"warmup: '{node}' is a part-graph", hint)
             return REQUIRED
@@ -141,5 +143,5 @@ class PhaseReader:
         written = YamlValue(
             {**spec.written.fields, key: item}, spec.written.location, spec.written.key_location
         )
-        config = self.params.config(spec.cls.Config, written, spec.shared, f"warmup: {node}")
+        config = self.params.read_config(spec.cls.Config, written, spec.shared, f"warmup: {node}")
         return REQUIRED if config is None else getattr(config, key)

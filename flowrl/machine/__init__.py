@@ -1,1 +1,1 @@
-"""What flowrl knows of a machine and sets on it: numerics, memory, open files, network addresses."""
+"""This machine: numerics, memory, open files, network addresses, child processes."""

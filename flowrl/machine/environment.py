@@ -1,4 +1,4 @@
-"""What a run ran on: versions, git, CPU."""
+"""A description of the software and hardware of this machine: versions, git commit, CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowrl.machine.numerics import choices
+from flowrl.machine.numerics import instruction_settings
 from flowrl.version import VERSION
 
 PACKAGES = (
@@ -28,7 +28,8 @@ PACKAGES = (
 
 
 def environment(folder: Path) -> dict[str, Any]:
-    """The facts that bits may depend on, and those that help to find a run's code again."""
+    """What the bits of a result may depend on, and what helps to find the code of a run again (`folder`: its
+    repository)."""
     return {
         "flowrl": VERSION,
         "python": platform.python_version(),
@@ -36,14 +37,14 @@ def environment(folder: Path) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
-        "choices": choices(),
+        "choices": instruction_settings(),
         "git": git_state(folder),
         "command": sys.argv,
     }
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package."""
+    """The installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -51,7 +52,7 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """The CPU's name, as far as the system tells it."""
+    """The model of the CPU, or its architecture where the system does not name the model."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -60,7 +61,7 @@ def cpu_name() -> str:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit of the folder's repository, and whether it has changes; None outside of one."""
+    """The commit of the folder's repository and whether tracked files have changes; None outside of a repository."""
 
     def git(*words: str) -> str | None:
         command = ["git", "-C", str(folder), *words]

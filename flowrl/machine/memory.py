@@ -1,4 +1,4 @@
-"""The memory of this machine, and sizes as text."""
+"""The memory of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def machine_memory_bytes() -> int | None:
-    """The memory that this process may use: the machine's, or its control group's where that is less."""
+    """The memory that this process may use: the machine's, or its control group's limit if that is lower."""
     found = []
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemTotal:"):
@@ -21,12 +21,3 @@ def _lines(path: str) -> list[str]:
         return Path(path).read_text().splitlines()
     except OSError:
         return []
-
-
-def size_text(size: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError

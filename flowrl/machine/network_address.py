@@ -1,4 +1,4 @@
-"""Network addresses as people write them: `tcp://host:port`."""
+"""Network addresses in the form `tcp://host:port`."""
 
 from __future__ import annotations
 
@@ -9,79 +9,78 @@ from ipaddress import ip_address
 
 from flowrl.core.errors import UsageError
 
-_FORM = re.compile(r"tcp://(\[[0-9a-fA-F:.%]+\]|[^:/\s\[\]]+):(\d{1,5}|\*)")
-ANY = "0.0.0.0"
+_TCP_ADDRESS = re.compile(r"tcp://(\[[0-9a-fA-F:.%]+\]|[^:/\s\[\]]+):(\d{1,5}|\*)")
+ANY_MACHINE = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A machine (numeric) and a port (`*`: any that is free)."""
+    """A machine (its numeric address) and a port (`*`: any free port)."""
 
     machine: str
     port: str
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         return ip_address(self.machine.partition("%")[0]).is_loopback
 
-    @property
-    def is_any(self) -> bool:
-        """Whether it means all of this machine's addresses."""
-        return ip_address(self.machine.partition("%")[0]).is_unspecified
-
     def __str__(self) -> str:
-        return tcp(self.machine, self.port)
+        return tcp_url(self.machine, self.port)
 
 
-def tcp(machine: str, port: int | str) -> str:
-    """`tcp://machine:port`, whichever kind of address it is."""
+def tcp_url(machine: str, port: int | str) -> str:
+    """`tcp://machine:port`, for IPv4 and IPv6 addresses."""
     return f"tcp://[{machine}]:{port}" if ":" in machine else f"tcp://{machine}:{port}"
 
 
-def address_of(text: str, option: str) -> Address:
-    """A written address, with its name looked up."""
-    found = _FORM.fullmatch(text.strip())
+def parse_address(text: str, option: str) -> Address:
+    """Read an address and look up its host name; `option` is named in errors."""
+    found = _TCP_ADDRESS.fullmatch(text.strip())
     if found is None or (found[2] != "*" and int(found[2]) > 65535):
         raise UsageError(
             f"{option} {text}: expected tcp://ADDRESS:PORT, such as tcp://10.0.0.1:5555"
         )
     machine = found[1].strip("[]")
-    return Address(ANY if machine == "*" else numeric(machine, f"{option} {text}"), found[2])
+    return Address(
+        ANY_MACHINE if machine == "*" else resolve_machine(machine, f"{option} {text}"), found[2]
+    )
 
 
-def numeric(machine: str, where: str) -> str:
-    """The number of a machine's name."""
+def resolve_machine(machine: str, where: str) -> str:
+    """The numeric address of a machine's name."""
     try:
         return str(socket.getaddrinfo(machine, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
-        raise UsageError(f"{where}: there is no machine '{machine}' that this one knows") from None
+        raise UsageError(f"{where}: the host name '{machine}' cannot be resolved") from None
 
 
-def own_address(of: Address) -> str:
-    """The address of this machine on the way to another."""
-    family = socket.AF_INET6 if ":" in of.machine else socket.AF_INET
+def local_address_towards(remote: Address) -> str:
+    """The address of this machine that a connection to `remote` would come from."""
+    family = socket.AF_INET6 if ":" in remote.machine else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
         try:
-            probe.connect((of.machine, int(of.port)))
+            probe.connect((remote.machine, int(remote.port)))
         except OSError as error:
-            raise UsageError(f"{of}: cannot be reached from here: {error.strerror}") from None
+            raise UsageError(
+                f"{remote}: cannot be reached from this machine: {error.strerror}"
+            ) from None
         return str(probe.getsockname()[0])
 
 
-def is_number(machine: str) -> bool:
-    """Whether it is the number of a machine that others can connect to."""
+def is_connectable(machine: str) -> bool:
+    """Whether this is a numeric address that other machines can connect to."""
     try:
         return not ip_address(machine.partition("%")[0]).is_unspecified
     except ValueError:
         return False
 
 
-def listening(machine: str) -> tuple[socket.socket, int]:
-    """A socket at which somebody is awaited from now on, and its port."""
+def open_listener(machine: str) -> tuple[socket.socket, int]:
+    """A socket that listens at a free port, and that port."""
     family = socket.AF_INET6 if ":" in machine else socket.AF_INET
     try:
-        door = socket.create_server((machine, 0), family=family, backlog=1024)
+        listener = socket.create_server((machine, 0), family=family, backlog=1024)
     except OSError as error:
-        raise UsageError(f"{machine}: cannot listen there: {error.strerror}") from None
-    return door, int(door.getsockname()[1])
+        raise UsageError(f"{machine}: cannot listen at this address: {error.strerror}") from None
+    return listener, int(listener.getsockname()[1])

@@ -1,7 +1,7 @@
-"""What bits depend on beside the code: threads, rounding, torch's global settings. The same on every site.
+"""Process-wide settings that the bits of a result depend on: threads, rounding, torch's global switches.
 
-A program that calls flowrl, or a library that a node loads, may have set any of these for its process or its thread;
-where a node runs would be seen in the result then.
+The program that calls flowrl, or a library that a node imports, may have changed any of them for its process or
+its thread. Without a reset, results would depend on the process that a node runs in.
 """
 
 from __future__ import annotations
@@ -13,35 +13,37 @@ import platform
 import sys
 from typing import Any
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-CHOICES = (  # of instructions, where a library has several; they are read from the environment
-    *(
-        "ATEN_CPU_CAPABILITY",
-        "ONEDNN_MAX_CPU_ISA",
-        "DNNL_MAX_CPU_ISA",
-        "ONEDNN_DEFAULT_FPMATH_MODE",
-    ),
-    *("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "OPENBLAS_CORETYPE"),
-    *("NPY_ENABLE_CPU_FEATURES", "NPY_DISABLE_CPU_FEATURES"),
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+INSTRUCTION_VARIABLES = (  # of the environment: they choose among a library's instruction sets
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "OPENBLAS_CORETYPE",
+    "NPY_ENABLE_CPU_FEATURES",
+    "NPY_DISABLE_CPU_FEATURES",
 )
-USUAL = ctypes.c_void_p(-1)  # FE_DFL_ENV of the C libraries of Linux
+DEFAULT_FLOATING_POINT = ctypes.c_void_p(-1)  # FE_DFL_ENV of the C libraries of Linux
 
 
-def settle_numerics(threads: int) -> None:
-    """Let every numerical library compute as it does by itself, with so many threads: for this site's thread.
+def reset_numerics(threads: int) -> None:
+    """Reset every numerical library to its defaults, with this number of threads, for the calling thread.
 
-    Those that are loaded are told; those that a node may load yet read the number from the environment.
+    Libraries that are loaded are set directly. Those that a node imports later read the number from the environment.
     """
     from threadpoolctl import threadpool_limits
 
-    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     threadpool_limits(threads)
     if sys.modules.get("torch") is not None:
-        _settle_torch(importlib.import_module("torch"), threads)  # another thread may just load it
-    _round_as_usual()
+        # another thread may be importing torch just now: import_module waits for it
+        _reset_torch(importlib.import_module("torch"), threads)
+    _reset_rounding()
 
 
-def _settle_torch(torch: Any, threads: int) -> None:
+def _reset_torch(torch: Any, threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_default_dtype(torch.float32)
     torch.set_float32_matmul_precision("highest")
@@ -49,12 +51,12 @@ def _settle_torch(torch: Any, threads: int) -> None:
     torch.backends.mkldnn.enabled = True
 
 
-def _round_as_usual() -> None:
-    """Some libraries are built to take very small numbers for zero, and set that in the thread that loads them."""
+def _reset_rounding() -> None:
+    """Restore IEEE arithmetic: some libraries make the thread that loads them flush denormal numbers to zero."""
     if sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64"):
-        ctypes.CDLL(None).fesetenv(USUAL)
+        ctypes.CDLL(None).fesetenv(DEFAULT_FLOATING_POINT)
 
 
-def choices() -> dict[str, str]:
-    """What the environment says of instructions, as far as it does."""
-    return {name: os.environ[name] for name in CHOICES if name in os.environ}
+def instruction_settings() -> dict[str, str]:
+    """The environment variables that are set and choose instruction sets."""
+    return {name: os.environ[name] for name in INSTRUCTION_VARIABLES if name in os.environ}

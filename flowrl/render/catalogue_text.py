@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
-from flowrl.core.config import REQUIRED, Config, Part
+from flowrl.core.config import REQUIRED, Config
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.bundled import bundled_graphs, find_bundled
-from flowrl.graph.catalogue import Catalogue, UnknownType, is_type
+from flowrl.graph.catalogue import Catalogue, UnknownType, type_summary
 from flowrl.graph.param_reader import extra, written_value
 from flowrl.graph.tree import read_tree
-from flowrl.graph.type_words import limits_words, type_words
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 
 _TITLES = {
     In: "Inputs",
@@ -35,7 +35,7 @@ def show_catalogue() -> str:
     catalogue = Catalogue()
     blocks = []
     for kind in sorted(catalogue.kinds(), key=lambda kind: (kind != "node", kind)):
-        rows = [(name, about(catalogue.find(kind, name))) for name in catalogue.names(kind)]
+        rows = [(name, type_summary(catalogue.find(kind, name))) for name in catalogue.names(kind)]
         blocks.append("\n".join([_title(kind), *_table(rows)]))
     return "\n\n".join([*blocks, "Ports and parameters of one of them: flowrl nodes NAME"])
 
@@ -69,18 +69,6 @@ def show_type(name: str) -> str:
     return "\n\n".join(_described(kind, name, catalogue.find(kind, name)) for kind in kinds)
 
 
-def about(cls: type[Any]) -> str:
-    """What a type is, in a line: its module's first words where the module holds nothing else."""
-    module = sys.modules[cls.__module__]
-    types = [
-        v
-        for v in vars(module).values()
-        if is_type(v, Node, Part) and v.__module__ == cls.__module__
-    ]
-    text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
-    return _first_line(text or "")
-
-
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
@@ -100,7 +88,7 @@ def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]
 
 
 def _described(kind: str, name: str, cls: type[Any]) -> str:
-    line, own = about(cls), (cls.__doc__ or "").strip()
+    line, own = type_summary(cls), (cls.__doc__ or "").strip()
     blocks = [[f"{name} ({kind}): {line}"]]
     if own and _first_line(own) != line:
         blocks[0] += [f"  {text.strip()}".rstrip() for text in own.splitlines()]
@@ -154,3 +142,43 @@ def _default(info: FieldInfo) -> str:
     noted = extra(info)
     value = noted["written"] if "part" in noted else info.default
     return "required" if value is REQUIRED else f"= {flow_text(written_value(value))}"
+
+
+def type_words(annotation: Any) -> str:
+    """A type as a person writes it: `int`, `list[int]`, `copy | blend`, `float | null`."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(map(type_words, inner))
+    if origin is not None:
+        words = ", ".join("…" if a is Ellipsis else type_words(a) for a in inner)
+        return f"{getattr(origin, '__name__', origin)}[{words}]"
+    if annotation in (None, type(None)):
+        return "null"
+    return "any" if annotation is Any else getattr(annotation, "__name__", str(annotation))
+
+
+def limits_words(info: FieldInfo) -> str:
+    """A range: `0 to 1`, `≥ 1`, `> 0, < 1`."""
+    found: dict[str, Any] = {}
+    for limit in info.metadata:
+        for name in ("ge", "gt", "le", "lt", "min_length", "max_length", "multiple_of"):
+            if hasattr(limit, name) and getattr(limit, name) is not None:
+                found[name] = getattr(limit, name)
+    return ", ".join(_words(found))
+
+
+def _words(found: dict[str, Any]) -> list[str]:
+    if "ge" in found and "le" in found:
+        return [f"{found['ge']} to {found['le']}"]
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    shown = [f"{signs[n]} {v}" for n, v in found.items() if n in signs]
+    if "min_length" in found:
+        least = found["min_length"]
+        shown.append("not empty" if least == 1 else f"{least} items or more")
+    if "max_length" in found:
+        shown.append(f"{found['max_length']} items or less")
+    if "multiple_of" in found:
+        shown.append(f"a multiple of {found['multiple_of']}")
+    return shown

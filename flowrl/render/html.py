@@ -11,11 +11,10 @@ from importlib import resources
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.core.wording import size_text
 from flowrl.graph.model import NodeSpec
 from flowrl.graph.param_reader import written_params
-from flowrl.graph.yaml_reader import YamlValue
-from flowrl.graph.yaml_writer import flow_text
-from flowrl.machine.memory import size_text
+from flowrl.graph.yaml_text import YamlValue, flow_text
 from flowrl.render.picture import Picture
 from flowrl.render.report import determinism_lines, edge_facts, schedule_lines
 from flowrl.render.svg import svg_of
@@ -96,8 +95,10 @@ def _facts(checked: CheckedGraph, spec: NodeSpec) -> Iterator[tuple[str, str, bo
 def _fires(checked: CheckedGraph, name: str) -> str:
     program = checked.program
     for paced in program.paced:
-        if name in paced.part.firings:
-            return f"{paced.part.firings[name]} × every {paced.every} versions of {paced.source}"
+        if name in paced.schedule.firings:
+            return (
+                f"{paced.schedule.firings[name]} × every {paced.every} versions of {paced.source}"
+            )
     return f"{program.round.firings[name]} × a round" if name in program.round.firings else ""
 
 

@@ -120,7 +120,7 @@ def _known(checked: CheckedGraph, placement: Mapping[str, str]) -> Mapping[str, 
 def _order(checked: CheckedGraph, edges: list[Edge]) -> dict[str, int]:
     """Nodes as they fire; a service comes right before its client."""
     program = checked.program
-    fired = [*program.round.order, *(n for p in program.paced for n in p.part.order)]
+    fired = [*program.round.order, *(n for p in program.paced for n in p.schedule.order)]
     calls: dict[str, list[str]] = {}
     for edge in edges:
         if edge.kind == "link":
@@ -168,19 +168,14 @@ def _arrow(
 
 def _facts(checked: CheckedGraph, edge: Edge) -> list[str]:
     program = checked.program
-    if edge.kind == "link":
-        return []
-    if edge.kind == "state":
-        if edge.latest:
-            return ["latest"]
-        return [f"every {edge.every}" if edge.every is not None else f"lag {edge.lag}"]
-    part = program.schedule_of(edge.to.node)
-    tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
+    if edge.kind != "stream":
+        return edge.option_labels()
+    schedule = program.schedule_of(edge.to.node)
+    tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
     found = [f"{tokens} a round"] if tokens else []
     if is_feedback(checked.graph, edge):
         found.append(f"{program.initial.get(edge.to, tokens)} initial")
-    found += ["merge any"] if edge.merge == "any" else []
-    return found + ([edge.when_full.replace("_", " ")] if edge.when_full != "wait" else [])
+    return found + edge.option_labels()
 
 
 def _warmup(checked: CheckedGraph) -> list[str]:
@@ -188,7 +183,7 @@ def _warmup(checked: CheckedGraph) -> list[str]:
     lines = []
     for warm in checked.program.warmup:
         rounds = f"{warm.rounds} round{'s' if warm.rounds != 1 else ''}"
-        line = f"{rounds}: {_firings(warm.part)}"
+        line = f"{rounds}: {_firings(warm.schedule)}"
         if warm.phase.steps is not None:
             line += f" ({warm.phase.steps} env steps)"
         settings = [
@@ -202,8 +197,10 @@ def _warmup(checked: CheckedGraph) -> list[str]:
     return lines + [f"{phase.steps} env steps: {paths_text(phase)}" for phase in unscheduled]
 
 
-def _firings(part: Schedule) -> str:
-    return ", ".join(n if part.firings[n] == 1 else f"{n} ×{part.firings[n]}" for n in part.order)
+def _firings(schedule: Schedule) -> str:
+    return ", ".join(
+        n if schedule.firings[n] == 1 else f"{n} ×{schedule.firings[n]}" for n in schedule.order
+    )
 
 
 def _value(value: object) -> str:

@@ -1,16 +1,11 @@
-"""What flowrl says of a graph and of a run, as text for a terminal."""
+"""The report on a checked graph, as text for a terminal and as the JSON of `flowrl check --json`."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
-from flowrl.core.wording import count_text
 from flowrl.graph.model import Edge, paths_text
-from flowrl.runs.result import RunResult
-from flowrl.runtime.executor import InstanceTimes
 
 
 def check_text(checked: CheckedGraph) -> str:
@@ -46,21 +41,21 @@ def schedule_lines(checked: CheckedGraph) -> list[str]:
     program = checked.program
     lines = []
     for number, warm in enumerate(program.warmup, 1):
-        lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.part)}")
+        lines.append(f"warm-up {number}, {warm.rounds} rounds: {_firings(checked, warm.schedule)}")
     lines += unscheduled_phase_lines(checked)
     lines.append(f"every round: {_firings(checked, program.round)}")
     for paced in program.paced:
         lines.append(
-            f"every {paced.every} firings of {paced.source.node}: {_firings(checked, paced.part)}"
+            f"every {paced.every} firings of {paced.source.node}: {_firings(checked, paced.schedule)}"
         )
     return lines
 
 
-def _firings(checked: CheckedGraph, part: Schedule) -> str:
-    shown, often = [], fires_without_rate(part)
-    for name in part.order:
+def _firings(checked: CheckedGraph, schedule: Schedule) -> str:
+    shown, often = [], fires_without_rate(schedule)
+    for name in schedule.order:
         replicas = checked.graph.nodes[name].replicas
-        times = part.firings[name]
+        times = schedule.firings[name]
         text = name if times == 1 else f"{name} x {times}"
         text = f"{name}, when it can" if name in often else text
         shown.append(f"{text} ({replicas} replicas)" if replicas > 1 else text)
@@ -88,10 +83,10 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     if edge.kind == "link":
         return f"{port_type}, calls"
     if edge.kind == "state":
-        return f"{port_type}, {staleness(edge)}"
+        return ", ".join([port_type, *edge.option_reports()])
     program = checked.program
-    part = program.schedule_of(edge.to.node)
-    tokens = part.firings.get(edge.to.node, 0) * part.rates.get(edge.to, 1)
+    schedule = program.schedule_of(edge.to.node)
+    tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
     facts = [
         port_type,
         f"{tokens} token{'s' if tokens != 1 else ''} a round",
@@ -99,22 +94,7 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     ]
     if edge.to in program.initial:
         facts.append(f"{program.initial[edge.to]} initial")
-    if edge.merge == "any":
-        facts.append("merge any")
-    if edge.when_full != "wait":
-        facts.append(edge.when_full)
-    return ", ".join(facts)
-
-
-def staleness(edge: Edge) -> str:
-    """How old the version is that a state edge shows."""
-    if edge.latest:
-        return "latest (whatever it is)"
-    if edge.every is not None:
-        return f"every {edge.every} versions"
-    if edge.lag == 0:
-        return "lag 0 (what the last round learned)"
-    return f"lag {edge.lag} ({edge.lag} round{'s' if edge.lag > 1 else ''} older than the last)"
+    return ", ".join([*facts, *edge.option_reports()])
 
 
 def unscheduled_phase_lines(checked: CheckedGraph) -> list[str]:
@@ -157,21 +137,17 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
                 "from": [str(s) for s in e.sources],
                 "to": str(e.to),
                 "type": checked.graph.nodes[e.to.node].port(e.to.port).type,
-                **(
-                    {"lag": e.lag, "every": e.every, "latest": e.latest}
-                    if e.kind == "state"
-                    else {}
-                ),
+                **e.options(),
                 **({"capacity": program.capacity.get(e.to)} if e.kind == "stream" else {}),
             }
             for e in checked.graph.edges
         ],
         "schedule": {
-            "warmup": [{"rounds": w.rounds, "firings": w.part.firings} for w in program.warmup],
+            "warmup": [{"rounds": w.rounds, "firings": w.schedule.firings} for w in program.warmup],
             "round": program.round.firings,
             "order": program.round.order,
             "paced": [
-                {"source": str(p.source), "every": p.every, "firings": p.part.firings}
+                {"source": str(p.source), "every": p.every, "firings": p.schedule.firings}
                 for p in program.paced
             ],
         },
@@ -180,62 +156,3 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
         "envs_checked": not checked.undescribed,
         "not_checked": checked.undescribed,
     }
-
-
-def bottleneck_sentence(instance_times: Iterable[InstanceTimes], firing_s: float) -> str:
-    """Where the time of a run went (without making its nodes), in a sentence."""
-    fired = [account for account in instance_times if account.busy_s and firing_s]
-    if not fired:
-        return "nothing fired"
-    first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.key))
-    shown = [_share(a, firing_s) for a in others[:3] if a.busy_s >= 0.01 * firing_s or _wait_of(a)]
-    share = f"{first.busy_s / firing_s:.0%}"
-    text = f"{first.key} is the bottleneck: it fired for {share} of the time"
-    return f"{text} (then {', '.join(shown)})" if shown else text
-
-
-def _share(account: InstanceTimes, firing_s: float) -> str:
-    """How much an instance fired, and what it mostly waited for."""
-    text = f"{account.key} {account.busy_s / firing_s:.0%}"
-    wait = _wait_of(account)
-    if wait is None or wait[0] < 0.01 * firing_s:
-        return text
-    s, kind, edge = wait
-    return f"{text}, {kind} {s / firing_s:.0%} {edge}"
-
-
-def _wait_of(account: InstanceTimes) -> tuple[float, str, str] | None:
-    """The longest of an instance's waits."""
-    waits = [(s, "waiting", f"for {edge}") for edge, s in account.waiting_s.items()]
-    waits += [(s, "blocked", f"on {edge}") for edge, s in account.blocked_s.items()]
-    return max(waits, default=None)
-
-
-def run_text(result: RunResult) -> str:
-    """How a run ended, in some lines; why it failed was told with the error."""
-    done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
-    pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
-    lines = [
-        "failed: its folder has an error.txt"
-        if result.status == "failed"
-        else f"{result.status}: {result.why}",
-        f"{done}, {count_text(result.episodes, 'episode')} {pace}",
-    ]
-    if result.eval_return is not None:
-        best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"
-        lines.append(f"evaluation return {return_text(result.eval_return)}{best}")
-    if result.bottleneck:
-        lines.append(result.bottleneck)
-    lines += [f"note: {line}" for line in result.happened]
-    lines += [f"warning: {line}" for line in result.warnings]
-    if result.repeat:
-        lines.append(f"the same again: {result.repeat}")
-    if result.digest:
-        lines.append(f"digest {result.digest}")
-    lines.append(f"run folder {result.run_dir}")
-    return "\n".join(lines)
-
-
-def return_text(value: float) -> str:
-    """A return as lines show it: what is small has three digits too."""
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"

@@ -9,7 +9,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import instance_key
 from flowrl.graph.expand import expand
 from flowrl.graph.param_reader import written_params
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.environment import environment
 from flowrl.render.dot import to_dot
 from flowrl.runs.folder import RunFolder
@@ -20,14 +20,14 @@ ENVIRONMENT = "environment.json"
 def write_beginning(folder: RunFolder, checked: CheckedGraph, seed: int, placement: str) -> None:
     """The graph, the picture, the environment, and what each node is, in its log."""
     graph = checked.graph
-    folder.text("graph.yaml", expand(graph))
-    folder.text("graph.dot", to_dot(checked))
-    folder.json(ENVIRONMENT, environment_of(checked, seed, placement))
+    folder.write_text("graph.yaml", expand(graph))
+    folder.write_text("graph.dot", to_dot(checked))
+    folder.write_json(ENVIRONMENT, environment_of(checked, seed, placement))
     for spec in graph.nodes.values():
         for replica in range(spec.replicas):
             params = flow_text(written_params(spec.config))
-            folder.log(instance_key(spec.name, replica), f"{spec.type} {params}")
-    folder.open_board()
+            folder.append_log(instance_key(spec.name, replica), f"{spec.type} {params}")
+    folder.open_tensorboard()
 
 
 def environment_of(checked: CheckedGraph, seed: int, placement: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Checkpoints: states as safetensors, arrays by `node/name`, settings and counters beside."""
+"""Checkpoints: safetensors files with arrays named `node/name`, and one metadata entry with commands and counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from flowrl.core.errors import RunError
 from flowrl.core.state import State
 
-META = "flowrl"
+METADATA_KEY = "flowrl"
 
 
 def checkpoint_bytes(states: Mapping[str, State], info: Mapping[str, Any]) -> bytes:
@@ -26,17 +26,17 @@ def checkpoint_bytes(states: Mapping[str, State], info: Mapping[str, Any]) -> by
         "train_iters": first.clock.total.train_iters,
         "info": dict(info),
     }
-    # one key: safetensors writes several in any order, and equal checkpoints should be equal files
-    return bytes(save(arrays, {META: json.dumps(meta)}))
+    # one entry: safetensors writes several in any order, but equal checkpoints must be equal files
+    return bytes(save(arrays, {METADATA_KEY: json.dumps(meta)}))
 
 
 def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
-    """The state of a checkpoint's first node, and what was noted beside it."""
+    """The state of a checkpoint's first node, and its `info` with the counters."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "numpy") as file:
-            meta, names = json.loads(file.metadata()[META]), sorted(file.keys())
+            meta, names = json.loads(file.metadata()[METADATA_KEY]), sorted(file.keys())
             key = names[0].rpartition("/")[0] if names else ""
             own = [n for n in names if n.rpartition("/")[0] == key]
             arrays = {n.rpartition("/")[2]: file.get_tensor(n) for n in own}
@@ -44,7 +44,7 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
         return State(arrays, meta["command"].get(key, {}), int(meta["version"])), info
     except FileNotFoundError:
         raise RunError(
-            f"{path}: there is no such checkpoint; the run has not kept one yet"
+            f"{path}: there is no such checkpoint; the run has not saved one yet"
         ) from None
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: is not a checkpoint of flowrl: {error}") from error

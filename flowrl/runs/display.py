@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import MetricsRecord, Record
-from flowrl.render.report import return_text
+from flowrl.runs.result_text import return_text
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
@@ -45,10 +45,10 @@ class Lines(Watcher):
         """A host, say, that has joined."""
         print(text, file=sys.stderr, flush=True)
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         """An evaluation."""
-        if isinstance(record, MetricsRecord) and teller.role == "evaluator":
-            print(evaluation_line(run, teller, record), flush=True)
+        if isinstance(record, MetricsRecord) and source.role == "evaluator":
+            print(evaluation_line(run, source, record), flush=True)
 
     def stopping(self, run: Run) -> None:
         """Past Python's buffers, which the signal may have come in the midst of."""
@@ -83,18 +83,18 @@ class LiveDisplay(Watcher):
         else:
             self._live.console.print(text, highlight=False, soft_wrap=True)
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         """An evaluation that is the best so far, above the table."""
         if (
             not isinstance(record, MetricsRecord)
-            or teller.role != "evaluator"
+            or source.role != "evaluator"
             or self._live is None
         ):
             return
         mean = record.values.get("return_mean", math.inf)
         if mean > self._best:
             self._best = mean
-            line = evaluation_line(run, teller, record)
+            line = evaluation_line(run, source, record)
             self._live.console.print(line, highlight=False, soft_wrap=True)
 
     def stopping(self, run: Run) -> None:
@@ -148,20 +148,20 @@ def begin_line(run: Run) -> str:
     return f"{run.graph.name}: seed {run.seed}, {run.placement}, in {where}"
 
 
-def evaluation_line(run: Run, teller: RecordSource, record: MetricsRecord) -> str:
+def evaluation_line(run: Run, source: RecordSource, record: MetricsRecord) -> str:
     """An evaluation in a line."""
-    total = teller.total
+    total = source.total
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {return_text(mean)}"
     steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
-    return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, teller)}"
+    return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, source)}"
 
 
-def _whose(run: Run, teller: RecordSource) -> str:
+def _whose(run: Run, source: RecordSource) -> str:
     """Which evaluator it was, where there are several."""
     nodes = run.graph.nodes
     evaluators = sum(nodes[name].replicas for name in run.graph.nodes_of_role("evaluator"))
-    return f"  by {teller.key}" if evaluators > 1 else ""
+    return f"  by {source.key}" if evaluators > 1 else ""
 
 
 def node_table(run: Run) -> Table:

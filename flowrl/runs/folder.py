@@ -1,14 +1,14 @@
-"""The run folder: everything that is written down of a run, readable at any moment.
+"""The run folder: every file that a run writes. Each file can be read at any moment of the run.
 
-graph.yaml         the resolved graph: alone it repeats the run
-graph.dot          the same as a picture
-environment.json   versions, git, CPU, seed, command
-metrics.jsonl      what nodes measured, in the order of the program
-timings.jsonl      where time went
-summary.json       how it ended; error.txt, if it failed
+graph.yaml         the resolved graph, which is enough to repeat the run
+graph.dot          the graph as a DOT picture
+environment.json   versions, git state, CPU, seed, command
+metrics.jsonl      the metrics of the nodes, in the order of the serial program
+timings.jsonl      where the time went
+summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
-logs/              a log for each node that has something to say
-tokens.bin         hashes of all tokens, if they were asked for
+logs/              a log for each instance
+tokens.bin         hashes of all tokens, with `run --hash-tokens`
 tb/                the metrics for TensorBoard
 """
 
@@ -28,174 +28,169 @@ from flowrl.core.errors import RunError, UsageError
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
 from flowrl.runs.checkpoint import checkpoint_bytes
-from flowrl.runs.tensorboard import Board
-from flowrl.runs.token_file import NAME, TokenWriter
+from flowrl.runs.tensorboard import TensorBoardWriter
+from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.token_hashing import Note, TokenHash
 
 TIMINGS_EVERY_S = 1.0
-TOKENS_BYTES = 1 << 16  # written at once
+TOKEN_BUFFER_BYTES = 1 << 16
 
 
-def new_folder(graph: str, out: str | Path | None) -> Path:
-    """Make the folder of a new run: `out`, or runs/<graph>-<time>."""
+def create_run_folder(graph: str, out: str | Path | None) -> Path:
+    """Create the folder of a new run: `out`, or runs/<graph>-<time>."""
     if out is not None:
         path = Path(out)
-        with told(path):
+        with explain_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             try:
-                (path / "graph.yaml").touch(exist_ok=False)  # of two runs at once, one gets it
+                (path / "graph.yaml").touch(
+                    exist_ok=False
+                )  # two runs may start at once: only one creates the file
             except FileExistsError:
                 raise UsageError(
-                    f"--out {path}: there is a run in it already; give another folder, or remove it"
+                    f"--out {path}: it already contains a run; choose another folder, or remove it"
                 ) from None
         return path
     stem = f"{graph}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        with told(path):
+        with explain_disk_errors(path):
             path.parent.mkdir(exist_ok=True)
-            if _mkdir(path):
+            with contextlib.suppress(FileExistsError):  # another run may create it first
+                path.mkdir()
                 return path
-    raise RunError(f"runs/{stem}: no free name is left; remove old runs")
-
-
-def _mkdir(path: Path) -> bool:
-    """Make a folder that another run cannot have got first."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return False
-    return True
+    raise RunError(f"runs/{stem}: all names up to {stem}-9999 are taken; remove old runs")
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
-    """A failing disk is told as what it is."""
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Raise a `RunError` that says how to mend it where writing below `path` fails."""
     try:
         yield
     except OSError as error:
-        mend = "free some space, or" if error.errno == errno.ENOSPC else "mend that, or"
+        mend = "free some space, or" if error.errno == errno.ENOSPC else "fix this, or"
         why = error.strerror or str(error)
         raise RunError(f"{path}: cannot be written: {why}; {mend} choose another --out") from error
 
 
 class RunFolder:
-    """Writes down what happens."""
+    """Writes the files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.home = path.absolute()  # an env of this process may change the working folder
+        self.absolute_path = path.absolute()  # an env may change the working folder
         self._files: dict[str, TextIO] = {}
-        self._board: Board | None = None
-        self._tokens: BinaryIO | None = None
+        self._tensorboard: TensorBoardWriter | None = None
+        self._token_file: BinaryIO | None = None
         self._last_timing_s = 0.0
-        with told(path):
+        with explain_disk_errors(path):
             for name in ("checkpoints", "logs", "tb"):
                 (path / name).mkdir(parents=True, exist_ok=True)
 
-    def open_board(self) -> None:
-        """Metrics are written for TensorBoard, too, from now on."""
-        with told(self.path):
-            self._board = Board(self.home / "tb")
+    def open_tensorboard(self) -> None:
+        """Write metrics for TensorBoard too, from now on."""
+        with explain_disk_errors(self.path):
+            self._tensorboard = TensorBoardWriter(self.absolute_path / "tb")
 
-    def text(self, name: str, text: str) -> None:
-        """A whole file."""
-        self._whole(name, text.encode())
+    def write_text(self, name: str, text: str) -> None:
+        self._write_atomically(name, text.encode())
 
-    def log(self, key: str, text: str) -> None:
-        """A line of a node's log."""
-        self.line(f"logs/{_file_name(key)}.log", text)
+    def append_log(self, instance: str, text: str) -> None:
+        self.append_line(f"logs/{instance.replace('/', '__')}.log", text)
 
-    def hash_tokens(self, graph: Graph) -> Note:
-        """Begin the file of token hashes; what it is given is written as the run goes."""
-        with told(self.path):
-            self._tokens = (self.home / NAME).open("wb", buffering=TOKENS_BYTES)
-            writer = TokenWriter(self._tokens, graph)
+    def open_token_file(self, graph: Graph) -> Note:
+        """Open the file of token hashes, and return the function that appends a hash to it."""
+        with explain_disk_errors(self.path):
+            self._token_file = (self.absolute_path / TOKEN_FILE).open(
+                "wb", buffering=TOKEN_BUFFER_BYTES
+            )
+            writer = TokenWriter(self._token_file, graph)
 
         def note(hashed: TokenHash) -> None:
-            with told(self.path):
+            with explain_disk_errors(self.path):
                 writer.write(hashed)
 
         return note
 
-    def json(self, name: str, value: Any) -> None:
-        """A whole JSON file."""
-        self.text(name, json.dumps(value, indent=2) + "\n")
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=2) + "\n")
 
-    def line(self, name: str, text: str) -> None:
-        """A line at the end of a file, on disk when this returns to the system."""
-        with told(self.path):
+    def append_line(self, name: str, text: str) -> None:
+        """Append a line and hand it to the operating system, so that other processes see it."""
+        with explain_disk_errors(self.path):
             if name not in self._files:
-                self._files[name] = (self.home / name).open("a", encoding="utf-8")
+                self._files[name] = (self.absolute_path / name).open("a", encoding="utf-8")
             file = self._files[name]
             file.write(text + "\n")
             file.flush()
 
-    def record(self, teller: RecordSource, record: Record) -> None:
-        """What a node tells in a firing."""
+    def write_record(self, source: RecordSource, record: Record) -> None:
+        """Write what a node emitted in a firing to the file that it belongs to."""
         if isinstance(record, MetricsRecord):
-            self._metrics(teller, record.values)
+            self._append_metrics(source, record.values)
         elif isinstance(record, CheckpointRecord):
-            self.checkpoint(record.name, {teller.key: record.state}, dict(record.info))
+            self.write_checkpoint(record.name, {source.key: record.state}, dict(record.info))
         else:
             text = record.reason if isinstance(record, VerdictRecord) else record
-            self.log(teller.key, f"[{teller.fired}] {text}")
+            self.append_log(source.key, f"[{source.fired}] {text}")
 
-    def _metrics(self, teller: RecordSource, values: Mapping[str, float]) -> None:
-        total = teller.total
+    def _append_metrics(self, source: RecordSource, values: Mapping[str, float]) -> None:
+        total = source.total
         row = {
-            "node": teller.key,
-            "role": teller.role,
-            "firing": teller.fired,
+            "node": source.key,
+            "role": source.role,
+            "firing": source.fired,
             "env_steps": total.env_steps,
             "episodes": total.episodes,
             "train_iters": total.train_iters,
             **{k: _number(v) for k, v in values.items()},
         }
-        self.line("metrics.jsonl", json.dumps(row))
-        with told(self.path):
-            if self._board is not None:
-                self._board.add(teller.key, total.env_steps, values)
+        self.append_line("metrics.jsonl", json.dumps(row))
+        with explain_disk_errors(self.path):
+            if self._tensorboard is not None:
+                self._tensorboard.add(source.key, total.env_steps, values)
 
-    def timings(
+    def append_timings(
         self, wall_s: float, row: Callable[[], Mapping[str, Any]], now: bool = False
     ) -> None:
-        """Where time went so far, about once a second."""
+        """Append the timings, at most once a second unless `now`."""
         if now or wall_s - self._last_timing_s >= TIMINGS_EVERY_S:
             self._last_timing_s = wall_s
-            self.line("timings.jsonl", json.dumps(row()))
+            self.append_line("timings.jsonl", json.dumps(row()))
 
-    def checkpoint(self, name: str, states: Mapping[str, State], info: Mapping[str, Any]) -> None:
-        """States, in a file that is whole at any moment."""
-        self._whole(f"checkpoints/{name}.safetensors", checkpoint_bytes(states, info))
+    def write_checkpoint(
+        self, name: str, states: Mapping[str, State], info: Mapping[str, Any]
+    ) -> None:
+        content = checkpoint_bytes(states, info)
+        self._write_atomically(f"checkpoints/{name}.safetensors", content)
 
-    def _whole(self, name: str, content: bytes) -> None:
-        """Written aside and renamed: nobody sees half of it."""
-        path = self.home / name
-        aside = path.with_name(f".{path.name}.part")
-        with told(self.path):
+    def _write_atomically(self, name: str, content: bytes) -> None:
+        """Write to a temporary file and rename it, so that no reader sees a partial file."""
+        path = self.absolute_path / name
+        partial = path.with_name(f".{path.name}.part")
+        with explain_disk_errors(self.path):
             try:
-                aside.write_bytes(content)
-                aside.replace(path)
+                partial.write_bytes(content)
+                partial.replace(path)
             finally:
-                aside.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close all files; what could not be written was told when it was written."""
-        if self._tokens is not None:
+        """Close all files. Errors are ignored, as the write that failed has raised already."""
+        if self._token_file is not None:
             with contextlib.suppress(OSError):
-                self._tokens.close()
+                self._token_file.close()
         with contextlib.suppress(OSError):
-            if self._board is not None:
-                self._board.close()
+            if self._tensorboard is not None:
+                self._tensorboard.close()
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file that may be written just now: a last line may be cut short."""
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file. The run may be writing it, so an incomplete last line is skipped."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
@@ -212,15 +207,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: float) -> float | str:
-    """A number as JSON knows it; nan and inf by name."""
+    """A number as JSON can hold it: `nan` and `inf` become strings."""
     number = float(value)
     return number if math.isfinite(number) else repr(number)
 
 
-def _file_name(key: str) -> str:
-    return key.replace("/", "__")
-
-
-def log_name(path: Path) -> str:
-    """The instance whose log a file is."""
+def instance_of_log(path: Path) -> str:
+    """The instance that wrote a log file: the inverse of `append_log`."""
     return path.stem.replace("__", "/")

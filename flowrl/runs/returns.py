@@ -16,17 +16,17 @@ class Returns:
         self.last: float | None = None
         self.best: float | None = None
 
-    def heard(self, teller: RecordSource, record: Record) -> Record:
+    def heard(self, source: RecordSource, record: Record) -> Record:
         """The record as it is written down.
 
         What several evaluators think best is not compared: each keeps a checkpoint of its own.
         """
-        if teller.role != "evaluator":
+        if source.role != "evaluator":
             return record
-        if teller.key != self._judge:
+        if source.key != self._judge:
             if not isinstance(record, CheckpointRecord):
                 return record
-            return replace(record, name=f"{record.name}-{teller.key.replace('/', '__')}")
+            return replace(record, name=f"{record.name}-{source.key.replace('/', '__')}")
         if isinstance(record, MetricsRecord):
             self.last = record.values.get("return_mean", self.last)
         elif isinstance(record, CheckpointRecord) and record.name == "best":

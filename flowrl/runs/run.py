@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.cluster.graph_transfer import to_send
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import Record
 from flowrl.core.errors import RunError, UsageError, attached_files
@@ -24,12 +23,12 @@ from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
-from flowrl.machine.numerics import settle_numerics
-from flowrl.render.report import bottleneck_sentence
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.beginning import ENVIRONMENT, environment_of, write_beginning
-from flowrl.runs.folder import RunFolder, new_folder
+from flowrl.runs.folder import RunFolder, create_run_folder
 from flowrl.runs.query_server import controlled
 from flowrl.runs.result import RunResult, Status, finite
+from flowrl.runs.result_text import bottleneck_sentence
 from flowrl.runs.returns import Returns
 from flowrl.runs.run_status import look_at
 from flowrl.runs.signals import signals_to
@@ -37,6 +36,7 @@ from flowrl.runs.timings import timings_of
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import Cut, Executor, InstanceTimes
+from flowrl.runtime.processes.graph_transfer import graph_to_send
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 
@@ -129,7 +129,7 @@ class Run:
         self._thread = threading.current_thread()
         with signals_to(self._signalled):
             folder = self.folder = RunFolder(
-                new_folder(self.graph.name.replace("/", "_"), self.out)
+                create_run_folder(self.graph.name.replace("/", "_"), self.out)
             )
             warn = partial(self.watcher.note, self)
             with controlled(self.graph.name, self.placement, folder.path, self.answer, warn):
@@ -167,13 +167,13 @@ class Run:
                 "it runs in a thread of another program, which alone can end it at once"
             )
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         """The engine's sink: write it down, remember what the summary tells, show it."""
         assert self.folder is not None
-        record = self._returns.heard(teller, record)
-        self.folder.record(teller, record)
-        self.folder.timings(self.wall_s, self.timings)
-        self.watcher.event(self, teller, record)
+        record = self._returns.heard(source, record)
+        self.folder.write_record(source, record)
+        self.folder.append_timings(self.wall_s, self.timings)
+        self.watcher.event(self, source, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary as things are now."""
@@ -206,19 +206,19 @@ class Run:
     # the parts of a run
 
     def _execute(self) -> Cut:
-        settle_numerics(self.graph.torch_threads)
+        reset_numerics(self.graph.torch_threads)
         if self.rendezvous is not None:
             self._meet(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
             self.executor = SerialExecutor(self.checked, self, self.seed, self.limits)
-            settle_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
+            reset_numerics(self.graph.torch_threads)  # and of what its nodes have loaded
         else:
             self.executor = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
             )
         if self.hash_tokens:
             assert self.folder is not None
-            self.executor.hash_tokens(self.folder.hash_tokens(self.graph))
+            self.executor.hash_tokens(self.folder.open_token_file(self.graph))
         if self.stops:
             self.executor.stop("interrupt", "flowrl stop")
         return self.executor.run()
@@ -228,25 +228,25 @@ class Run:
         from flowrl.cluster.joined_hosts import JoinedHosts  # only now: it loads ZeroMQ
 
         assert self.folder is not None
-        sent = to_send(self.checked)
+        sent = graph_to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
         known = environment_of(self.checked, self.seed, self.placement)
-        self.folder.json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
+        self.folder.write_json(ENVIRONMENT, {**known, "hosts": self.hosts.about()})
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
         assert self.executor is not None
         weights, digest = self.executor.weights(), self.executor.digest()
         if weights:
-            folder.checkpoint("last", weights, {"why": cut.why})
-        folder.timings(self.wall_s, self.timings, now=True)
+            folder.write_checkpoint("last", weights, {"why": cut.why})
+        folder.append_timings(self.wall_s, self.timings, now=True)
         self.executor.close()  # before the summary, which tells what would not close
         if self.hosts is not None:
             self.hosts.close(cut.why)
         status = ENDS.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat(folder, cut))
-        folder.json("summary.json", result.as_dict())
+        folder.write_json("summary.json", result.as_dict())
         self.ended = result
         return result
 
@@ -258,7 +258,7 @@ class Run:
         if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters:
             return ""
         limits = replace(self.limits, time_s=None, train_iters=cut.counts.train_iters)
-        folder.text("graph.yaml", expand(replace(self.graph, limits=limits)))
+        folder.write_text("graph.yaml", expand(replace(self.graph, limits=limits)))
         graph = shlex.quote(str(folder.path / "graph.yaml"))
         return f"flowrl run {graph} --train-iters {cut.counts.train_iters}"
 
@@ -268,11 +268,11 @@ class Run:
         why = "stopped at once" if stopped else str(error)
         self.ended = self.result("interrupted" if stopped else "failed", why)
         with contextlib.suppress(RunError):  # a full disk, say, which may be the first cause
-            folder.json("summary.json", self.ended.as_dict())
+            folder.write_json("summary.json", self.ended.as_dict())
             if not stopped:
-                folder.text("error.txt", "".join(traceback.format_exception(error)))
+                folder.write_text("error.txt", "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():
-                    folder.text(Path(name).name, text)
+                    folder.write_text(Path(name).name, text)
 
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:

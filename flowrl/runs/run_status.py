@@ -26,7 +26,7 @@ def look_at(run: Run) -> Look:
         "graph": run.graph.name,
         "placement": run.placement,
         "seed": run.seed,
-        "run_dir": str(run.folder.home) if run.folder else "",
+        "run_dir": str(run.folder.absolute_path) if run.folder else "",
         "pid": os.getpid(),
         "status": _status(run),
         "wall_s": round(run.wall_s, 3),

@@ -1,25 +1,28 @@
-"""Metrics as TensorBoard reads them, written by hand: its libraries load torch, which a coordinator never needs.
+"""Writes metrics as TensorBoard event files.
 
-A file is records, a record is a length, the length's checksum, an event, the event's checksum. An event is a
-protobuf: wall_time 1, step 2, file_version 3, summary 5; a summary: value 1; a value: tag 1, simple_value 2.
+tensorboardX would do this, but it loads torch (0.7 s and 195 MB in every coordinator; docs/dependencies.md has the
+measurement), so the format is written here. A file is a sequence of records: length, checksum of the length, event,
+checksum of the event. The checksum is CRC-32C, masked as TFRecord files mask it. An event is a protobuf with the
+fields wall_time 1, step 2, file_version 3 and summary 5; a summary has values 1; a value has tag 1 and simple_value 2.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from flowrl.runs.crc32c import masked_crc32c
-
 FLUSH_EVERY_S = 2.0
-VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # how a protobuf's field is written
+VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # protobuf wire types
+REVERSED_POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli)
+CHECKSUM_MASK = 0xA282EAD8
 
 
-class Board:
-    """One file of events; without threads, which a full disk would block for ever."""
+class TensorBoardWriter:
+    """One event file. It is written without a thread, because a full disk would block a thread for ever."""
 
     def __init__(self, folder: Path) -> None:
         name = f"events.out.tfevents.{int(time.time())}.{os.getpid()}"
@@ -28,7 +31,7 @@ class Board:
         self._write(_field(3, BYTES, b"brain.Event:2"))
 
     def add(self, node: str, step: int, values: Mapping[str, float]) -> None:
-        """What a node measured after so many env steps."""
+        """Write the metrics of a node at an env step."""
         scalars = [_scalar(f"{node}/{name}", value) for name, value in values.items()]
         summary = b"".join(_field(1, BYTES, scalar) for scalar in scalars)
         self._write(_field(2, VARINT, _varint(step)) + _field(5, BYTES, summary))
@@ -43,28 +46,52 @@ class Board:
             self._file.flush()
 
     def close(self) -> None:
-        """Write what is left."""
         self._file.close()
 
 
 def _scalar(tag: str, value: float) -> bytes:
     try:
         number = struct.pack("<f", value)
-    except OverflowError:  # more than a float32 holds
+    except OverflowError:  # larger than any float32
         number = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
     return _field(1, BYTES, tag.encode()) + _field(2, FLOAT, number)
 
 
-def _field(number: int, kind: int, data: bytes) -> bytes:
-    length = _varint(len(data)) if kind == BYTES else b""
-    return _varint(number << 3 | kind) + length + data
+def _field(number: int, wire_type: int, data: bytes) -> bytes:
+    length = _varint(len(data)) if wire_type == BYTES else b""
+    return _varint(number << 3 | wire_type) + length + data
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the highest bit says that there are more."""
-    parts = bytearray()
+    """A non-negative integer in 7-bit groups, lowest first; the high bit of a byte says that another follows."""
+    groups = bytearray()
     while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
+        groups.append(value & 0x7F | 0x80)
         value >>= 7
-    parts.append(value)
-    return bytes(parts)
+    groups.append(value)
+    return bytes(groups)
+
+
+@functools.cache
+def _crc32c_table() -> tuple[int, ...]:
+    """The checksum of each byte."""
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (REVERSED_POLYNOMIAL if crc & 1 else 0)
+        table.append(crc)
+    return tuple(table)
+
+
+def crc32c(data: bytes) -> int:
+    table, crc = _crc32c_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted, because the CRC of data that contains its own CRC is weak."""
+    crc = crc32c(data)
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    return struct.pack("<I", (rotated + CHECKSUM_MASK) & 0xFFFFFFFF)

@@ -20,7 +20,7 @@ class Watcher:
     def note(self, run: Run, text: str) -> None:
         """Something happened to the run itself: a host joined, say."""
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         """A node told something."""
 
     def stopping(self, run: Run) -> None:

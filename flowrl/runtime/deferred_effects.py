@@ -15,7 +15,7 @@ class PendingEffect(NamedTuple):
     """One thing to be done."""
 
     position: Position  # of the firing that wants it
-    runner: Instance
+    instance: Instance
     firing: int
     do: Callable[[], None]
 
@@ -29,9 +29,9 @@ class DeferredEffects:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def add(self, position: Position, runner: Instance, record: DeferredEffect) -> None:
+    def add(self, position: Position, instance: Instance, record: DeferredEffect) -> None:
         """A firing wants something done."""
-        self._held.append(PendingEffect(position, runner, runner.fired, record.do))
+        self._held.append(PendingEffect(position, instance, instance.fired, record.do))
 
     def do(self, counts: Callable[[Position], bool] = lambda position: True) -> None:
         """Do what firings want that are sure to count."""
@@ -45,13 +45,13 @@ class DeferredEffects:
 
 def _do(held: PendingEffect) -> None:
     """Its time is the node's; what goes wrong ends the run, as others may count on what was done before."""
-    runner = held.runner
+    instance = held.instance
     began_s = time.perf_counter()
     try:
         held.do()
     except RAISED as error:
         doing = f"what firing {held.firing} does outside of the run"
-        raise NodeError(runner.key, doing, error) from error
+        raise NodeError(instance.key, doing, error) from error
     took_s = time.perf_counter() - began_s
-    runner.busy_s += took_s
-    runner.site.last_s += took_s
+    instance.busy_s += took_s
+    instance.site.last_fired_s += took_s

@@ -57,9 +57,9 @@ class EdgeFactory:
         """Ways to those elsewhere who want to know that of a node here."""
         return []
 
-    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
+    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
         """What an instance here calls in the place of a service that lives elsewhere; anew if `fresh`."""
         raise AssertionError("everything lives here")
 
-    def serve(self, wired: Instances, node: str, replica: int) -> None:
+    def serve(self, instances: Instances, node: str, replica: int) -> None:
         """An instance here that does not fire is ready to be called by those who live elsewhere."""

@@ -29,7 +29,7 @@ class FailureRecord:
 class RecordSink(Protocol):
     """Who is told what nodes record, in the order of the program."""
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         """One record of one firing."""
 
 
@@ -44,18 +44,18 @@ class Irregularities:
     irregular: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and what
 
     def pass_on(
-        self, sink: RecordSink, teller: RecordSource, record: Record | FailureRecord
+        self, sink: RecordSink, source: RecordSource, record: Record | FailureRecord
     ) -> None:
         """Count a failure, and tell it as a line of a log; tell other records as they are."""
         if isinstance(record, FailureRecord):
             self._add(record)
-            sink.record(teller, record.text)
+            sink.record(source, record.text)
         elif isinstance(record, IrregularityRecord):
-            told = teller.key, record.what
+            told = source.key, record.what
             self.irregular[told] = self.irregular.get(told, 0) + record.times
-            sink.record(teller, f"{record.times} {record.what}")
+            sink.record(source, f"{record.times} {record.what}")
         else:
-            sink.record(teller, record)
+            sink.record(source, record)
 
     def _add(self, failed: FailureRecord) -> None:
         self.restarts += failed.then == "tried again"
@@ -77,9 +77,9 @@ class Irregularities:
 class FailureGuard:
     """Fires a node; where that fails, a fresh one tries again, or the firing is passed over."""
 
-    def __init__(self, runner: Instance, renew: Callable[[Instance], None]) -> None:
-        self.runner, self._renew = runner, renew
-        self._fire = runner.fire
+    def __init__(self, instance: Instance, renew: Callable[[Instance], None]) -> None:
+        self.instance, self._renew = instance, renew
+        self._fire = instance.fire
 
     def fire(self) -> None:
         """One firing, whatever it takes."""
@@ -89,37 +89,37 @@ class FailureGuard:
             try:
                 return self._fire()
             except NodeError as error:
-                if error.node != self.runner.key:
+                if error.node != self.instance.key:
                     raise
                 then = self._then(attempt)
                 self._forget(FailureRecord(str(error), then))
                 if then == "given up":
                     raise
                 if then == "passed over":
-                    self.runner.fired += 1
+                    self.instance.fired += 1
                     return None
             for queue, before in zip(queues, tokens, strict=True):
                 queue.clear()
                 queue.extend(before)
-            self._renew(self.runner)
+            self._renew(self.instance)
         raise AssertionError("a firing ends in the loop")
 
     def _filled(self) -> list[Queue]:
         """The input queues, with what this firing takes in them, to be put back."""
-        for queues, rate in self.runner.waits_for:
+        for queues, rate in self.instance.waits_for:
             for queue in queues:
-                waits = not self.runner.spec.fires_on_any or len(queue) >= rate
+                waits = not self.instance.spec.fires_on_any or len(queue) >= rate
                 if isinstance(queue, AwaitedQueue) and waits:
                     queue.fill(rate)
-        return [queue for queues, _ in self.runner.waits_for for queue in queues]
+        return [queue for queues, _ in self.instance.waits_for for queue in queues]
 
     def _then(self, attempt: int) -> Then:
-        if self.runner.spec.on_failure == "ignore":
+        if self.instance.spec.on_failure == "ignore":
             return "passed over"
         return "tried again" if attempt < RETRIES else "given up"
 
     def _forget(self, failed: FailureRecord) -> None:
         """What the failed firing counted and recorded does not count; that it failed is told."""
-        runner = self.runner
-        runner.forget()
-        runner.on_record(runner, runner.teller(), failed)
+        instance = self.instance
+        instance.forget()
+        instance.on_record(instance, instance.record_source(), failed)

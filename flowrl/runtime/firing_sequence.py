@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flowrl.core.state import START
+from flowrl.core.state import EMPTY_CLOCK
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.streams import Push
 
@@ -16,7 +16,7 @@ Fire = Callable[[], None]
 class ScheduleStep:
     """One instance's firings in a part."""
 
-    slot: int  # its node's place in the part's order
+    order_index: int  # its node's place in the part's order
     replica: int
     fire: Fire
     times: int
@@ -27,7 +27,7 @@ class ScheduleStep:
 class RoundStop:
     """Where a round is left: after so many firings of an instance."""
 
-    slot: int
+    order_index: int
     replica: int
     firings: int
 
@@ -48,7 +48,7 @@ def heard_by(tells: list[Push], fire: Fire) -> Fire:
     def fire_and_tell() -> None:
         fire()
         for tell in tells:
-            tell((True, START))
+            tell((True, EMPTY_CLOCK))
 
     return fire_and_tell
 
@@ -63,21 +63,21 @@ def as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:
     return fire_for_each
 
 
-def if_ready(runner: Instance, fire: Fire) -> Fire:
+def if_ready(instance: Instance, fire: Fire) -> Fire:
     """Where tokens may be missing."""
 
     def fire_if_ready() -> None:
-        if runner.ready():
+        if instance.ready():
             fire()
 
     return fire_if_ready
 
 
-def while_ready(runner: Instance, fire: Fire, after: Fire) -> Fire:
+def while_ready(instance: Instance, fire: Fire, after: Fire) -> Fire:
     """No rate says how often: as long as there are tokens."""
 
     def fire_while_ready() -> None:
-        while runner.ready():
+        while instance.ready():
             fire()
             after()
 
@@ -88,7 +88,7 @@ def firings_until(step: ScheduleStep, until: RoundStop | None) -> int:
     """How often a step's instance fires in a round that may be left before its end."""
     if until is None:
         return step.times
-    who, last = (step.slot, step.replica), (until.slot, until.replica)
+    who, last = (step.order_index, step.replica), (until.order_index, until.replica)
     if who == last:
         return until.firings
     return step.times if who < last else 0

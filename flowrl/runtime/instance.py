@@ -10,7 +10,7 @@ from flowrl.core.context import Context
 from flowrl.core.errors import NodeError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn
-from flowrl.core.state import START, Count
+from flowrl.core.state import EMPTY_CLOCK, Count
 from flowrl.graph.model import NodeSpec
 from flowrl.runtime.outputs import OutputPorts
 from flowrl.runtime.records import RecordSource
@@ -26,14 +26,14 @@ RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.ex
 class SiteState:
     """One thread of execution: where it is in the program, and when its last firing ended."""
 
-    __slots__ = ("at", "last_s", "phase", "round", "rounds", "waiting", "waits")
+    __slots__ = ("last_fired_s", "phase", "position_prefix", "round", "rounds", "waiting", "waits")
 
     def __init__(self) -> None:
         self.phase = ""  # "warm-up 1, ", or nothing
         self.round = 0
         self.rounds = 0  # whole rounds so far, those of the warm-up too
-        self.at: Position = (0,)  # where in the program: see `Engine.position`
-        self.last_s = time.perf_counter()  # the next firing's time starts here
+        self.position_prefix: Position = (0,)  # where in the program: see `Engine.position`
+        self.last_fired_s = time.perf_counter()  # the next firing's time starts here
         self.waits: list[Wait] = []  # all that it may ever have to wait for
         self.waiting: tuple[Wait, float] | None = None  # for what it waits now, and since when
 
@@ -46,21 +46,21 @@ class Instance:
         self.key = context.key
         self.role = spec.cls.role
         self.fired = 0
-        self.slot = 0  # its node's place in the order of the part that it fires in
+        self.order_index = 0  # its node's place in the order of the part that it fires in
         self.busy_s = 0.0
-        self.did = Count()
+        self.counts = Count()
         self.waits_for: list[
             tuple[list[Queue], int]
         ] = []  # queues, and what a firing takes of each
         self.drop_old: list[Callable[[], None]] = []  # of inputs that lose what is too old
         self.services: list[Context] = []  # of nodes that only this one calls: links make them one
         self.on_record: Callable[[Instance, RecordSource, Any], None] = (
-            lambda runner, teller, record: None
+            lambda instance, source, record: None
         )
-        self.on_count: Callable[[Instance, Count], None] = lambda runner, count: None
+        self.on_count: Callable[[Instance, Count], None] = lambda instance, count: None
         self.fire: Callable[[], None] = self._fire
         self._outputs = OutputPorts(spec.cls, context, spec.fires_on_any)
-        self._last_clock = START
+        self._last_clock = EMPTY_CLOCK
         self.wire({}, {}, [])
 
     def wire(
@@ -77,7 +77,7 @@ class Instance:
         ]
         self._pushes = list(pushes.values())
         self._wanted = tuple(pushes)
-        self.ctx.wanted = frozenset(pushes)
+        self.ctx.consumed_outputs = frozenset(pushes)
         self._call = self._first_call
         self._wire_simple()
 
@@ -130,14 +130,14 @@ class Instance:
             raise  # another node's, met while its state was asked for
         except RAISED as error:
             raise self._failed(error) from error
-        if ctx.dirty:
+        if ctx.has_pending:
             self._settle()
         self._push((gave, ctx.clock))
         self.fired += 1
         now = _now()
         site = self.site
-        self.busy_s += now - site.last_s
-        site.last_s = now
+        self.busy_s += now - site.last_fired_s
+        site.last_fired_s = now
 
     def _fire(self) -> None:
         """Any number of inputs and outputs."""
@@ -152,7 +152,7 @@ class Instance:
         if self.learns:
             ctx.clock = ctx.clock.add(self.key, train_iters=1)
             self.on_count(self, ONE_ITERATION)
-        if ctx.dirty:
+        if ctx.has_pending:
             self._settle()
         clock = ctx.clock
         for pushes, tokens in zip(self._pushes, given, strict=True):
@@ -161,8 +161,8 @@ class Instance:
                     push((token, clock))
         self.fired += 1
         now = _now()
-        self.busy_s += now - self.site.last_s
-        self.site.last_s = now
+        self.busy_s += now - self.site.last_fired_s
+        self.site.last_fired_s = now
 
     def _values(self) -> list[Any]:
         values = []
@@ -186,17 +186,19 @@ class Instance:
         """What the firing counted and recorded, and the services that it called."""
         ctx = self.ctx
         for context in (ctx, *self.services):
-            did = context.take_count()
-            if did is not None:
-                ctx.clock = ctx.clock.add(self.key, did.env_steps, did.episodes)
-                old = self.did
-                self.did = Count(old.env_steps + did.env_steps, old.episodes + did.episodes)
-                self.on_count(self, did)
+            counts = context.take_count()
+            if counts is not None:
+                ctx.clock = ctx.clock.add(self.key, counts.env_steps, counts.episodes)
+                old = self.counts
+                self.counts = Count(
+                    old.env_steps + counts.env_steps, old.episodes + counts.episodes
+                )
+                self.on_count(self, counts)
         for context in (ctx, *self.services):
             for record in context.take_records():
-                self.on_record(self, self.teller(context), record)
+                self.on_record(self, self.record_source(context), record)
 
-    def teller(self, context: Context | None = None) -> RecordSource:
+    def record_source(self, context: Context | None = None) -> RecordSource:
         """This node in the firing that it is in; or a service that was called in it."""
         total = self.ctx.clock.total
         if context is None or context is self.ctx:

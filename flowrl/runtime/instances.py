@@ -43,7 +43,7 @@ class Instances:
 
     checked: CheckedGraph
     home: EdgeFactory = field(default_factory=EdgeFactory)
-    runners: dict[str, list[Instance]] = field(default_factory=dict)  # by node: its replicas here
+    by_node: dict[str, list[Instance]] = field(default_factory=dict)  # by node: its replicas here
     services: dict[tuple[str, int], Node] = field(default_factory=dict)  # nodes only called
     told: dict[tuple[str, int], Context] = field(
         default_factory=dict
@@ -63,28 +63,28 @@ class Instances:
 
     def all(self) -> Iterator[Instance]:
         """Every runner, in the order of the file."""
-        return (r for name in self.checked.graph.nodes for r in self.runners.get(name, ()))
+        return (r for name in self.checked.graph.nodes for r in self.by_node.get(name, ()))
 
-    def connect(self, parts: Iterable[Schedule]) -> None:
+    def connect(self, schedules: Iterable[Schedule]) -> None:
         """Make the edges of these parts active: what was connected otherwise is reconnected."""
-        for part in parts:
-            for name in part.order:
-                for runner in self.runners.get(name, ()):
+        for schedule in schedules:
+            for name in schedule.order:
+                for instance in self.by_node.get(name, ()):
                     waits_for: list[tuple[list[Queue], int]] = []
-                    takes = self._takes(runner, part, waits_for)
-                    runner.wire(takes, self._pushes(runner, part), waits_for)
-                    runner.drop_old = stale_token_filters(runner, part, self._queues_into)
+                    takes = self._takes(instance, schedule, waits_for)
+                    instance.wire(takes, self._pushes(instance, schedule), waits_for)
+                    instance.drop_old = stale_token_filters(instance, schedule, self._queues_into)
 
     def dropped(self) -> int:
         """Tokens that were lost on full edges."""
         queues = {id(q): q for lanes in self.lanes.values() for q in lanes.values()}
         return sum(getattr(q, "dropped", 0) for q in queues.values())
 
-    def renew(self, runner: Instance) -> None:
+    def renew(self, instance: Instance) -> None:
         """A fresh instance in a failed one's place, with fresh services: links make them one."""
-        runner.ctx.restarts += 1
-        self._close([runner.node])
-        runner.renew(_make_node(self, runner.spec, runner.ctx, fresh=True))
+        instance.ctx.restarts += 1
+        self._close([instance.node])
+        instance.renew(_make_node(self, instance.spec, instance.ctx, fresh=True))
 
     def renew_service(self, name: str, replica: int) -> None:
         """A fresh instance of a service; its client is made after it."""
@@ -110,21 +110,26 @@ class Instances:
     # inputs
 
     def _takes(
-        self, runner: Instance, part: Schedule, waits_for: list[tuple[list[Queue], int]]
+        self, instance: Instance, schedule: Schedule, waits_for: list[tuple[list[Queue], int]]
     ) -> dict[str, Take]:
         takes: dict[str, Take] = {}
-        name = runner.spec.name
-        for edge in part.edges:
+        name = instance.spec.name
+        for edge in schedule.edges:
             if edge.to.node == name:
-                queues, rate = self._queues_into(edge, runner.ctx.replica), part.rates[edge.to]
-                one = _takes_one(runner.spec, edge.to.port)
+                queues, rate = (
+                    self._queues_into(edge, instance.ctx.replica),
+                    schedule.rates[edge.to],
+                )
+                one = _takes_one(instance.spec, edge.to.port)
                 take = take_one(queues) if one else take_list(queues, rate)
-                takes[edge.to.port] = if_any(take, queues, rate) if part.loose & {name} else take
+                takes[edge.to.port] = (
+                    if_any(take, queues, rate) if schedule.any_input_nodes & {name} else take
+                )
                 waits_for.append((queues, rate))
-        for edge in self.checked.graph.edges_into(runner.spec.name):
+        for edge in self.checked.graph.edges_into(instance.spec.name):
             if edge.kind == "state":
-                take = self._view(edge, runner.ctx.replica)
-                hashed = self.hasher and self.hasher.seeing(runner, edge, take)
+                take = self._view(edge, instance.ctx.replica)
+                hashed = self.hasher and self.hasher.seeing(instance, edge, take)
                 takes[edge.to.port] = hashed or take
         return takes
 
@@ -140,47 +145,47 @@ class Instances:
 
     # outputs
 
-    def _pushes(self, runner: Instance, part: Schedule) -> dict[str, list[Push]]:
+    def _pushes(self, instance: Instance, schedule: Schedule) -> dict[str, list[Push]]:
         pushes: dict[str, list[Push]] = {}
-        for edge in part.edges:
+        for edge in schedule.edges:
             for number, source in enumerate(edge.sources):
-                if source.node == runner.spec.name:
+                if source.node == instance.spec.name:
                     lanes = sorted(self.lanes[edge.to].items())
-                    mine = [(ln, q) for ln, q in lanes if ln[:2] == (number, runner.ctx.replica)]
+                    mine = [(ln, q) for ln, q in lanes if ln[:2] == (number, instance.ctx.replica)]
                     push = give_to([queue for _, queue in mine])
                     if self.hasher is not None:
-                        push = self.hasher.giving(runner, edge, [lane for lane, _ in mine], push)
+                        push = self.hasher.giving(instance, edge, [lane for lane, _ in mine], push)
                     pushes.setdefault(source.port, []).append(push)
         return pushes
 
 
 def make_instances(checked: CheckedGraph, seed: int, home: EdgeFactory | None = None) -> Instances:
     """Make the instances of a sound graph that live here, and connect those that fire in rounds."""
-    wired = Instances(checked, home or EdgeFactory())
+    instances = Instances(checked, home or EdgeFactory())
     try:
-        _make_nodes(wired, seed)
+        _make_nodes(instances, seed)
         for edge in checked.graph.edges:
             if edge.kind == "stream":
-                wired.lanes[edge.to] = queues_into(wired, edge)
-        _versions(wired)
+                instances.lanes[edge.to] = queues_into(instances, edge)
+        _versions(instances)
         program = checked.program
-        wired.connect([program.round, *(p.part for p in program.paced)])
+        instances.connect([program.round, *(p.schedule for p in program.paced)])
     except BaseException:
-        wired.close()
+        instances.close()
         raise
-    return wired
+    return instances
 
 
 def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -> Context:
     """What an instance is told of its surroundings."""
-    graph, part = checked.graph, checked.program.schedule_of(spec.name)
+    graph, schedule = checked.graph, checked.program.schedule_of(spec.name)
     inputs = {}
     for edge in graph.edges_into(spec.name):
         if edge.kind == "stream":
             source = checked.facts.get(edge.source.node, Facts())
             inputs[edge.to.port] = source.outs.get(edge.source.port)
     rates = {n: spec.rate(n) or 1 for n, p in spec.cls.ports.items() if isinstance(p, In | Out)}
-    rates |= {ref.port: rate for ref, rate in part.rates.items() if ref.node == spec.name}
+    rates |= {ref.port: rate for ref, rate in schedule.rates.items() if ref.node == spec.name}
     return Context(
         spec.name,
         replica,
@@ -189,45 +194,47 @@ def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -
         inputs=inputs,
         outs=dict(checked.facts.get(spec.name, Facts()).outs),
         rates=rates,
-        wanted=part.active_outputs(spec.name),
-        acts="later" if spec.fires else "never",
+        consumed_outputs=schedule.active_outputs(spec.name),
+        effect_timing="later" if spec.fires else "never",
     )
 
 
 # instances
 
 
-def _make_nodes(wired: Instances, seed: int) -> None:
-    for name in services_before_clients(wired.checked.graph):
-        spec = wired.checked.graph.nodes[name]
-        for replica in filter(lambda r: wired.home.has(name, r), range(spec.replicas)):
-            context = context_of(wired.checked, spec, replica, seed)
-            node = _make_node(wired, spec, context)
+def _make_nodes(instances: Instances, seed: int) -> None:
+    for name in services_before_clients(instances.checked.graph):
+        spec = instances.checked.graph.nodes[name]
+        for replica in filter(lambda r: instances.home.has(name, r), range(spec.replicas)):
+            context = context_of(instances.checked, spec, replica, seed)
+            node = _make_node(instances, spec, context)
             if spec.fires:
-                wired.runners.setdefault(name, []).append(Instance(spec, node, context, wired.site))
+                instances.by_node.setdefault(name, []).append(
+                    Instance(spec, node, context, instances.site)
+                )
             else:
-                wired.services[name, replica] = node
-                wired.told[name, replica] = context
-                wired.home.serve(wired, name, replica)
-    _tell_services(wired)
+                instances.services[name, replica] = node
+                instances.told[name, replica] = context
+                instances.home.serve(instances, name, replica)
+    _tell_services(instances)
 
 
-def _tell_services(wired: Instances) -> None:
+def _tell_services(instances: Instances) -> None:
     """What a service tells is told with its client's firings; one of several clients cannot tell."""
-    graph = wired.checked.graph
+    graph = instances.checked.graph
     owned = exclusive_services(graph)
-    for runner in wired.all():
-        for name in owned[runner.spec.name]:
-            context = wired.told[name, runner.ctx.replica]
-            runner.services.append(context)
-            context.on_dirty = runner.ctx.mark_dirty
-            if context.dirty:
-                runner.ctx.mark_dirty()
+    for instance in instances.all():
+        for name in owned[instance.spec.name]:
+            context = instances.told[name, instance.ctx.replica]
+            instance.services.append(context)
+            context.on_pending = instance.ctx.mark_pending
+            if context.has_pending:
+                instance.ctx.mark_pending()
     tells = {own for name, spec in graph.nodes.items() if spec.fires for own in owned[name]}
-    for (name, _), context in wired.told.items():
+    for (name, _), context in instances.told.items():
         if name not in tells:
-            context.on_dirty = _nobody_to_tell
-            if context.dirty:
+            context.on_pending = _nobody_to_tell
+            if context.has_pending:
                 raise NodeError(context.key, "being made", RuntimeError(NOBODY))
 
 
@@ -235,11 +242,11 @@ def _nobody_to_tell() -> None:
     raise RuntimeError(NOBODY)
 
 
-def _make_node(wired: Instances, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
+def _make_node(instances: Instances, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
     found: dict[str, Any] = {}
-    for edge in link_edges(wired.checked.graph):
+    for edge in link_edges(instances.checked.graph):
         if edge.to.node == spec.name:
-            service = _service(wired, edge, context.replica, fresh)
+            service = _service(instances, edge, context.replica, fresh)
             if getattr(spec.port(edge.to.port), "many", False):
                 found.setdefault(edge.to.port, []).append(service)
             else:
@@ -252,40 +259,40 @@ def _make_node(wired: Instances, spec: NodeSpec, context: Context, fresh: bool =
         raise NodeError(context.key, "being made", error) from error
 
 
-def _service(wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
+def _service(instances: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
     """The service of the same replica; anew if `fresh`, unless it fires and has its own life."""
     name = edge.source.node
-    if not wired.home.has(name, replica):
-        return wired.home.stub(wired, edge, replica, fresh)
-    if (name, replica) not in wired.services:
-        return next(r.node for r in wired.runners[name] if r.ctx.replica == replica)
+    if not instances.home.has(name, replica):
+        return instances.home.stub(instances, edge, replica, fresh)
+    if (name, replica) not in instances.services:
+        return next(r.node for r in instances.by_node[name] if r.ctx.replica == replica)
     if fresh:
-        wired.renew_service(name, replica)
-    return wired.services[name, replica]
+        instances.renew_service(name, replica)
+    return instances.services[name, replica]
 
 
 # edges
 
 
-def _versions(wired: Instances) -> None:
+def _versions(instances: Instances) -> None:
     """A state output keeps as many ends of rounds as its laggard looks back."""
     depth: dict[PortRef, int] = {}
-    for edge in wired.checked.graph.edges:
+    for edge in instances.checked.graph.edges:
         if edge.kind == "state":
             needed = edge.lag + 1 if _at_round_ends(edge) else 0
             depth[edge.source] = max(needed, depth.get(edge.source, 0))
     for source, ends in depth.items():
         # a group of learners is one node to the graph: its replica 0 gives the weights
-        if wired.home.has(source.node, 0):
-            versions = StateVersions(wired.runners[source.node][0], source.port, ends)
-            wired.versions[source] = versions
-    for edge in wired.checked.graph.edges:
-        if edge.kind == "state" and edge.source in wired.versions:
-            versions = wired.versions[edge.source]
+        if instances.home.has(source.node, 0):
+            versions = StateVersions(instances.by_node[source.node][0], source.port, ends)
+            instances.versions[source] = versions
+    for edge in instances.checked.graph.edges:
+        if edge.kind == "state" and edge.source in instances.versions:
+            versions = instances.versions[edge.source]
             if edge.every is None:
-                versions.readers += wired.home.readers(edge, versions)
+                versions.readers += instances.home.readers(edge, versions)
             else:
-                versions.paced += [(edge.every, t) for t in wired.home.paced(edge, versions)]
+                versions.paced += [(edge.every, t) for t in instances.home.paced(edge, versions)]
 
 
 def _at_round_ends(edge: Edge) -> bool:

@@ -42,20 +42,22 @@ class Scheduler:
         self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
         self.rounds = 0  # whole rounds so far, without those of the warm-up
-        self.wired = make_instances(checked, seed, home)
-        self.site = self.wired.site
+        self.instances = make_instances(checked, seed, home)
+        self.site = self.instances.site
         self._sources: dict[str, RemoteFirings] = {}
         self._step: ScheduleStep | None = None  # whose turn it is
         self._verdict: VerdictRecord | None = None  # that of the earliest cut
         self._verdict_depth = -1  # a verdict includes what its firing paces
-        self.deeds = DeferredEffects()
-        for runner in self.wired.all():
-            runner.on_record = self._on_record
+        self.deferred_effects = DeferredEffects()
+        for instance in self.instances.all():
+            instance.on_record = self._on_record
 
     def hash_tokens(self, note: Note) -> None:
         """Note every token that is given, and every version that is seen, from the first firing on."""
-        self.wired.hasher = TokenHasher(self.graph, note)
-        self.wired.connect([self.program.round, *(paced.part for paced in self.program.paced)])
+        self.instances.hasher = TokenHasher(self.graph, note)
+        self.instances.connect(
+            [self.program.round, *(paced.schedule for paced in self.program.paced)]
+        )
 
     # what happens between firings: for those who derive
 
@@ -73,18 +75,20 @@ class Scheduler:
         """A learner has fired, and what its version paces (of several replicas: the first)."""
 
     def _on_record(
-        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
         if isinstance(record, DeferredEffect):
-            self.deeds.add(self.position(runner), runner, record)
+            self.deferred_effects.add(self.position(instance), instance, record)
         else:
-            self.recorded(runner, teller, record)
+            self.recorded(instance, source, record)
 
     def recorded(
-        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
         """A node told something in a firing, or a service called in it; or it failed."""
-        depth = len(self.site.at)  # what a firing paces may give a verdict before the firing's own
+        depth = len(
+            self.site.position_prefix
+        )  # what a firing paces may give a verdict before the firing's own
         if isinstance(record, VerdictRecord) and depth > self._verdict_depth:
             self._verdict, self._verdict_depth = record, depth
 
@@ -97,37 +101,46 @@ class Scheduler:
 
     # where
 
-    def position(self, runner: Instance) -> Position:
+    def position(self, instance: Instance) -> Position:
         """Where in the program a runner's firing is: positions compare as the program orders them."""
-        return (*self.site.at, runner.slot, runner.ctx.replica, runner.fired)
+        return (
+            *self.site.position_prefix,
+            instance.order_index,
+            instance.ctx.replica,
+            instance.fired,
+        )
 
-    def here(self) -> Position:
+    def current_position(self) -> Position:
         """The position of the firing that goes on, or comes next."""
         step = self._step
-        return (*self.site.at, step.slot, step.replica, step.who.fired) if step else self.site.at
+        return (
+            (*self.site.position_prefix, step.order_index, step.replica, step.who.fired)
+            if step
+            else self.site.position_prefix
+        )
 
     @property
-    def turn(self) -> ScheduleStep | None:
+    def current_step(self) -> ScheduleStep | None:
         """Whose turn it is (of a paced part: there)."""
         return self._step
 
     @property
     def has_verdict(self) -> bool:
         """Whether a verdict was given, and all that its firing paces has fired."""
-        return self._verdict is not None and len(self.site.at) <= self._verdict_depth
+        return self._verdict is not None and len(self.site.position_prefix) <= self._verdict_depth
 
     def close(self) -> None:
         """Close all nodes once; what they raise is kept in `instances.close_errors`."""
-        self.wired.close()
+        self.instances.close()
 
     # the program
 
-    def walk(self) -> None:
+    def execute(self) -> None:
         """Fire on and on; ends by what the hooks raise."""
         self._warm_up()
-        part = self.program.round
-        steps = self._steps(part)
-        if not part.order:
+        schedule = self.program.round
+        steps = self._steps(schedule)
+        if not schedule.order:
             self.no_rounds()
         while True:
             self.site.round = self.rounds
@@ -139,9 +152,9 @@ class Scheduler:
         site = self.site
         for number, warm in enumerate(self.program.warmup, 1):
             site.phase = f"warm-up {number}, "
-            self.wired.connect([warm.part])
+            self.instances.connect([warm.schedule])
             self._set(warm)
-            steps = self._steps(warm.part)
+            steps = self._steps(warm.schedule)
             for number_of_round in range(warm.rounds):
                 site.round = number_of_round
                 self._round(steps)
@@ -149,27 +162,27 @@ class Scheduler:
             self._set(warm, back=True)
         site.phase = ""
         if self.program.warmup:
-            self.wired.connect([self.program.round])
+            self.instances.connect([self.program.round])
 
     def _set(self, warm: WarmUpSchedule, back: bool = False) -> None:
         """Set what differs in a phase, or set it back to what the graph says."""
         for name, values in warm.phase.settings.items():
             usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
-            for runner in self.wired.runners.get(name, ()):
+            for instance in self.instances.by_node.get(name, ()):
                 try:
-                    runner.node.reconfigure(**(usual if back else values))
+                    instance.node.reconfigure(**(usual if back else values))
                 except RAISED as error:
                     doing = f"taking the settings {', '.join(values)}"
-                    raise NodeError(runner.key, doing, error) from error
+                    raise NodeError(instance.key, doing, error) from error
 
     def _round(self, steps: list[ScheduleStep]) -> None:
         """All firings of one round, or those up to where it is left."""
         until = self.before_round()
-        self.site.at = (self.site.rounds,)
+        self.site.position_prefix = (self.site.rounds,)
         for step in steps:
             self._fire(step, firings_until(step, until))
         self._step = None
-        for versions in self.wired.versions.values():
+        for versions in self.instances.versions.values():
             versions.end_round()
         self.site.rounds += 1
 
@@ -182,45 +195,50 @@ class Scheduler:
 
     # a part as steps
 
-    def _steps(self, part: Schedule) -> list[ScheduleStep]:
-        hungry, often = may_lack_tokens(part), fires_without_rate(part)
+    def _steps(self, schedule: Schedule) -> list[ScheduleStep]:
+        hungry, often = may_lack_tokens(schedule), fires_without_rate(schedule)
         steps = []
-        for slot, name in enumerate(part.order):
-            times = part.firings[name]
-            paced = [] if self.wired.home.has(name, 0) else self._paced(name)
+        for order_index, name in enumerate(schedule.order):
+            times = schedule.firings[name]
+            paced = [] if self.instances.home.has(name, 0) else self._paced(name)
             if paced:
                 source = self._sources.setdefault(name, RemoteFirings())
-                shadow = self._shadow(source, slot, paced)
+                shadow = self._shadow(source, order_index, paced)
                 if name in hungry:
                     shadow = self.at_leisure(shadow)
-                    shadow = as_often_as(self.wired.home.firings(name), shadow)
-                steps.append(ScheduleStep(slot, 0, shadow, times, source))
-            for runner in self.wired.runners.get(name, ()):
-                runner.slot = slot
-                fire = self._fire_of(runner, slot, name in hungry, name in often)
-                steps.append(ScheduleStep(slot, runner.ctx.replica, fire, times, runner))
+                    shadow = as_often_as(self.instances.home.firings(name), shadow)
+                steps.append(ScheduleStep(order_index, 0, shadow, times, source))
+            for instance in self.instances.by_node.get(name, ()):
+                instance.order_index = order_index
+                fire = self._fire_of(instance, order_index, name in hungry, name in often)
+                steps.append(ScheduleStep(order_index, instance.ctx.replica, fire, times, instance))
         return steps
 
-    def _fire_of(self, runner: Instance, slot: int, starves: bool, often: bool) -> Fire:
+    def _fire_of(self, instance: Instance, order_index: int, starves: bool, often: bool) -> Fire:
         """One firing with all that belongs to it, and no more than that."""
-        fire = runner.fire
-        name = runner.spec.name
-        if runner.spec.on_failure != "stop":
-            fire = FailureGuard(runner, self.wired.renew).fire
-        if runner.ctx.replica == 0:
+        fire = instance.fire
+        name = instance.spec.name
+        if instance.spec.on_failure != "stop":
+            fire = FailureGuard(instance, self.instances.renew).fire
+        if instance.ctx.replica == 0:
             paced = self._paced(name)
-            if heard := self.wired.home.told_firings(name):
+            if heard := self.instances.home.told_firings(name):
                 fire = heard_by(heard, fire)
-            told = [t for v in self.wired.versions.values() if v.runner is runner for t in v.paced]
+            told = [
+                t
+                for v in self.instances.versions.values()
+                if v.instance is instance
+                for t in v.paced
+            ]
             if told:
-                fire = self._telling(runner, fire, told)
+                fire = self._telling(instance, fire, told)
             if paced:
-                fire = self._with_paced(runner, fire, slot, paced, starves)
-            if runner.learns:
-                fire = self._with_iteration(runner, fire)
+                fire = self._with_paced(instance, fire, order_index, paced, starves)
+            if instance.learns:
+                fire = self._with_iteration(instance, fire)
         if starves:
-            fire = if_ready(runner, fire)
-        return while_ready(runner, fire, self.after_firing) if often else fire
+            fire = if_ready(instance, fire)
+        return while_ready(instance, fire, self.after_firing) if often else fire
 
     @property
     def first_learner(self) -> str | None:
@@ -232,18 +250,23 @@ class Scheduler:
         found = []
         for number, paced in enumerate(self.program.paced):
             if paced.source.node == name:
-                steps = self._steps(paced.part)
+                steps = self._steps(paced.schedule)
                 if steps:
                     found.append((number, paced.every, steps))
         return found
 
     def _with_paced(
-        self, runner: Instance, fire: Fire, slot: int, paced: list[PacedSteps], starves: bool
+        self,
+        instance: Instance,
+        fire: Fire,
+        order_index: int,
+        paced: list[PacedSteps],
+        starves: bool,
     ) -> Fire:
         """A paced part fires right after the version that it sees."""
 
         def pace() -> None:
-            self._fire_paced(runner.fired, slot, paced)
+            self._fire_paced(instance.fired, order_index, paced)
 
         after = self.at_leisure(pace) if starves else pace
 
@@ -253,38 +276,44 @@ class Scheduler:
 
         return fire_with_paced
 
-    def _shadow(self, source: RemoteFirings, slot: int, paced: list[PacedSteps]) -> Fire:
+    def _shadow(self, source: RemoteFirings, order_index: int, paced: list[PacedSteps]) -> Fire:
         """In the place of a node that fires elsewhere: what it paces here."""
 
         def fire_paced() -> None:
             source.fired += 1
-            self._fire_paced(source.fired, slot, paced)
+            self._fire_paced(source.fired, order_index, paced)
 
         return fire_paced
 
-    def _fire_paced(self, fired: int, slot: int, paced: list[PacedSteps]) -> None:
+    def _fire_paced(self, fired: int, order_index: int, paced: list[PacedSteps]) -> None:
         site = self.site
-        at, pacing = site.at, self._step
+        at, pacing = site.position_prefix, self._step
         for number, every, steps in paced:
             if fired % every == 0:
-                site.at = (*at, slot, 0, fired - 1, 1 + number)
+                site.position_prefix = (*at, order_index, 0, fired - 1, 1 + number)
                 for step in steps:
                     self._fire(step, step.times)
-        site.at, self._step = at, pacing
+        site.position_prefix, self._step = at, pacing
 
-    def _telling(self, runner: Instance, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
+    def _telling(self, instance: Instance, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
         """Sites elsewhere are sent the versions that pace what lives there."""
 
         site = self.site
 
         def fire_and_tell() -> None:
             fire()
-            at = site.at
-            site.at = (*at, runner.slot, 0, runner.fired - 1, 0)  # this belongs to the firing
+            at = site.position_prefix
+            site.position_prefix = (
+                *at,
+                instance.order_index,
+                0,
+                instance.fired - 1,
+                0,
+            )  # this belongs to the firing
             for every, tell in told:
-                if runner.fired % every == 0:
+                if instance.fired % every == 0:
                     tell()
-            site.at = at
+            site.position_prefix = at
 
         return fire_and_tell
 

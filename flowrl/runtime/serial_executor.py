@@ -52,13 +52,13 @@ class SerialExecutor(Scheduler):
         self.began_s: float | None = None  # the first firing
         self.ended_s: float | None = None
         self._learners = [
-            r for n in self.graph.nodes_of_role("learner") for r in self.wired.runners[n]
+            r for n in self.graph.nodes_of_role("learner") for r in self.instances.by_node[n]
         ]
         self._collectors = [
-            r for n in self.graph.nodes_of_role("collector") for r in self.wired.runners[n]
+            r for n in self.graph.nodes_of_role("collector") for r in self.instances.by_node[n]
         ]
-        part = self.program.round
-        learns = self.first_learner in part.order and not may_lack_tokens(part)
+        schedule = self.program.round
+        learns = self.first_learner in schedule.order and not may_lack_tokens(schedule)
         self._cuts_in_rounds = not learns  # else after a train iteration: --train-iters cuts there
 
     # what has been done
@@ -67,14 +67,14 @@ class SerialExecutor(Scheduler):
     def counts(self) -> Count:
         """Env steps and episodes of the collectors, and the first learner's firings."""
         return Count(
-            sum(r.did.env_steps for r in self._collectors),
-            sum(r.did.episodes for r in self._collectors),
+            sum(r.counts.env_steps for r in self._collectors),
+            sum(r.counts.episodes for r in self._collectors),
             self._learners[0].fired if self._learners else 0,
         )
 
     def weights(self) -> dict[str, State]:
         """The newest version of every learner's states, by `learner.port`."""
-        return {k: s for runner in self._learners for k, s in states_of(runner).items()}
+        return {k: s for instance in self._learners for k, s in states_of(instance).items()}
 
     def digest(self) -> str:
         """The SHA-256 over the learners' weights, sorted by name."""
@@ -82,7 +82,7 @@ class SerialExecutor(Scheduler):
 
     def instance_times(self) -> list[InstanceTimes]:
         """Each instance, its firings and its time."""
-        return [InstanceTimes(r.key, r.fired, r.busy_s) for r in self.wired.all()]
+        return [InstanceTimes(r.key, r.fired, r.busy_s) for r in self.instances.all()]
 
     def site_statuses(self) -> dict[str, AgedStatus | None]:
         """What there is to see of the one site just now (from any thread)."""
@@ -94,7 +94,7 @@ class SerialExecutor(Scheduler):
 
     def irregularity_lines(self) -> list[str]:
         """What made this run differ from a deterministic one, and what would not close."""
-        return [*self.irregularities.lines(), *map(str, self.wired.close_errors)]
+        return [*self.irregularities.lines(), *map(str, self.instances.close_errors)]
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Cut after the next train iteration (from another thread, or a signal)."""
@@ -102,14 +102,14 @@ class SerialExecutor(Scheduler):
 
     def run(self) -> Cut:
         """Execute the program until the earliest cut; nodes stay open for whoever looks at them."""
-        self.began_s = self.site.last_s = time.perf_counter()
+        self.began_s = self.site.last_fired_s = time.perf_counter()
         if self.limits.time_s is not None:
-            self._deadline_s = self.site.last_s + self.limits.time_s
+            self._deadline_s = self.site.last_fired_s + self.limits.time_s
         try:
-            self.walk()
+            self.execute()
         except CutReached as cut:
             self.ended_s = time.perf_counter()
-            self.irregularities.dropped = self.wired.dropped()
+            self.irregularities.dropped = self.instances.dropped()
             return Cut(cut.reason, cut.why, self.rounds, self.counts)
         raise AssertionError("the program ended without a cut")
 
@@ -119,8 +119,8 @@ class SerialExecutor(Scheduler):
         raise CutReached("done", "no node fires in rounds")
 
     def after_firing(self) -> None:
-        if self.deeds:
-            self.deeds.do()  # nothing is ever taken back
+        if self.deferred_effects:
+            self.deferred_effects.do()  # nothing is ever taken back
         if self._verdict is not None and self.has_verdict:
             raise CutReached("verdict", self._verdict.reason)
 
@@ -145,20 +145,20 @@ class SerialExecutor(Scheduler):
         """What the clock or somebody outside wants."""
         if self._asked is not None:
             raise CutReached(*self._asked)
-        if self.site.last_s >= self._deadline_s:
+        if self.site.last_fired_s >= self._deadline_s:
             raise CutReached("time", f"{self.limits.time_s:g} s were asked for")
 
     # what nodes tell
 
     def recorded(
-        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        super().recorded(runner, teller, record)
-        self.irregularities.pass_on(self.sink, teller, record)
+        super().recorded(instance, source, record)
+        self.irregularities.pass_on(self.sink, source, record)
 
 
-def states_of(runner: Instance) -> dict[str, State]:
+def states_of(instance: Instance) -> dict[str, State]:
     """The newest version of a runner's states, by `node.port`."""
-    ports = runner.spec.cls.ports.items()
+    ports = instance.spec.cls.ports.items()
     names = [name for name, port in ports if isinstance(port, StateOut)]
-    return {f"{runner.key}.{name}": StateVersions(runner, name).newest() for name in names}
+    return {f"{instance.key}.{name}": StateVersions(instance, name).newest() for name in names}

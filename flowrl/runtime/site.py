@@ -14,7 +14,7 @@ from flowrl.core.context import Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, part_in
 from flowrl.runtime.control.free_sites import free_sites
 from flowrl.runtime.control.messages import FAILED, PositionedRecord, error_words
@@ -56,8 +56,8 @@ class SiteScheduler(Scheduler):
         self._home = RemoteEdgeFactory(checked, layout, name, channels)
         self._home.waiting.check = self._check
         super().__init__(checked, seed, self._home)
-        learners = [r for r in self.wired.all() if r.role == "learner"]
-        self._recalls = [WeightHistory(checked, self.wired, learner) for learner in learners]
+        learners = [r for r in self.instances.all() if r.role == "learner"]
+        self._recalls = [WeightHistory(checked, self.instances, learner) for learner in learners]
         # what a free site has done counts whole
         self._keeping = [] if self._free else self._recalls
         cuts = CutPlanner(checked, checked.graph.limits)
@@ -65,9 +65,9 @@ class SiteScheduler(Scheduler):
         self._paced_learners = [r for r in self._keeping if not r.fires_in_rounds]
         self._orders.on_settled = self._settle
         self._orders.on_hash = lambda: self.hash_tokens(self._reports.hashed.append)
-        for runner in self.wired.all():
-            if runner.role == "collector" or runner.key == self.first_learner:
-                runner.on_count = self._counted
+        for instance in self.instances.all():
+            if instance.role == "collector" or instance.key == self.first_learner:
+                instance.on_count = self._counted
 
     # what the coordinator says
 
@@ -86,7 +86,7 @@ class SiteScheduler(Scheduler):
         stop = self._orders.stop
         if stop is None or self._fires_freely:
             return
-        if not includes(stop, self.here()):
+        if not includes(stop, self.current_position()):
             raise SiteStopped
         if self._at_leisure:
             raise AbandonFiring
@@ -129,10 +129,12 @@ class SiteScheduler(Scheduler):
 
     def _wait_for_tokens(self) -> None:
         """A round in which nothing can fire is not begun."""
-        runners = [r for name in self.program.round.order for r in self.wired.runners.get(name, ())]
+        by_node = [
+            r for name in self.program.round.order for r in self.instances.by_node.get(name, ())
+        ]
 
         def can_fire() -> bool:
-            return self._home.heard_of_firings or any(runner.ready() for runner in runners)
+            return self._home.heard_of_firings or any(instance.ready() for instance in by_node)
 
         if not can_fire():
             self._reports.tell_rounds(self)
@@ -140,16 +142,18 @@ class SiteScheduler(Scheduler):
 
     def _do_what_counts(self) -> None:
         """What nodes do outside of the run, as far as no cut can take it back."""
-        if self.deeds:
-            self.deeds.do(lambda position: self._free or position[0] < self._settled)
+        if self.deferred_effects:
+            self.deferred_effects.do(lambda position: self._free or position[0] < self._settled)
 
     def _until(self, stop: Position) -> RoundStop | None:
         """Where in this round the cut is; what starves fires in its own time, and is not held."""
-        rounds, slot, replica, firing = stop[:4]
-        part = part_in(self.program, rounds)
-        name = part.order[slot]
-        before = 0 if name in may_lack_tokens(part) else firings_before(self.program, rounds, name)
-        return RoundStop(slot, replica, firing + 1 - before)
+        rounds, order_index, replica, firing = stop[:4]
+        schedule = part_in(self.program, rounds)
+        name = schedule.order[order_index]
+        before = (
+            0 if name in may_lack_tokens(schedule) else firings_before(self.program, rounds, name)
+        )
+        return RoundStop(order_index, replica, firing + 1 - before)
 
     def _may_begin(self) -> bool:
         rounds, stop = self.site.rounds, self._orders.stop
@@ -175,8 +179,8 @@ class SiteScheduler(Scheduler):
             recall.after_firing()
         self._end_at_verdict()
         # what was given should not wait for the next firing, if that is a long one
-        if self.site.last_s - self._flushed_s > FLUSH_S:
-            self._flushed_s = self.site.last_s
+        if self.site.last_fired_s - self._flushed_s > FLUSH_S:
+            self._flushed_s = self.site.last_fired_s
             self._long_round = True
             self.channels.flush()
 
@@ -192,7 +196,7 @@ class SiteScheduler(Scheduler):
         self._end_at_verdict()
         first = self._starves and learner.key == self.first_learner
         if first and learner.fired == self.graph.limits.train_iters:
-            at = (*self.site.at, learner.slot, 0, learner.fired - 1)
+            at = (*self.site.position_prefix, learner.order_index, 0, learner.fired - 1)
             self._reports.tell(self)
             self._reports.say("reached", list(at), learner.fired)
             raise SiteStopped
@@ -203,25 +207,25 @@ class SiteScheduler(Scheduler):
         def fire_or_leave() -> None:
             if self._left:
                 return
-            at, step = self.site.at, self._step
+            at, step = self.site.position_prefix, self._step
             self._at_leisure += 1
             try:
                 fire()
             except AbandonFiring:
-                self.site.at, self._step, self._left = at, step, True
+                self.site.position_prefix, self._step, self._left = at, step, True
             finally:
                 self._at_leisure -= 1
 
         return fire_or_leave
 
-    def _counted(self, runner: Instance, count: Count) -> None:
-        self._reports.counted(self.position(runner), count)
+    def _counted(self, instance: Instance, count: Count) -> None:
+        self._reports.counted(self.position(instance), count)
 
     def recorded(
-        self, runner: Instance, teller: RecordSource, record: Record | FailureRecord
+        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        super().recorded(runner, teller, record)
-        self._reports.recorded(PositionedRecord(self.position(runner), teller, record))
+        super().recorded(instance, source, record)
+        self._reports.recorded(PositionedRecord(self.position(instance), source, record))
         if isinstance(record, VerdictRecord):
             self._reports.tell(self)
 
@@ -239,10 +243,10 @@ class SiteScheduler(Scheduler):
         self._walking = True
         self.channels.on_receive(self._check_again)
         try:
-            self.site.last_s = time.perf_counter()
+            self.site.last_fired_s = time.perf_counter()
             self._home.waiting.idle(self._may_begin)  # granted once all are ready
             self._home.begin()
-            self.walk()
+            self.execute()
         except SiteStopped:
             if self._orders.leave:
                 return
@@ -264,13 +268,13 @@ class SiteScheduler(Scheduler):
             idle(lambda: orders.wants_states, "stopped")
             assert orders.stop is not None
             cut = orders.stop
-            self.deeds.do(lambda position: self._free or includes(cut, position))
+            self.deferred_effects.do(lambda position: self._free or includes(cut, position))
             # where time went: services have answered calls since they had stopped
             self._reports.tell(self)
             lines = self._home.irregularity_lines()
-            say("states", self.states_at(cut), self.wired.dropped(), lines)
+            say("states", self.states_at(cut), self.instances.dropped(), lines)
             self.close()
-            say("closed", [str(error) for error in self.wired.close_errors])
+            say("closed", [str(error) for error in self.instances.close_errors])
             idle(lambda: orders.leave, "stopped")
         except SiteStopped:
             return
@@ -290,10 +294,10 @@ def run_site(
     """
     walk: SiteScheduler | None = None
     try:
-        settle_numerics(checked.graph.torch_threads)
+        reset_numerics(checked.graph.torch_threads)
         walk = SiteScheduler(checked, layout, name, channels, seed)
         made(walk)
-        settle_numerics(checked.graph.torch_threads)
+        reset_numerics(checked.graph.torch_threads)
         walk.live()
     except SiteStopped:
         pass

@@ -6,20 +6,22 @@ from collections.abc import Callable
 
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import IrregularityRecord
-from flowrl.core.state import NOTHING
+from flowrl.core.state import NO_COUNTS
 from flowrl.graph.model import Edge
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.streams import AwaitedQueue, Queue
 
 
 def stale_token_filters(
-    learner: Instance, part: Schedule, queues_into: Callable[[Edge, int], list[Queue]]
+    learner: Instance, schedule: Schedule, queues_into: Callable[[Edge, int], list[Queue]]
 ) -> list[Callable[[], None]]:
     """What drops tokens that are too old, input by input."""
     name, replica = learner.spec.name, learner.ctx.replica
-    edges = [e for e in part.edges if e.to.node == name and e.to in part.fading]
+    edges = [
+        e for e in schedule.edges if e.to.node == name and e.to in schedule.stale_dropping_inputs
+    ]
     return [
-        StaleTokenFilter(e, queues_into(e, replica), learner, part.firings[name]).drop
+        StaleTokenFilter(e, queues_into(e, replica), learner, schedule.firings[name]).drop
         for e in edges
     ]
 
@@ -38,7 +40,9 @@ class StaleTokenFilter:
         dropped = sum(map(self._dropped_of, self._queues))
         if dropped:
             learner = self._learner
-            learner.on_record(learner, learner.teller(), IrregularityRecord(self._what, dropped))
+            learner.on_record(
+                learner, learner.record_source(), IrregularityRecord(self._what, dropped)
+            )
 
     def _dropped_of(self, queue: Queue) -> int:
         dropped = 0
@@ -51,5 +55,5 @@ class StaleTokenFilter:
         if isinstance(queue, AwaitedQueue):
             queue.fill(1)  # one is here, somewhere
         clock = queue[0][1]
-        made_with = clock.counts.get(self._learner.key, NOTHING).train_iters
+        made_with = clock.counts.get(self._learner.key, NO_COUNTS).train_iters
         return self._learner.fired - made_with >= self._oldest

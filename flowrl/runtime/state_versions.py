@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from flowrl.core.errors import NodeError
-from flowrl.core.state import START, State
+from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.streams import Push, Take, Token
 
@@ -17,8 +17,8 @@ class StateVersions:
     `depth` is how many ends of rounds are kept: one more than the largest lag, or 0.
     """
 
-    def __init__(self, runner: Instance, port: str, depth: int = 0) -> None:
-        self.runner, self.port = runner, port
+    def __init__(self, instance: Instance, port: str, depth: int = 0) -> None:
+        self.instance, self.port = instance, port
         self.readers: list[Push] = []  # on other sites: told of every end of a round
         self.paced: list[tuple[int, Callable[[], None]]] = []  # on other sites: each n-th version
         self._newest: State | None = None
@@ -28,27 +28,27 @@ class StateVersions:
 
     def newest(self) -> State:
         """The version now: copied once, however many see it."""
-        runner = self.runner
-        if self._newest is None or self._newest.version != runner.fired:
+        instance = self.instance
+        if self._newest is None or self._newest.version != instance.fired:
             self._newest = self._copied()
         return self._newest
 
     def _copied(self) -> State:
-        runner = self.runner
+        instance = self.instance
         try:
-            state = runner.node.state(self.port)
+            state = instance.node.state(self.port)
             for array in state.arrays.values():
                 array.flags.writeable = False
         except Exception as error:
-            raise NodeError(runner.key, f"giving its state '{self.port}'", error) from error
-        return State(state.arrays, state.command, runner.fired, runner.ctx.clock)
+            raise NodeError(instance.key, f"giving its state '{self.port}'", error) from error
+        return State(state.arrays, state.command, instance.fired, instance.ctx.clock)
 
     def end_round(self) -> None:
         """A round ended: keep its last version for the rounds that will see it."""
         if self._ends:
             self._ends.append(self.newest())
         for push in self.readers:
-            push((self.newest(), START))
+            push((self.newest(), EMPTY_CLOCK))
 
     def view(self, lag: int) -> Take:
         """Takes the version at the end of round r - 1 - lag, in every firing of round r."""

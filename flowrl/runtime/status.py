@@ -112,7 +112,8 @@ def read_status(walk: Scheduler) -> SiteStatus:
     now = time.perf_counter()
     doing = _doing(walk, now)
     nodes = {
-        r.key: NodeStats(r.fired, r.busy_s, r.ctx.clock.total.train_iters) for r in walk.wired.all()
+        r.key: NodeStats(r.fired, r.busy_s, r.ctx.clock.total.train_iters)
+        for r in walk.instances.all()
     }
     if doing.what == "firing" and doing.who in nodes:  # this firing too
         did = nodes[doing.who]
@@ -123,13 +124,13 @@ def read_status(walk: Scheduler) -> SiteStatus:
 
 def _doing(walk: Scheduler, now: float) -> Activity:
     site = walk.site
-    waiting, last_s = site.waiting, site.last_s
+    waiting, last_fired_s = site.waiting, site.last_fired_s
     if waiting is not None:
         wait, since_s = waiting
         return Activity(wait.kind, max(now - since_s, 0.0), wait.who, wait.edge, wait.peer)
-    step = walk.turn
+    step = walk.current_step
     who = step.who.key if step is not None and isinstance(step.who, Instance) else ""
-    return Activity("firing", max(now - last_s, 0.0), who)
+    return Activity("firing", max(now - last_fired_s, 0.0), who)
 
 
 def _waited(walk: Scheduler, doing: Activity) -> list[WaitStats]:
@@ -161,12 +162,14 @@ def _within(walk: Scheduler) -> list[EdgeStats]:
     """Edges within the site. How many tokens came out follows from the firings."""
     found, seen = [], set()
     for edge in walk.graph.edges:
-        for lane, queue in list(walk.wired.lanes.get(edge.to, {}).items()):
+        for lane, queue in list(walk.instances.lanes.get(edge.to, {}).items()):
             if type(queue) not in (deque, DropOldestQueue) or id(queue) in seen:
                 continue  # what comes from elsewhere must not be touched by another thread
             seen.add(id(queue))
             name = pair_label(edge, lane)
-            taker = next(r for r in walk.wired.runners[edge.to.node] if r.ctx.replica == lane[2])
+            taker = next(
+                r for r in walk.instances.by_node[edge.to.node] if r.ctx.replica == lane[2]
+            )
             held, taken = len(queue), taker.fired * walk.program.rate(edge.to)
             bound = walk.program.capacity[edge.to]
             found.append(EdgeStats(name, taken + held, taken, None, held, bound))

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from flowrl.core.batch import Batch
-from flowrl.core.state import START, Clock
+from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]  # a value, and the clock of its causal past
 Queue = deque[Token]
@@ -39,7 +39,7 @@ class DropOldestQueue(deque[Token]):
 
 def nothing() -> Token:
     """What an input is given that nothing is connected to."""
-    return None, START
+    return None, EMPTY_CLOCK
 
 
 def nowhere(token: Token) -> None:
@@ -84,7 +84,7 @@ def _joined(tokens: list[Token]) -> Token:
 
 def merged(clocks: Iterable[Clock]) -> Clock:
     """The latest of all clocks, node by node."""
-    clock = START
+    clock = EMPTY_CLOCK
     for other in clocks:
         clock = clock.merge(other)
     return clock

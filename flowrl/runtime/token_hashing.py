@@ -30,7 +30,7 @@ class TokenHash(NamedTuple):
     """A token that was given, or a version that was seen."""
 
     position: Position  # of the firing that gave or saw it
-    way: int  # its number, in the order of the graph
+    pair: int  # number of the replica pair, in the order of the graph
     version: int  # of a state; -1: a token of a stream
     digest: bytes
 
@@ -52,33 +52,38 @@ class TokenHasher:
         self._ways, self._note = ways_of(graph), note
         self._seen: dict[int, int] = {}  # by way: the version that was noted last
 
-    def giving(self, runner: Instance, edge: Edge, lanes: list[ReplicaPair], push: Push) -> Push:
+    def giving(self, instance: Instance, edge: Edge, lanes: list[ReplicaPair], push: Push) -> Push:
         """The same push; the lanes take turns, as the queues do."""
         ways = cycle([self._ways[edge.to, lane] for lane in lanes])
 
         def noted(token: Token) -> None:
-            self._note(TokenHash(_position(runner), next(ways), -1, digest_of(*token)))
+            self._note(TokenHash(_position(instance), next(ways), -1, digest_of(*token)))
             push(token)
 
         return noted
 
-    def seeing(self, runner: Instance, edge: Edge, take: Take) -> Take:
+    def seeing(self, instance: Instance, edge: Edge, take: Take) -> Take:
         """The same take; a version that is seen again is not news."""
-        way = self._ways[edge.to, (0, 0, runner.ctx.replica)]
+        way = self._ways[edge.to, (0, 0, instance.ctx.replica)]
 
         def noted() -> Token:
             token = take()
             version = token[0].version
             if self._seen.get(way) != version:
                 self._seen[way] = version
-                self._note(TokenHash(_position(runner), way, version, digest_of(*token)))
+                self._note(TokenHash(_position(instance), way, version, digest_of(*token)))
             return token
 
         return noted
 
 
-def _position(runner: Instance) -> Position:
-    return (*runner.site.at, runner.slot, runner.ctx.replica, runner.fired)
+def _position(instance: Instance) -> Position:
+    return (
+        *instance.site.position_prefix,
+        instance.order_index,
+        instance.ctx.replica,
+        instance.fired,
+    )
 
 
 # digests

@@ -35,7 +35,7 @@ from flowrl.nodes.buffers.settings import sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import spread
 from flowrl.nodes.buffers.transforms.transform import sound_transforms
-from flowrl.nodes.policies.schedule import linear
+from flowrl.nodes.decays import linear_decay
 
 DRAWN_BYTES = 10  # of a place: its weight, and its part of the sums above
 BOOKKEEPING: Schema = {
@@ -165,7 +165,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         else:
             places, chance = held.priorities.draw_distinct(self._draw.rng, rows)
         now = self.ctx.clock.total.train_iters
-        beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
+        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
         weight = importance(chance, held.live, beta, rows)
         told = {"weight": weight, "row_id": held.ring.numbers_of(places)}
         columns = {**self._transforms.take(places), **told, **self._noted(places)}

@@ -36,7 +36,7 @@ def fired(buffer: Buffer, data: Batch | None, learned: Sequence[Batch] = ()) -> 
         before = buffer.tally.pushed
         buffer.push(data)
         buffer.pace.came(buffer.tally.pushed - before)
-    if not buffer.ctx.wants("batches"):
+    if not buffer.ctx.is_consumed("batches"):
         return []
     due = buffer.pace.due(buffer.tally)
     batches = buffer.draw(due, buffer.config.batch_size) if due else []

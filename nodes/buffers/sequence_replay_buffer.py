@@ -37,7 +37,7 @@ from flowrl.nodes.buffers.settings import sound_pace
 from flowrl.nodes.buffers.strata import importance
 from flowrl.nodes.buffers.tally import spread
 from flowrl.nodes.buffers.windows import of_sequences
-from flowrl.nodes.policies.schedule import linear
+from flowrl.nodes.decays import linear_decay
 
 SEQUENCE_BYTES = 16 + 10 + NOTED_BYTES  # of a sequence: where it is, its weight, its notes
 
@@ -169,7 +169,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             drawn = [held.priorities.draw_distinct(rng, rows) for _ in range(batches)]
             places, chance = (np.concatenate(part) for part in zip(*drawn, strict=True))
         now = self.ctx.clock.total.train_iters
-        beta = linear(self.config.beta, 1.0, self.config.beta_iters, now)
+        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
         weight = importance(chance, held.live, beta, rows)
         found = held.ring.take(places)
         columns, valid = self._unrolled(found["first"], found["length"])

@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.origin import Origin
-from flowrl.nodes.policies.policy import AnyActMode
+from flowrl.nodes.policy import AnyActMode
 
 
 class Taken(NamedTuple):

@@ -18,7 +18,7 @@ from flowrl.nodes.collectors.fleet import fleet, joined
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import NO_WEIGHTS, ORIGIN, Origin
-from flowrl.nodes.policies.policy import AnyActMode, Policy, policy_for
+from flowrl.nodes.policy import AnyActMode, Policy, policy_for
 
 Actor = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
 

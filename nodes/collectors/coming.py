@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from flowrl.core.batch import Array
-from flowrl.nodes.envs.agents import Lanes
+from flowrl.nodes.envs.agent_rows import AgentRows
 from flowrl.nodes.envs.steps import Steps
 
 Given = tuple[Array, Steps]  # envs, and their steps
@@ -56,7 +56,7 @@ class Elsewhere:
 class OfAgents:
     """The same, by agents."""
 
-    def __init__(self, lanes: Lanes, ids: Array | None, least: int) -> None:
+    def __init__(self, lanes: AgentRows, ids: Array | None, least: int) -> None:
         self._lanes, self.inner = lanes, asked(lanes.envs, *lanes.asked(ids, least))
 
     def ready(self) -> bool:
@@ -73,7 +73,7 @@ Coming = Here | Elsewhere | OfAgents
 
 def asked(manager: Any, ids: Array | None, least: int = 1) -> Coming:
     """Ask for the steps of these envs; without `ids`, of `least` that are ready first."""
-    if isinstance(manager, Lanes):
+    if isinstance(manager, AgentRows):
         return OfAgents(manager, ids, least)
     return (Elsewhere if hasattr(manager, "begin") else Here)(manager, ids, least)
 

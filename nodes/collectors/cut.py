@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Schema
 from flowrl.nodes.collectors.transitions import transitions
-from flowrl.nodes.policies.policy import Policy, unrolled
+from flowrl.nodes.policy import Policy, unroll_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,6 @@ def cut_schema(rows: Schema, policy: Policy) -> Schema:
     if not cut.unrolls:
         return rows
     return {
-        name: column if name in cut.memory else unrolled(column, cut.length)
+        name: column if name in cut.memory else unroll_column(column, cut.length)
         for name, column in rows.items()
     }

@@ -21,9 +21,9 @@ from flowrl.nodes.collectors.episodes import (
     quotas,
 )
 from flowrl.nodes.collectors.transitions import row_schema
-from flowrl.nodes.observations import flat
+from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import OFFSET
-from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policy import Policy
 
 
 class EpisodeCollector(Collector):
@@ -57,7 +57,7 @@ class EpisodeCollector(Collector):
         return Facts(
             outs={"data": {**rows, OFFSET: Column("int32")}},
             nondeterministic=why,
-            imports=policy.loads(learn=False),
+            imports=policy.imported_modules(learn=False),
         )
 
     def setup(self) -> None:
@@ -95,7 +95,7 @@ class EpisodeCollector(Collector):
         taken = sum(len(taken.columns["reward"]) for taken in steps)
         kept = len(rows["last"])
         self._report(kept, episodes, taken - kept)
-        return Batch(flat(rows))
+        return Batch(flatten_columns(rows))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next token depends on, beside the weights and the envs."""

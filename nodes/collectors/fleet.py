@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.coming import Coming, asked, until_any
-from flowrl.nodes.envs.agents import lanes
+from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import COLUMNS, Steps
 
@@ -37,8 +37,8 @@ def joined(specs: Any) -> EnvSpec:
 def fleet(managers: Any) -> Any:
     """One manager as it is, several as a fleet; a row is what acts for itself."""
     if not isinstance(managers, Sequence):
-        return managers if isinstance(managers, Fleet) else lanes(managers)
-    found = [lanes(manager) for manager in managers]
+        return managers if isinstance(managers, Fleet) else as_agent_rows(managers)
+    found = [as_agent_rows(manager) for manager in managers]
     return found[0] if len(found) == 1 else Fleet(found)
 
 
@@ -139,6 +139,6 @@ def _reordered(parts: Sequence[Steps], places: Array) -> Steps:
     before = np.cumsum([0, *(len(part.reward) for part in parts)])
     broken, absent = (
         sorted(int(places[before[n] + k]) for n, rows in enumerate(void) for k in rows)
-        for void in ([part.broken for part in parts], [part.absent for part in parts])
+        for void in ([part.failed for part in parts], [part.absent for part in parts])
     )
-    return Steps(**columns, episodes=episodes, broken=broken, absent=absent)
+    return Steps(**columns, episodes=episodes, failed=broken, absent=absent)

@@ -53,7 +53,7 @@ class SampleCollector(Collector):
             rows={"data": config.n_sample // Cut.of(policy).stride},
             env_steps=config.n_sample,
             nondeterministic=why if config.stepping == "ready" else "",
-            imports=policy.loads(learn=False),
+            imports=policy.imported_modules(learn=False),
         )
 
     def setup(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.nodes.observations import Observed, under
+from flowrl.nodes.observations import ObsColumns, columns_under
 from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 
-def step_schema(obs: Observed, action: Column, policy_columns: Schema) -> dict[str, Observed]:
+def step_schema(obs: ObsColumns, action: Column, policy_columns: Schema) -> dict[str, ObsColumns]:
     """What a step is made of, as it was taken."""
     flag = Column("bool")
     return {
@@ -25,10 +25,10 @@ def step_schema(obs: Observed, action: Column, policy_columns: Schema) -> dict[s
     }
 
 
-def row_schema(obs: Observed, action: Column, policy_columns: Schema) -> dict[str, Column]:
+def row_schema(obs: ObsColumns, action: Column, policy_columns: Schema) -> dict[str, Column]:
     """The columns of a row for learning."""
     step = step_schema(obs, action, policy_columns)
-    columns = {name: c for key, of in step.items() for name, c in under(key, of).items()}
+    columns = {name: c for key, of in step.items() for name, c in columns_under(key, of).items()}
     return {**columns, "last": Column("bool"), "discount": Column("float32")}
 
 

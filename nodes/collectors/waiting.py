@@ -10,13 +10,13 @@ import numpy as np
 from flowrl.core.batch import Array, Batch
 from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.cut import Cut
-from flowrl.nodes.observations import Observed, flat
+from flowrl.nodes.observations import ObsColumns, flatten_columns
 
 
 class Waiting:
     """Columns (B, T, …), of which env e's steps are those from `begin[e]` to `end[e]`."""
 
-    def __init__(self, columns: Mapping[str, Observed], envs: int) -> None:
+    def __init__(self, columns: Mapping[str, ObsColumns], envs: int) -> None:
         self._columns = columns
         self.arrays = {name: column.empty(envs, 0) for name, column in columns.items()}
         self.begin, self.end = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
@@ -86,7 +86,7 @@ class Waiting:
         whole = not self.begin.any() and len(env) == len(self.begin) * steps
         rows = cut.rows(self.arrays, env, first, whole and not cut.unrolls)
         self.begin = self.begin + np.bincount(env, minlength=len(self.begin)) * cut.stride
-        return Batch(flat(rows))
+        return Batch(flatten_columns(rows))
 
     def state_dict(self) -> dict[str, Any]:
         """The steps."""

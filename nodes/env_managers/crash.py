@@ -11,13 +11,13 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.portable import portable
+from flowrl.nodes.envs.portable import to_portable
 
 FORMAT = "flowrl env crash 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class CrashFile:
     """An env's last episode, up to what went wrong."""
 
     part: Any  # what the env was made of
@@ -35,7 +35,7 @@ class Crash:
         """The crash file's."""
         actions = np.array(self.actions) if len(self.actions) else np.zeros(0)
         try:
-            env: Any = portable(self.part)
+            env: Any = to_portable(self.part)
         except UnsoundError as told:  # the file still says what happened
             env = {"cannot be made again": str(told)}
         data = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from flowrl.nodes.envs.checks import Bad
+from flowrl.machine.child_process import exit_text
+from flowrl.nodes.envs.output_checks import InvalidOutputError
 
 SHOWN = 10  # actions in the message; the crash file has all of the episode
 
@@ -46,11 +46,11 @@ class EnvError(RuntimeError):
         return paths
 
 
-class Unclosed(RuntimeError):
+class EnvCloseError(RuntimeError):
     """An env raised, or hung, when it was closed. All others are closed, and all that was played counts."""
 
 
-class InWorker(Exception):
+class WorkerTraceback(Exception):
     """Where an error was raised in a worker; or what the worker printed before it ended."""
 
 
@@ -62,9 +62,9 @@ GIVES = {
 CALLERS = ("flowrl", "gymnasium")  # packages whose code calls an env's
 
 
-def said(doing: str, error: BaseException) -> str:
+def describe_failure(doing: str, error: BaseException) -> str:
     """What an env's `step` or `reset` did, in words; what its interface asks for, if it was that."""
-    if isinstance(error, Bad):
+    if isinstance(error, InvalidOutputError):
         return str(error)
     text = _text(error)
     if "got an unexpected keyword argument 'seed'" in text:
@@ -74,14 +74,12 @@ def said(doing: str, error: BaseException) -> str:
     return f"{doing} raised {type(error).__name__}: {text}"
 
 
-PROCESS = "its process"
+PROCESS_SUBJECT = "its process"
 
 
-def how_ended(status: int) -> str:
+def describe_exit(status: int) -> str:
     """How a process came to its end, which had a debt of results."""
-    if status < 0:
-        return f"{PROCESS} was killed by {signal.Signals(-status).name}"
-    return f"{PROCESS} ended with status {status}"
+    return f"{PROCESS_SUBJECT} {exit_text(status)}"
 
 
 def _text(error: BaseException) -> str:

@@ -13,14 +13,14 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Service
-from flowrl.nodes.env_managers.accounts import Accounts
-from flowrl.nodes.env_managers.crash import Crash
+from flowrl.nodes.env_managers.crash import CrashFile
 from flowrl.nodes.env_managers.env_error import EnvError
-from flowrl.nodes.envs.agents import lanes, spec_of
-from flowrl.nodes.envs.callables import makers_of
-from flowrl.nodes.envs.spec import EnvSpec, columns_of, ready
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
+from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
+from flowrl.nodes.envs.callables import env_makers
+from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 
 
 class EnvManager(Node):
@@ -34,7 +34,7 @@ class EnvManager(Node):
     serve = Service(
         "env_manager",
         methods=("spec", "reset", "advance", "send", "recv"),
-        values=(EnvSpec, Nested, Steps, Episode),
+        values=(EnvSpec, NestedColumns, Steps, Episode),
     )
 
     class Config(BaseConfig):
@@ -49,7 +49,7 @@ class EnvManager(Node):
         def one_env_a_callable(cls, given: Any) -> Any:
             """By hand, `env` may be a list of functions: then there are as many envs."""
             several = isinstance(given, dict) and isinstance(given.get("env"), list | tuple)
-            if not several or not makers_of(given["env"]):
+            if not several or not env_makers(given["env"]):
                 return given
             made = len(given["env"])
             if given.setdefault("count", made) != made:
@@ -60,7 +60,7 @@ class EnvManager(Node):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Linked nodes are told an `EnvSpec`."""
         why = cls.nondeterministic(config)
-        return Facts(service=spec_of(config.env, config.count), nondeterministic=why)
+        return Facts(service=env_spec(config.env, config.count), nondeterministic=why)
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
@@ -69,12 +69,12 @@ class EnvManager(Node):
 
     def setup(self) -> None:
         """Envs are made at the first reset."""
-        self._part = ready(self.config.env)
-        self._obs_column, self._action_column = columns_of(self._part)
+        self._part = env_part(self.config.env)
+        self._obs_column, self._action_column = env_columns(self._part)
         self._action_dtype = np.dtype(self._action_column.dtype)
         self._ids: Sequence[int] = range(self.config.count)
         self._known_ids = frozenset(self._ids)
-        self._spec = spec_of(self._part, self.config.count)
+        self._spec = env_spec(self._part, self.config.count)
         self._quota: int | None = None
         self._by_hand: Array | None = None  # the observations to act on, where `launch` was called
         self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
@@ -85,7 +85,7 @@ class EnvManager(Node):
 
     def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
         """From the next reset on, the seed of env i's episode k follows from `seed`, i and k."""
-        self._accounts = Accounts(self.config.count, seed, dynamic_seeds)
+        self._accounts = EpisodeStatistics(self.config.count, seed, dynamic_seeds)
 
     def reset(self) -> Array:
         """Begin a new episode in each env; gives the first observations (B, …)."""
@@ -147,7 +147,7 @@ class EnvManager(Node):
     ) -> EnvError:
         """The error of an env that is not tried again, with its crash file."""
         make = self._make_index(index)
-        crash = Crash(
+        crash = CrashFile(
             self._part, make, index, seed, step, what, traced, actions, complete, timeout_s
         )
         name = getattr(self._part.config, "id", type(self._part).__name__)
@@ -179,7 +179,7 @@ class EnvManager(Node):
             self._restore(state["envs"])
             if state["launched"] is not None:
                 self._ended = list(state["launched"])
-                seen, rows = np.array(state["envs"]["seen"]), lanes(self)
+                seen, rows = np.array(state["envs"]["seen"]), as_agent_rows(self)
                 self._by_hand = seen if rows is self else rows.to_act_on(seen)
 
     def _save(self) -> dict[str, Any] | None:
@@ -201,7 +201,7 @@ class EnvManager(Node):
             raise ValueError(f"episodes is {episodes}; give 1 or more, or None to play for ever")
         self._quota = episodes
         self._ended = [0] * self.spec().count
-        self._by_hand = lanes(self).reset().copy()
+        self._by_hand = as_agent_rows(self).reset().copy()
 
     @property
     def ready_obs(self) -> dict[int, Array]:
@@ -215,7 +215,7 @@ class EnvManager(Node):
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
         """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
-        ids, rows = self._named(actions), lanes(self)
+        ids, rows = self._named(actions), as_agent_rows(self)
         rows.send(np.array(ids), np.array([actions[i] for i in ids]))
         return self._timesteps(*rows.recv(self._asked(ids)))
 
@@ -246,7 +246,7 @@ class EnvManager(Node):
             self._ended[i] += 1
         flags = (steps.reward.tolist(), steps.terminated.tolist(), steps.truncated.tolist())
         rows = zip(ids.tolist(), steps.next_obs, *flags, strict=True)
-        broken, absent = set(steps.broken), set(map(int, steps.absent))
+        broken, absent = set(steps.failed), set(map(int, steps.absent))
         return {
             i: Timestep(obs, reward, final, cut, ended.get(i), k in broken, k in absent)
             for k, (i, obs, reward, final, cut) in enumerate(rows)

@@ -13,7 +13,7 @@ from flowrl.nodes.env_managers.env_manager import EnvManager
 MOST_PAUSE_S = 30.0
 
 
-class Tolerant(EnvManager.Config):
+class FailureConfig(EnvManager.Config):
     """The parameters of managers that can begin a failed env anew."""
 
     max_retry: int = param(
@@ -32,7 +32,7 @@ class Tolerant(EnvManager.Config):
     reset_timeout_s: float | None = param(None, "a reset that takes longer has failed", gt=0)
 
 
-def why_nondeterministic(config: Tolerant) -> str:
+def nondeterminism_of_retries(config: FailureConfig) -> str:
     """Retries hang on what fails when; a deadline that ends the run changes no result."""
     if config.max_retry == 1:
         return ""
@@ -40,7 +40,7 @@ def why_nondeterministic(config: Tolerant) -> str:
 
 
 @dataclass(slots=True)
-class Counts:
+class FailureCounts:
     """What happened so far."""
 
     failures: int = 0  # of steps and resets
@@ -54,14 +54,14 @@ class Counts:
     dropped_output_bytes: int = 0  # printed by workers, and not kept
 
 
-class Failures:
+class FailureTracker:
     """Attempts and counts of one manager's envs."""
 
     def __init__(self, config: Any, ctx: Context) -> None:
         self._config, self._ctx = config, ctx
         self.attempts = [1] * config.count  # to play an episode to its end
-        self.counts = Counts()
-        self._told = Counts()
+        self.counts = FailureCounts()
+        self._told = FailureCounts()
 
     def ended(self, index: int) -> None:
         """An episode was played to its end: it is as if nothing had failed before."""
@@ -94,7 +94,7 @@ class Failures:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there; what was counted has been told."""
         self.attempts = list(state["attempts"])
-        self.counts, self._told = Counts(**state["counts"]), Counts(**state["counts"])
+        self.counts, self._told = FailureCounts(**state["counts"]), FailureCounts(**state["counts"])
 
     def pause_s(self, index: int) -> float:
         """How long to wait before this attempt."""
@@ -114,4 +114,4 @@ class Failures:
             if count > before[name]:
                 self._ctx.report_irregularity(name.replace("_", " "), count - before[name])
         self._ctx.metrics(now)
-        self._told = Counts(**now)
+        self._told = FailureCounts(**now)

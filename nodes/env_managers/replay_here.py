@@ -7,18 +7,18 @@ from typing import Any
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.saved_episodes import ENDED_EARLY, TOO_LONG, Played
-from flowrl.nodes.envs.checks import rewards
+from flowrl.nodes.env_managers.saved_episodes import ENDED_EARLY, TOO_LONG, EnvHistory
+from flowrl.nodes.envs.output_checks import check_rewards
 
-RAISED = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
+ENV_EXCEPTIONS = (Exception, SystemExit)  # an env that calls sys.exit() has failed too
 
 
-class Unrestored(Exception):
+class RestoreFailedError(Exception):
     """What the first step of an env gives that is not where it was saved."""
 
 
-def why_not_again(
-    played: Played,
+def replay_history(
+    played: EnvHistory,
     make: Callable[[str], None],
     reset: Callable[..., Any],
     step: Callable[[Any], Any],
@@ -35,9 +35,9 @@ def why_not_again(
                 if over:
                     return ENDED_EARLY
                 seen, reward, final, cut, _ = step(action)
-                total, over = total + float(rewards([reward])[0]), bool(final or cut)
+                total, over = total + float(check_rewards([reward])[0]), bool(final or cut)
         return ENDED_EARLY if over else played.why_not(observed(seen), total)
     except UnsoundError:  # no failure of an env: it was never one
         raise
-    except RAISED as error:
+    except ENV_EXCEPTIONS as error:
         return f"{type(error).__name__} when its episode was played again: {error}"

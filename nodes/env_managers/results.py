@@ -7,24 +7,24 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.failures import Failures
-from flowrl.nodes.env_managers.settling import Settling
-from flowrl.nodes.env_managers.workers.board import ENDED, TERMINATED, TRUNCATED
-from flowrl.nodes.envs.checks import AllFinite
+from flowrl.nodes.env_managers.failures import FailureTracker
+from flowrl.nodes.env_managers.worker_results import EnvTracker
+from flowrl.nodes.env_managers.workers.shared_rows import ENDED, TERMINATED, TRUNCATED
+from flowrl.nodes.envs.output_checks import FiniteCheck
 from flowrl.nodes.envs.steps import Steps
 
 
-class Results:
+class StepAssembler:
     """The results of the steps between one reset of all and the next."""
 
-    def __init__(self, settling: Settling, failures: Failures, checked: bool) -> None:
+    def __init__(self, settling: EnvTracker, failures: FailureTracker, checked: bool) -> None:
         """`checked`: observations may be something else than finite. (Rewards are finite: workers
         see to that.)"""
         self._settling, self._failures, self._board = settling, failures, settling.board
         self._accounts, self._sent = settling.accounts, settling.sent
         board = settling.board
-        self._finite = AllFinite(*([board.obs] if checked else []))
-        self._finite_ends = AllFinite(*([board.last] if checked else []))
+        self._finite = FiniteCheck(*([board.obs] if checked else []))
+        self._finite_ends = FiniteCheck(*([board.last] if checked else []))
         self._no_ends = np.zeros(len(settling.row), np.bool_)
         self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
 

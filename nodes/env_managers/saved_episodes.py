@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column
-from flowrl.nodes.env_managers.accounts import Accounts
 from flowrl.nodes.env_managers.action_log import ActionLog, Episode
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class EnvHistory:
     """What an env did since it last began afresh, and what came of it."""
 
     carried: str  # of the episodes before
@@ -38,7 +38,7 @@ ENDED_EARLY = "its episode ended too early when it was played again"
 TOO_LONG = "its episode was too long to keep all of its actions"
 
 
-def saved_episodes(
+def encode_histories(
     log: ActionLog, carried: Sequence[str], seen: Array, column: Column
 ) -> dict[str, Any]:
     """The episodes of all envs, as data."""
@@ -59,7 +59,7 @@ def saved_episodes(
     }
 
 
-def played_episodes(state: Mapping[str, Any], accounts: Accounts) -> list[Played]:
+def decode_histories(state: Mapping[str, Any], accounts: EpisodeStatistics) -> list[EnvHistory]:
     """What each env did."""
     rows = np.asarray(state["episodes"])
     dealt = np.split(np.asarray(state["actions"]), np.cumsum(rows[:, 2])[:-1])
@@ -68,4 +68,4 @@ def played_episodes(state: Mapping[str, Any], accounts: Accounts) -> list[Played
         episodes[index].append((seed, actions))
     totals = accounts.totals.tolist()
     each = zip(state["carried"], episodes, state["complete"], state["seen"], totals, strict=True)
-    return [Played(*one) for one in each]
+    return [EnvHistory(*one) for one in each]

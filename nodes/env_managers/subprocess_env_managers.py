@@ -12,11 +12,15 @@ from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
-from flowrl.nodes.env_managers.workers.board import Board, board_for, shared_memory
-from flowrl.nodes.env_managers.workers.crew import cores
-from flowrl.nodes.env_managers.workers.patience import MOST_S
-from flowrl.nodes.env_managers.workers.worker import Answers, ProcessWorker, Worker
-from flowrl.nodes.envs.portable import portable
+from flowrl.nodes.env_managers.workers.adaptive_wait import MAX_SPIN_S
+from flowrl.nodes.env_managers.workers.shared_rows import (
+    SharedRows,
+    create_shared_memory,
+    shared_rows_for,
+)
+from flowrl.nodes.env_managers.workers.worker import ManagerWaker, ProcessWorker, Worker
+from flowrl.nodes.env_managers.workers.worker_pool import usable_cores
+from flowrl.nodes.envs.portable import to_portable
 from flowrl.nodes.envs.steps import Steps
 
 
@@ -33,14 +37,14 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
             raise UnsoundError(
                 "worker processes need Linux or macOS", "use thread_env_manager", "type"
             )
-        self._told = portable(self._part)
+        self._told = to_portable(self._part)
         self._memory: int | None = None
 
-    def _new_board(self, rows: int, workers: int) -> Board:
-        self._memory = shared_memory()
-        return board_for(self._obs_column, self._action_column, rows, workers, self._memory)
+    def _new_board(self, rows: int, workers: int) -> SharedRows:
+        self._memory = create_shared_memory()
+        return shared_rows_for(self._obs_column, self._action_column, rows, workers, self._memory)
 
-    def _hire(self, worker: int, answers: Answers) -> Worker:
+    def _hire(self, worker: int, answers: ManagerWaker) -> Worker:
         crew_rows = self._groups[worker]
         told = {
             "part": self._told,
@@ -52,7 +56,7 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
             "count": self.config.count,
             "first": self._make_index(0),
             "auto": not self.config.pre_reset,
-            "look_s": MOST_S if self._board.workers <= cores() else 0.0,
+            "look_s": MAX_SPIN_S if self._board.workers <= usable_cores() else 0.0,
         }
         return ProcessWorker(told, answers)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
-from flowrl.nodes.env_managers.workers.board import Board, board_for
-from flowrl.nodes.env_managers.workers.server import Server
-from flowrl.nodes.env_managers.workers.worker import Answers, ThreadWorker, Worker
+from flowrl.nodes.env_managers.workers.shared_rows import SharedRows, shared_rows_for
+from flowrl.nodes.env_managers.workers.worker import ManagerWaker, ThreadWorker, Worker
+from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
 
 
 class ThreadEnvManager(WorkerEnvManager):
@@ -23,14 +23,14 @@ class ThreadEnvManager(WorkerEnvManager):
     def _default_envs_per_worker(self) -> int:
         return 1
 
-    def _new_board(self, rows: int, workers: int) -> Board:
-        return board_for(self._obs_column, self._action_column, rows, workers)
+    def _new_board(self, rows: int, workers: int) -> SharedRows:
+        return shared_rows_for(self._obs_column, self._action_column, rows, workers)
 
-    def _hire(self, worker: int, answers: Answers) -> Worker:
+    def _hire(self, worker: int, answers: ManagerWaker) -> Worker:
         count = self.config.count
 
-        def server() -> Server:
-            return Server(
+        def server() -> WorkerLoop:
+            return WorkerLoop(
                 self._board,
                 worker,
                 self._groups[worker],

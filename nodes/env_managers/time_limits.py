@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.accounts import Accounts
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
 NEVER = 1 << 62
 
@@ -28,7 +28,7 @@ class TimeLimits:
         self._most[index] = NEVER if most is None else most
         return env if most is None else env.env
 
-    def reached(self, accounts: Accounts, at: Array | None) -> Iterable[int]:
+    def reached(self, accounts: EpisodeStatistics, at: Array | None) -> Iterable[int]:
         """The rows of these envs (None: all) whose limit is reached by the step being taken."""
         if at is not None:
             self._clear = 0

@@ -13,18 +13,24 @@ from flowrl.core.config import param
 from flowrl.core.errors import spelling_hint
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.env_managers.env_manager import EnvManager
-from flowrl.nodes.envs.entry import package
+from flowrl.nodes.envs.entry_points import import_package
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.spec import EnvSpec, column, observed, ready, unsound_where_it_fails
+from flowrl.nodes.envs.spec import (
+    EnvSpec,
+    env_part,
+    failures_as_unsound,
+    observation_columns,
+    space_column,
+)
 from flowrl.nodes.envs.steps import COLUMNS, Steps, Timestep
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 
 class VectorEnvManager(EnvManager):
     """A pool of gymnasium's: all its envs in one computation.
 
     A pool begins an env's next episode in the step *after* the one that ended it, and takes no
-    notice of that step's action: this step of that env is told as void (`Steps.broken`).
+    notice of that step's action: this step of that env is told as void (`Steps.failed`).
     """
 
     class Config(EnvManager.Config):
@@ -38,23 +44,23 @@ class VectorEnvManager(EnvManager):
         return Facts(service=EnvSpec(obs, action, config.count), nondeterministic=why)
 
     @classmethod
-    def columns(cls, config: Any) -> tuple[Observed, Column]:
+    def columns(cls, config: Any) -> tuple[ObsColumns, Column]:
         """Of one env's observations and actions."""
-        with unsound_where_it_fails():
+        with failures_as_unsound():
             pool = cls.make(config, 1, 0)
         try:
             obs, action = cls.spaces(pool)
-            found = observed(obs), column(action, "action")
+            found = observation_columns(obs), space_column(action, "action")
         finally:
             pool.close()
-        if isinstance(found[0], Nested):
+        if isinstance(found[0], NestedColumns):
             raise UnsoundError("a pool's observations are nested", "use env_manager", "env")
         return found
 
     @classmethod
     def make(cls, config: Any, count: int, seed: int) -> Any:
         """The pool."""
-        gymnasium = package("gymnasium", "pip install gymnasium")
+        gymnasium = import_package("gymnasium", "pip install gymnasium")
         env = _plain(config)
         spec = gymnasium.registry.get(env.id)
         if spec is None or spec.vector_entry_point is None:
@@ -74,7 +80,7 @@ class VectorEnvManager(EnvManager):
 
     def setup(self) -> None:
         """The pool is made at the first reset."""
-        self._part = ready(self.config.env)
+        self._part = env_part(self.config.env)
         self._obs_column, self._action_column = self.columns(self.config)
         self._obs_dtype = np.dtype(self._obs_column.dtype)
         self._action_dtype = np.dtype(self._action_column.dtype)
@@ -128,9 +134,9 @@ class VectorEnvManager(EnvManager):
         if ids is None or np.array_equal(order, self._everyone):
             return order, steps
         place = {int(env): k for k, env in enumerate(order)}
-        broken = sorted(place[k] for k in steps.broken)
+        broken = sorted(place[k] for k in steps.failed)
         taken = {name: getattr(steps, name)[order] for name in COLUMNS}
-        return order, steps._replace(**taken, broken=broken)
+        return order, steps._replace(**taken, failed=broken)
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
         """By hand: a pool leaves nobody out, so envs that are done go on with anyone's action, untold."""
@@ -210,7 +216,7 @@ class EnvPoolEnvManager(VectorEnvManager):
     @classmethod
     def make(cls, config: Any, count: int, seed: int) -> Any:
         """The pool."""
-        env, envpool = _plain(config), package("envpool", "pip install envpool")
+        env, envpool = _plain(config), import_package("envpool", "pip install envpool")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of its spaces' bounds, in another precision
@@ -251,7 +257,7 @@ def _plain(config: Any) -> Any:
     """The env's parameters; a pool has no place for wrappers."""
     if config.env is None:
         raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
-    part = ready(config.env)
+    part = env_part(config.env)
     if type(part) is not Gymnasium:  # others, too, may have an id: it names something else
         what = f"a pool is made by an id of its own, and the env is a {type(part).__name__}"
         raise UnsoundError(what, "give Gymnasium(id=…), or take another kind of env manager", "env")

@@ -11,30 +11,35 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
-from flowrl.nodes.env_managers.env_error import Unclosed
+from flowrl.nodes.env_managers.env_error import EnvCloseError
 from flowrl.nodes.env_managers.env_manager import EnvManager
-from flowrl.nodes.env_managers.failures import Counts, Failures, Tolerant, why_nondeterministic
-from flowrl.nodes.env_managers.replay_on_board import Restoring
-from flowrl.nodes.env_managers.results import Results
-from flowrl.nodes.env_managers.saved_episodes import played_episodes, saved_episodes
-from flowrl.nodes.env_managers.settling import Settling
-from flowrl.nodes.env_managers.workers.board import (
-    BEGIN,
-    STEP,
-    UNCLOSED,
-    Board,
+from flowrl.nodes.env_managers.failures import (
+    FailureConfig,
+    FailureCounts,
+    FailureTracker,
+    nondeterminism_of_retries,
 )
-from flowrl.nodes.env_managers.workers.crew import Crew, cores
-from flowrl.nodes.env_managers.workers.patience import MOST_S
-from flowrl.nodes.env_managers.workers.worker import LEAVE_S, Answers, Worker
+from flowrl.nodes.env_managers.replay_on_board import SavedEnvsRestorer
+from flowrl.nodes.env_managers.results import StepAssembler
+from flowrl.nodes.env_managers.saved_episodes import decode_histories, encode_histories
+from flowrl.nodes.env_managers.worker_results import EnvTracker
+from flowrl.nodes.env_managers.workers.adaptive_wait import MAX_SPIN_S
+from flowrl.nodes.env_managers.workers.shared_rows import (
+    CLOSE_FAILED,
+    RESET,
+    STEP,
+    SharedRows,
+)
+from flowrl.nodes.env_managers.workers.worker import STOP_TIMEOUT_S, ManagerWaker, Worker
+from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool, usable_cores
 from flowrl.nodes.envs.steps import Steps
-from flowrl.nodes.envs.wrappers.wrapper import refuse_across_episodes, refuse_carried
+from flowrl.nodes.envs.wrappers.wrapper import refuse_carry_over, refuse_wrappers_across_episodes
 
 
 class WorkerEnvManager(EnvManager):
     """What kinds with workers share: orders, results, and columns of these."""
 
-    class Config(Tolerant):
+    class Config(FailureConfig):
         envs_per_worker: int | None = param(
             None, "envs that share a worker; default: as many as makes one worker a core", ge=1
         )
@@ -48,42 +53,42 @@ class WorkerEnvManager(EnvManager):
             None, "a worker process that holds more memory is replaced between two steps", gt=0
         )
 
-    look_s = MOST_S  # for results, before sleeping
+    look_s = MAX_SPIN_S  # for results, before sleeping
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Some envs cannot be reset ahead."""
         if config.pre_reset:
-            refuse_across_episodes(config.env)
+            refuse_wrappers_across_episodes(config.env)
         return super().describe(config, surroundings)
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
         """Retries are."""
-        return why_nondeterministic(config)
+        return nondeterminism_of_retries(config)
 
     def setup(self) -> None:
         """Workers are started at the first reset."""
         super().setup()
         if self.config.pre_reset:
-            refuse_across_episodes(self.config.env)
+            refuse_wrappers_across_episodes(self.config.env)
         count = self.config.count
-        self._crew: Crew | None = None
-        self._restoring: Restoring | None = None  # while envs are played again
-        self._failures = Failures(self.config, self.ctx)
+        self._crew: WorkerPool | None = None
+        self._restoring: SavedEnvsRestorer | None = None  # while envs are played again
+        self._failures = FailureTracker(self.config, self.ctx)
         self._everyone = np.arange(count)
         self._everyone.flags.writeable = False  # given away where all are ready
         self._all_sent = dict.fromkeys(range(count))
         self._checked = np.dtype(self._obs_column.dtype).kind == "f"
 
     @property
-    def failures(self) -> Counts:
+    def failures(self) -> FailureCounts:
         """What happened so far."""
         return self._failures.counts
 
     # workers
 
-    def _open(self) -> Crew:
+    def _open(self) -> WorkerPool:
         c = self.config
         per = c.envs_per_worker or self._default_envs_per_worker()
         groups = [range(first, min(first + per, c.count)) for first in range(0, c.count, per)]
@@ -92,15 +97,15 @@ class WorkerEnvManager(EnvManager):
         self._groups = groups
         self._board = self._new_board(c.count * (1 + c.pre_reset), len(groups))
         self._row = np.arange(c.count)  # where each env plays
-        return Crew(self._board, groups, self._hire, self._lost, c, self.look_s)
+        return WorkerPool(self._board, groups, self._hire, self._lost, c, self.look_s)
 
     def _default_envs_per_worker(self) -> int:
-        return -(-self.config.count // cores())
+        return -(-self.config.count // usable_cores())
 
-    def _new_board(self, rows: int, workers: int) -> Board:
+    def _new_board(self, rows: int, workers: int) -> SharedRows:
         raise NotImplementedError
 
-    def _hire(self, worker: int, answers: Answers) -> Worker:
+    def _hire(self, worker: int, answers: ManagerWaker) -> Worker:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -112,12 +117,14 @@ class WorkerEnvManager(EnvManager):
 
     def _tell_unclosed(self, hung: list[int]) -> None:
         board = self._board
-        told = dict.fromkeys(hung, f"close took longer than {LEAVE_S:g} s; its worker was given up")
-        for row in np.flatnonzero(board.flags & UNCLOSED).tolist():
+        told = dict.fromkeys(
+            hung, f"close took longer than {STOP_TIMEOUT_S:g} s; its worker was given up"
+        )
+        for row in np.flatnonzero(board.flags & CLOSE_FAILED).tolist():
             told[row] = board.read(row).partition("\n")[0]
         if told:
             row, what = min(told.items())
-            raise Unclosed(f"env {row % self.config.count}: {what}")
+            raise EnvCloseError(f"env {row % self.config.count}: {what}")
 
     # episodes
 
@@ -126,7 +133,7 @@ class WorkerEnvManager(EnvManager):
         try:
             return self._reset()
         except BaseException:
-            with suppress(Unclosed):  # what comes first is told
+            with suppress(EnvCloseError):  # what comes first is told
                 self.close()
             raise
 
@@ -139,14 +146,14 @@ class WorkerEnvManager(EnvManager):
         settling, board = self._settle_anew(self._crew), self._board
         board.flags[:] = 0
         for index in self._ids:
-            settling.begin(index, int(self._row[index]), BEGIN)
+            settling.begin(index, int(self._row[index]), RESET)
         self._wait(self._everyone)
         settling.clear()
         self._look_ahead()
         return board.obs[self._row]
 
-    def _settle_anew(self, crew: Crew) -> Settling:
-        settling = self._settling = Settling(
+    def _settle_anew(self, crew: WorkerPool) -> EnvTracker:
+        settling = self._settling = EnvTracker(
             crew,
             self.config,
             self._accounts,
@@ -156,13 +163,13 @@ class WorkerEnvManager(EnvManager):
             self._error,
         )
         self._log, self._sent = settling.log, settling.sent
-        self._results = Results(settling, self._failures, self._checked)
+        self._results = StepAssembler(settling, self._failures, self._checked)
         return settling
 
     def _look_ahead(self) -> None:
         """All are in their episodes: have the next prepared."""
         if self.config.pre_reset:
-            refuse_carried(self._settling.carried)
+            refuse_carry_over(self._settling.carried)
             for index in self._ids:
                 self._settling.order_spare(index, self._settling.other(int(self._row[index])))
         else:
@@ -170,7 +177,7 @@ class WorkerEnvManager(EnvManager):
         self._failures.tell()
 
     @property
-    def _team(self) -> Crew:
+    def _team(self) -> WorkerPool:
         if self._crew is None:
             raise ValueError("the envs have not begun; call reset() first")
         return self._crew
@@ -205,7 +212,7 @@ class WorkerEnvManager(EnvManager):
         crew.order(rows, STEP)
         crew.look_at_times()
 
-    def _send_all(self, crew: Crew, actions: Array) -> None:
+    def _send_all(self, crew: WorkerPool, actions: Array) -> None:
         """The same, by the shortest way: each env has its own row."""
         acts = self._acts(actions, len(self._everyone))
         self._board.action[:] = acts
@@ -297,7 +304,7 @@ class WorkerEnvManager(EnvManager):
         if self._sent:
             raise ValueError("steps are under way; receive them before the envs are saved")
         seen, carried = self._board.obs[self._row], self._settling.carried
-        saved = saved_episodes(self._log, carried, seen, self._action_column)
+        saved = encode_histories(self._log, carried, seen, self._action_column)
         return {**saved, "failures": self._failures.state_dict()}
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -306,8 +313,8 @@ class WorkerEnvManager(EnvManager):
             self._crew = self._open()
             settling = self._settle_anew(self._crew)
             self._failures.load_state_dict(saved["failures"])
-            plays = played_episodes(saved, self._accounts)
-            self._restoring = Restoring(self._crew)
+            plays = decode_histories(saved, self._accounts)
+            self._restoring = SavedEnvsRestorer(self._crew)
             why_not = self._restoring.why_not(plays)
             self._restoring = None
             for index, played in enumerate(plays):
@@ -315,6 +322,6 @@ class WorkerEnvManager(EnvManager):
             self._look_ahead()
         except BaseException:
             self._restoring = None
-            with suppress(Unclosed):  # what comes first is told
+            with suppress(EnvCloseError):  # what comes first is told
                 self.close()
             raise

@@ -8,14 +8,14 @@ from typing import Any
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
-from flowrl.nodes.envs.entry import refuse_other
-from flowrl.nodes.envs.spec import shown_by
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.envs.entry_points import require_interface
+from flowrl.nodes.envs.spec import probe_columns
+from flowrl.nodes.observations import ObsColumns
 
 Maker = Callable[[], Any]
 
 
-class Callables(Part):
+class CallableEnvs(Part):
     """Env i is made by callable i, modulo their number.
 
     A worker process is told their import paths: there it must be functions or classes at the top of
@@ -29,25 +29,25 @@ class Callables(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Observed, Column] | None = None
+        self._spec: tuple[ObsColumns, Column] | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
-            self._spec = shown_by(self.make(0))
+            self._spec = probe_columns(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:
         """One more env."""
-        from flowrl.nodes.envs.wrapped.from_zero import from_zero
+        from flowrl.nodes.envs.zero_based import make_zero_based
 
         makers = self.config.makers
         env = makers[index % len(makers)]()
-        refuse_other(env, "the function")
-        return from_zero(env)
+        require_interface(env, "the function")
+        return make_zero_based(env)
 
 
-def makers_of(env: Any) -> Sequence[Maker]:
+def env_makers(env: Any) -> Sequence[Maker]:
     """The callables that make envs, where these were given instead of an env part."""
     if callable(env):
         return (env,)

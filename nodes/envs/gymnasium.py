@@ -10,11 +10,16 @@ from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
 from flowrl.core.node import MissingPackageError, UnsoundError
-from flowrl.nodes.envs.entry import entry_point, install_hint, package, refuse_other
-from flowrl.nodes.envs.registry import package_of, registering
-from flowrl.nodes.envs.spec import shown_by
-from flowrl.nodes.envs.wrappers.wrapper import everywhere, for_purpose, wrapped
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.envs.entry_points import (
+    import_entry_point,
+    import_package,
+    install_hint,
+    require_interface,
+)
+from flowrl.nodes.envs.registry import package_needed_by, register_package_of
+from flowrl.nodes.envs.spec import probe_columns
+from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose, wrap_env
+from flowrl.nodes.observations import ObsColumns
 
 
 class Gymnasium(Part):
@@ -37,35 +42,35 @@ class Gymnasium(Part):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._spec: tuple[Observed, Column] | None = None
+        self._spec: tuple[ObsColumns, Column] | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of observations and actions; one env is made to see them."""
         if self._spec is None:
-            self._spec = shown_by(self.make(0))
+            self._spec = probe_columns(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:
         """One more env; `index` counts the envs of all managers that are replicas of one."""
-        from flowrl.nodes.envs.wrapped.from_zero import from_zero
+        from flowrl.nodes.envs.zero_based import make_zero_based
 
-        env = from_zero(self.bare(index))
-        return wrapped(env, for_purpose(self.config.wrappers, "collect"))
+        env = make_zero_based(self.bare(index))
+        return wrap_env(env, select_for_purpose(self.config.wrappers, "collect"))
 
     def evaluating(self) -> Gymnasium:
         """The same env as it is evaluated: in other wrappers, where these say so."""
-        chosen = for_purpose(self.config.wrappers, "evaluate")
-        config = self.config.model_copy(update={"wrappers": tuple(map(everywhere, chosen))})
+        chosen = select_for_purpose(self.config.wrappers, "evaluate")
+        config = self.config.model_copy(update={"wrappers": tuple(map(for_any_purpose, chosen))})
         return type(self)(config)
 
     def bare(self, index: int) -> Any:
         """The env without wrappers."""
-        gymnasium = package("gymnasium", "pip install gymnasium")
-        entry = entry_point(self.config.id)
+        gymnasium = import_package("gymnasium", "pip install gymnasium")
+        entry = import_entry_point(self.config.id)
         if entry is None:
             return self._registered(gymnasium, index)
         env = entry(**self.arguments(index))
-        refuse_other(env, f"'{self.config.id}'")
+        require_interface(env, f"'{self.config.id}'")
         if self.config.max_episode_steps is None:
             return env
         return gymnasium.wrappers.TimeLimit(env, self.config.max_episode_steps)
@@ -78,11 +83,11 @@ class Gymnasium(Part):
     def _registered(self, gymnasium: Any, index: int) -> Any:
         c = self.config
         options = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
-        registering(c.id)
+        register_package_of(c.id)
         try:
             return _unordered(gymnasium.make(c.id, **options, **self.arguments(index)), gymnasium)
         except gymnasium.error.DependencyNotInstalled as missing:
-            needed = package_of(c.id)
+            needed = package_needed_by(c.id)
             said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
             raise MissingPackageError(
                 f"the env '{c.id}' {said}", install_hint(needed), "env.id"

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from flowrl.core.config import param
-from flowrl.nodes.envs.entry import entry_point, package
+from flowrl.nodes.envs.entry_points import import_entry_point, import_package
 from flowrl.nodes.envs.gymnasium import Gymnasium, unknown_id
 
 INSTALL = "pip install 'gym>=0.21,<0.27'"
@@ -20,17 +20,17 @@ class LegacyGym(Gymnasium):
 
     def bare(self, index: int) -> Any:
         """The env without wrappers, with gymnasium's interface."""
-        from flowrl.nodes.envs.modern import Modern
+        from flowrl.nodes.envs.legacy_gym_env import LegacyGymEnv
 
-        entry, limit = entry_point(self.config.id), self.config.max_episode_steps
+        entry, limit = import_entry_point(self.config.id), self.config.max_episode_steps
         if entry is not None:
-            return Modern(entry(**self.arguments(index)), limit)
+            return LegacyGymEnv(entry(**self.arguments(index)), limit)
         env = self._registered_gym(index)
         limit = limit or getattr(getattr(env, "spec", None), "max_episode_steps", None)
-        return Modern(_peeled(env, limit), limit)
+        return LegacyGymEnv(_peeled(env, limit), limit)
 
     def _registered_gym(self, index: int) -> Any:
-        gym = package("gym", INSTALL)
+        gym = import_package("gym", INSTALL)
         c = self.config
         wished = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
         known = inspect.signature(

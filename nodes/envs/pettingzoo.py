@@ -9,12 +9,12 @@ from pydantic import model_validator
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.nodes.envs.agents import Agents
-from flowrl.nodes.envs.entry import entry_point
+from flowrl.nodes.envs.agent_rows import AgentColumns
+from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.parallel import refuse_other_than_parallel
-from flowrl.nodes.envs.wrappers.wrapper import for_purpose
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.envs.parallel_api import require_parallel_api
+from flowrl.nodes.envs.wrappers.wrapper import select_for_purpose
+from flowrl.nodes.observations import ObsColumns
 
 
 class PettingZoo(Gymnasium):
@@ -52,14 +52,14 @@ class PettingZoo(Gymnasium):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._agents: Agents | None = None
+        self._agents: AgentColumns | None = None
 
-    def spec(self) -> tuple[Observed, Column]:
+    def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of what an env observes and takes."""
         agents = self.each_agent()
         return super().spec() if agents is None else (agents.record, agents.actions)
 
-    def each_agent(self) -> Agents | None:
+    def each_agent(self) -> AgentColumns | None:
         """The agents, if each is a row of its own; one env is made to see them."""
         if self._agents is None and self.config.agents == "shared":
             env = self.make(0)
@@ -71,16 +71,16 @@ class PettingZoo(Gymnasium):
         """One more env; `index` counts the envs of all managers that are replicas of one."""
         if self.config.agents == "joint":
             return super().make(index)
-        from flowrl.nodes.envs.shared import Shared
+        from flowrl.nodes.envs.shared_agents import SharedAgentsEnv
 
-        wrappers = for_purpose(self.config.wrappers, "collect")
-        return Shared(self._parallel(index), wrappers, self.config.max_episode_steps)
+        wrappers = select_for_purpose(self.config.wrappers, "collect")
+        return SharedAgentsEnv(self._parallel(index), wrappers, self.config.max_episode_steps)
 
     def bare(self, index: int) -> Any:
         """All agents as one, without wrappers, with gymnasium's interface."""
-        from flowrl.nodes.envs.joint import Joint
+        from flowrl.nodes.envs.joint_agents import JointAgentsEnv
 
-        joint = Joint(self._parallel(index), self.config.reward == "mean")
+        joint = JointAgentsEnv(self._parallel(index), self.config.reward == "mean")
         limit = self.config.max_episode_steps
         if limit is None:
             return joint
@@ -89,6 +89,6 @@ class PettingZoo(Gymnasium):
         return TimeLimit(joint, limit)
 
     def _parallel(self, index: int) -> Any:
-        env = entry_point(self.config.id)(**self.arguments(index))
-        refuse_other_than_parallel(env, self.config.id)
+        env = import_entry_point(self.config.id)(**self.arguments(index))
+        require_parallel_api(env, self.config.id)
         return env

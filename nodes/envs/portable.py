@@ -16,7 +16,7 @@ PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no 
 CALL, PARTIAL = "$call", "$partial"
 
 
-def portable(value: Any, where: str = "env") -> Any:
+def to_portable(value: Any, where: str = "env") -> Any:
     """The value as plain data: parts by import path, never by pickling objects."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -26,16 +26,19 @@ def portable(value: Any, where: str = "env") -> Any:
         path = _path(value.cls, where)
         return {SPEC: path, "type": value.type, "config": _config(value.config, where)}
     if isinstance(value, Mapping):
-        return {_key(k, where): portable(v, f"{where}.{k}") for k, v in value.items()}
+        return {_key(k, where): to_portable(v, f"{where}.{k}") for k, v in value.items()}
     if isinstance(value, list):
-        return [portable(v, f"{where}[{k}]") for k, v in enumerate(value)]
+        return [to_portable(v, f"{where}[{k}]") for k, v in enumerate(value)]
     if isinstance(value, tuple):
-        return {TUPLE: portable(list(value), where)}
+        return {TUPLE: to_portable(list(value), where)}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return {ARRAY: value.tolist(), "dtype": str(value.dtype)}
     if isinstance(value, partial):
-        given = {"args": portable(value.args, where), "kwargs": portable(value.keywords, where)}
-        return {PARTIAL: portable(value.func, where), **given}
+        given = {
+            "args": to_portable(value.args, where),
+            "kwargs": to_portable(value.keywords, where),
+        }
+        return {PARTIAL: to_portable(value.func, where), **given}
     if callable(value) and hasattr(value, "__qualname__"):
         return {CALL: _path(value, where)}
     raise UnsoundError(
@@ -45,10 +48,10 @@ def portable(value: Any, where: str = "env") -> Any:
     )
 
 
-def whole(data: Any) -> Any:
+def from_portable(data: Any) -> Any:
     """Plain data as the value that it was."""
     if isinstance(data, list):
-        return [whole(item) for item in data]
+        return [from_portable(item) for item in data]
     if not isinstance(data, dict):
         return data
     if PART in data:
@@ -58,24 +61,28 @@ def whole(data: Any) -> Any:
         cls = _imported(data[SPEC])
         return PartSpec(data["type"], cls, _configured(cls, data))
     if TUPLE in data:
-        return tuple(whole(data[TUPLE]))
+        return tuple(from_portable(data[TUPLE]))
     if CALL in data:
         return _imported(data[CALL])
     if PARTIAL in data:
-        return partial(whole(data[PARTIAL]), *whole(data["args"]), **whole(data["kwargs"]))
+        return partial(
+            from_portable(data[PARTIAL]),
+            *from_portable(data["args"]),
+            **from_portable(data["kwargs"]),
+        )
     if ARRAY in data:
         array = np.array(data[ARRAY], data["dtype"])
         return array if array.ndim else array[()]
-    return {key: whole(value) for key, value in data.items()}
+    return {key: from_portable(value) for key, value in data.items()}
 
 
 def _config(config: Config, where: str) -> Any:
     names = type(config).model_fields
-    return {name: portable(getattr(config, name), f"{where}.{name}") for name in names}
+    return {name: to_portable(getattr(config, name), f"{where}.{name}") for name in names}
 
 
 def _configured(cls: Any, data: Mapping[str, Any]) -> Any:
-    return cls.Config(**whole(data["config"]))
+    return cls.Config(**from_portable(data["config"]))
 
 
 def _key(key: Any, where: str) -> str:

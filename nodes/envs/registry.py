@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from flowrl.core.node import MissingPackageError
-from flowrl.nodes.envs.entry import install_hint, package
+from flowrl.nodes.envs.entry_points import import_package, install_hint
 
 REGISTERED_BY = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}  # of ids: who
 BOX2D = ("LunarLander", "BipedalWalker", "CarRacing")
@@ -23,7 +23,7 @@ MUJOCO = (
 )
 
 
-def registering(id: str) -> None:
+def register_package_of(id: str) -> None:
     """Imports the package that registers an id, if it is one that gymnasium does not know itself."""
     name = _registered_by(id)
     if name is None:
@@ -31,7 +31,9 @@ def registering(id: str) -> None:
     if not _is_there(name):
         what = f"the env '{id}' needs the package '{name}'"
         raise MissingPackageError(what, install_hint(name), "env.id")
-    package("gymnasium", "pip install gymnasium").register_envs(package(name, install_hint(name)))
+    import_package("gymnasium", "pip install gymnasium").register_envs(
+        import_package(name, install_hint(name))
+    )
 
 
 def _is_there(name: str) -> bool:
@@ -41,7 +43,7 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def package_of(id: str) -> str:
+def package_needed_by(id: str) -> str:
     """The package that an env of gymnasium's own needs; empty where none is known."""
     name = id.partition(":")[2] or id
     if name.startswith(BOX2D):

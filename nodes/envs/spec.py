@@ -12,7 +12,7 @@ import numpy as np
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
 from flowrl.core.node import MissingPackageError, UnsoundError
-from flowrl.nodes.observations import SEPARATOR, Nested, Observed
+from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
 FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
@@ -22,27 +22,27 @@ SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 class EnvSpec:
     """What an env manager tells whoever links to it: of what acts for itself, an env or an agent."""
 
-    obs: Observed
+    obs: ObsColumns
     action: Column
     count: int  # of these, in all envs
     agents: int = 1  # of these, in each env: what steps together
 
 
-def observed(space: Any) -> Observed:
+def observation_columns(space: Any) -> ObsColumns:
     """The column of an observation space of gym or gymnasium, or its leaves' columns."""
     if not _kind(space, _INNER):
-        return column(space, "observation")
+        return space_column(space, "observation")
     found = dict(_leaves(space, ""))
     if not found:
         raise UnsoundError("observations are an empty space", "wrap the env", "env")
-    return Nested(found)
+    return NestedColumns(found)
 
 
 def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
     kind = _kind(space, _INNER)
     if not kind:
         try:
-            yield path, column(space, "observation")
+            yield path, space_column(space, "observation")
         except UnsoundError as bad:
             raise UnsoundError(f"'{path}': {bad.what}", bad.hint, bad.key) from bad
         return
@@ -54,7 +54,7 @@ def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
         yield from _leaves(one, f"{path}{SEPARATOR}{key}" if path else str(key))
 
 
-def column(space: Any, what: str) -> Column:
+def space_column(space: Any, what: str) -> Column:
     """The column of a space of gym or gymnasium; `what` is "observation" or "action"."""
     kind = _kind(space, _COLUMNS)
     if kind:
@@ -121,27 +121,27 @@ _COLUMNS = {
 }
 
 
-def shown_by(env: Any) -> tuple[Observed, Column]:
+def probe_columns(env: Any) -> tuple[ObsColumns, Column]:
     """The columns of an env that was made to see them."""
     try:
-        return observed(env.observation_space), column(env.action_space, "action")
+        return observation_columns(env.observation_space), space_column(env.action_space, "action")
     finally:
         # it was only made to be looked at; one that can be closed after a reset alone is let be
         with suppress(Exception):
             env.close()
 
 
-def columns_of(env: Any) -> tuple[Observed, Column]:
+def env_columns(env: Any) -> tuple[ObsColumns, Column]:
     """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
     if env is None:
         raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
-    with unsound_where_it_fails():
-        columns: tuple[Observed, Column] = ready(env).spec()
+    with failures_as_unsound():
+        columns: tuple[ObsColumns, Column] = env_part(env).spec()
         return columns
 
 
 @contextmanager
-def unsound_where_it_fails() -> Iterator[None]:
+def failures_as_unsound() -> Iterator[None]:
     """An env is made: whatever goes wrong is `Unsound`."""
     try:
         yield
@@ -156,19 +156,19 @@ def unsound_where_it_fails() -> Iterator[None]:
         ) from broken
 
 
-def to_evaluate(env: Any) -> Any:
+def evaluation_part(env: Any) -> Any:
     """The env part as it is evaluated; one of a user's own may know no difference."""
-    part = ready(env)
+    part = env_part(env)
     return part.evaluating() if hasattr(part, "evaluating") else part
 
 
-def ready(env: Any) -> Any:
+def env_part(env: Any) -> Any:
     """The env part itself; by hand, functions that make envs are one, too."""
-    from flowrl.nodes.envs.callables import Callables, makers_of
+    from flowrl.nodes.envs.callables import CallableEnvs, env_makers
 
-    makers = makers_of(env)
+    makers = env_makers(env)
     if makers:
-        return Callables(makers=makers)
+        return CallableEnvs(makers=makers)
     if isinstance(env, PartSpec):
         return env.make()
     if not callable(getattr(env, "spec", None)):

@@ -27,7 +27,7 @@ class Steps(NamedTuple):
         Array  # (B, …) what the action led to: the true last observation where an episode ended
     )
     episodes: list[Episode]
-    broken: Sequence[int] = ()
+    failed: Sequence[int] = ()
     # ^ rows whose env failed and was begun anew: their transition is void, and so is all that the
     # env's unfinished trajectory holds; only their `obs` counts
     absent: Sequence[int] | Array = ()
@@ -45,7 +45,7 @@ class Timestep(NamedTuple):
     terminated: bool
     truncated: bool
     episode: Episode | None  # where it ended
-    broken: bool = False  # void: the env failed and was begun anew
+    failed: bool = False  # void: the env failed and was begun anew
     absent: bool = False  # void: no agent played here
 
     @property

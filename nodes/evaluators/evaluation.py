@@ -11,10 +11,10 @@ import numpy as np
 from flowrl.nodes.collectors.acting import Acting, Taken
 from flowrl.nodes.collectors.episodes import all_at_once, quotas
 from flowrl.nodes.collectors.episodes import play as play_on
-from flowrl.nodes.envs.agents import lanes
+from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
-from flowrl.nodes.policies.policy import AnyActMode
+from flowrl.nodes.policy import AnyActMode
 
 Average = Literal["return_mean", "win_rate", "return_per_step"]
 
@@ -78,7 +78,7 @@ def play(
     most_steps: int = 100_000,
 ) -> list[Episode]:
     """Play every env's quota of episodes, from new ones on; `steps`, if given, collects them."""
-    rows = lanes(envs)
+    rows = as_agent_rows(envs)
     acting = Acting(rows, {})
     acting.let(mode, {"action": rows.spec().action})
     acting.begin()

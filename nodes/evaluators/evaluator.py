@@ -17,14 +17,14 @@ from flowrl.nodes.collectors.acting import Taken
 from flowrl.nodes.collectors.collector import amount
 from flowrl.nodes.collectors.episodes import episode_rows, in_order
 from flowrl.nodes.collectors.transitions import row_schema
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.agents import spec_of
-from flowrl.nodes.envs.spec import ready, to_evaluate
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.spec import env_part, evaluation_part
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play
 from flowrl.nodes.evaluators.video import Watched, film
-from flowrl.nodes.models.model import demand_numbers
-from flowrl.nodes.observations import flat
-from flowrl.nodes.policies.policy import policy_for
+from flowrl.nodes.models.model import check_no_nan
+from flowrl.nodes.observations import flatten_columns
+from flowrl.nodes.policy import policy_for
 
 MOST_ENVS = 10  # by default
 
@@ -61,22 +61,22 @@ class Evaluator(Node):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The columns of the greedy steps; how many rows there will be depends on the policy."""
-        spec = spec_of(to_evaluate(config.env), 1)
+        spec = env_spec(evaluation_part(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # says what is wrong with it
         _demand(config)
         schema = row_schema(spec.obs, spec.action, {})
-        return Facts(outs={"data": schema}, imports=policy.loads(learn=False))
+        return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
     def setup(self) -> None:
         """Envs of its own, which begin the same list of episodes in each evaluation."""
         c, ctx = self.config, self.ctx
         _demand(c)
-        env = ready(to_evaluate(c.env))
-        agents = spec_of(env, 1).agents
+        env = env_part(evaluation_part(c.env))
+        agents = env_spec(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)
-        config = BaseEnvManager.Config(env=env, count=count)
-        self._envs = BaseEnvManager(config=config, context=own)
+        config = SerialEnvManager.Config(env=env, count=count)
+        self._envs = SerialEnvManager(config=config, context=own)
         spec = self._envs.spec()
         self._policy = policy_for(c.policy, spec.obs, spec.action)
         self._mode = self._policy.eval_mode(ctx.seed_for("act"))
@@ -86,7 +86,7 @@ class Evaluator(Node):
 
     def fire(self, weights: State) -> Batch | None:
         """Evaluate these weights; keep the best; the verdict, if the goal is reached."""
-        steps: list[Taken] | None = [] if self.ctx.wants("data") else None
+        steps: list[Taken] | None = [] if self.ctx.is_consumed("data") else None
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
 
@@ -114,7 +114,7 @@ class Evaluator(Node):
         watched = Watched(self._envs)
         self._evaluate(weights, None, self.config.episodes, watched)
         seed = self.ctx.seed_for("episodes")
-        return film(to_evaluate(self.config.env), watched.count, seed, watched.scenes(), out)
+        return film(evaluation_part(self.config.env), watched.count, seed, watched.scenes(), out)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
         """By hand: whether so many train iterations passed since this last said yes."""
@@ -132,7 +132,7 @@ class Evaluator(Node):
         self, weights: State, steps: list[Taken] | None, n: int, watched: Watched | None = None
     ) -> Evaluation:
         self._firings += 1
-        demand_numbers(weights.arrays)
+        check_no_nan(weights.arrays)
         self._mode.load(weights)
         found = self._play(watched or self._envs, "episodes", steps, n)
         metrics = found.metrics(self.ctx.rng("bootstrap"))
@@ -179,7 +179,7 @@ class Evaluator(Node):
     def _rows(self, steps: list[Taken]) -> Batch:
         policy, ordered = self._policy, in_order(steps, self._envs.spec().count)
         columns = row_schema(policy.obs, policy.action, {})
-        rows = flat(episode_rows(ordered, policy.gamma, policy.nstep))
+        rows = flatten_columns(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.spec import EnvSpec, ready
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.spec import EnvSpec, env_part
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.evaluators.film_files import Film, usual_ending, writer
 
@@ -83,7 +83,7 @@ class Filmed:
 class Watched:
     """An env manager; what its envs do is noted."""
 
-    def __init__(self, envs: BaseEnvManager) -> None:
+    def __init__(self, envs: SerialEnvManager) -> None:
         self._envs = envs
         self.count = envs.config.count
         self._ids: list[Array] = []
@@ -118,7 +118,7 @@ class Rendering:
     """An env part that makes envs which can be filmed."""
 
     def __init__(self, env: Any, camera: Camera) -> None:
-        self._plain = part = ready(env)
+        self._plain = part = env_part(env)
         if "kwargs" not in type(part.config).model_fields:
             what = f"a {type(part).__name__} env cannot be told to render"
             raise UnsoundError(what, "give the env a parameter `kwargs`", "env")
@@ -149,7 +149,7 @@ def film(env: Any, envs: int, seed: int, scenes: list[Scene], out: Path) -> list
     `envs` and `seed` are those of the env manager that played them.
     """
     camera, written = Camera(), []
-    manager = BaseEnvManager(env=Rendering(env, camera), count=envs)
+    manager = SerialEnvManager(env=Rendering(env, camera), count=envs)
     try:
         if out.suffix:
             with writer(out, lambda: camera.fps) as frame:
@@ -167,7 +167,7 @@ def film(env: Any, envs: int, seed: int, scenes: list[Scene], out: Path) -> list
         manager.close()
 
 
-def _play(manager: BaseEnvManager, seed: int, scene: Scene, camera: Camera, frame: Film) -> None:
+def _play(manager: SerialEnvManager, seed: int, scene: Scene, camera: Camera, frame: Film) -> None:
     manager.close()  # new envs: each counts its episodes from the first
     manager.seed(seed, dynamic_seeds=False)
     camera.aim(scene, frame)

@@ -13,9 +13,9 @@ from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.state import State
-from flowrl.nodes.models.model import demand_numbers
-from flowrl.nodes.observations import observed_in
-from flowrl.nodes.policies.policy import Policy, policy_of_rows
+from flowrl.nodes.models.model import check_no_nan
+from flowrl.nodes.observations import obs_columns_in
+from flowrl.nodes.policy import Policy, policy_for_rows
 
 
 class Learner(Node):
@@ -38,7 +38,7 @@ class Learner(Node):
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
             on_policy=policy.on_policy,
-            imports=policy.loads(learn=True),
+            imports=policy.imported_modules(learn=True),
         )
 
     def setup(self) -> None:
@@ -74,14 +74,14 @@ class Learner(Node):
         if self.train_iter % self.config.log_every_iters == 0:
             self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._told.items()})
             self._told = {}
-            demand_numbers(self._mode.weights())
+            check_no_nan(self._mode.weights())
 
 
 def _policy(given: Any, schema: Schema | None) -> Policy:
     if isinstance(given, Policy):
         return given
-    obs, action = observed_in(schema or {}, "obs"), (schema or {}).get("action")
+    obs, action = obs_columns_in(schema or {}, "obs"), (schema or {}).get("action")
     if obs is None or action is None:
         missing = "obs" if obs is None else "action"
         raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
-    return policy_of_rows(given, obs, action)
+    return policy_for_rows(given, obs, action)

@@ -10,8 +10,8 @@ from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import feature_leaves
 from flowrl.nodes.models.mlp import Activation, Mlp
-from flowrl.nodes.models.model import Heads, Model, TorchInfer
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.models.model import Heads, Model, TorchInference
+from flowrl.nodes.observations import ObsColumns
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -38,7 +38,7 @@ class Cnn(Model):
             "auto", f"which axis is the channels; auto: the last, if it has {MOST_COLOURS} at most"
         )
 
-    def suits(self, obs: Observed) -> None:
+    def check_obs(self, obs: ObsColumns) -> None:
         """Every image must be large enough for all the layers."""
         c = self.config
         found = images(obs, c.layout)
@@ -55,23 +55,25 @@ class Cnn(Model):
                 what = f"cnn: {leaf or 'the image'} of {height}x{width} pixels is too small"
                 raise UnsoundError(what, "give smaller `kernels` and `strides`", "model")
 
-    def network(self, obs: Observed, heads: Heads) -> Module:
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
         from flowrl.nodes.models.torch_cnn import TorchImages
         from flowrl.nodes.models.torch_mlp import TorchMlp
 
-        self.suits(obs)
+        self.check_obs(obs)
         return TorchMlp(self.config, TorchImages(self.config, obs), heads)
 
-    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> TorchInfer:
+    def inference_model(
+        self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
+    ) -> TorchInference:
         """What acts holds the wanted heads and nothing else."""
-        return TorchInfer(self.build(obs, {name: heads[name] for name in wanted}, 0), wanted)
+        return TorchInference(self.build(obs, {name: heads[name] for name in wanted}, 0), wanted)
 
-    def acts_with(self, wanted: Collection[str], name: str) -> bool:
+    def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
         owner = name.split(".")[0]
         return owner in wanted or owner in ("trunk", "features")
 
 
-def images(obs: Observed, layout: Layout) -> dict[str, tuple[int, int, int]]:
+def images(obs: ObsColumns, layout: Layout) -> dict[str, tuple[int, int, int]]:
     """The images that are observed, by leaf: channels, height and width."""
     columns: Mapping[str, Column] = feature_leaves(obs)
     return {

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from flowrl.core.batch import Array, Column
-from flowrl.nodes.observations import Observed, leaves
+from flowrl.nodes.observations import ObsColumns, leaf_columns
 
 ACTION_MASK = "action_mask"  # the leaf that says which actions are allowed
 BYTE = np.float32(1 / 255)
 MOMENTS = ("count", "mean", "squares")  # of the features, if they are normalised
-LIMIT = np.float32(10)  # of normalised features, on both sides
+FEATURE_LIMIT = np.float32(10)  # of normalised features, on both sides
 
 
-def feature_leaves(obs: Observed) -> dict[str, Column]:
+def feature_leaves(obs: ObsColumns) -> dict[str, Column]:
     """The columns that features are made of; that of a plain observation is the empty one."""
-    return {leaf: column for leaf, column in leaves(obs).items() if leaf != ACTION_MASK}
+    return {leaf: column for leaf, column in leaf_columns(obs).items() if leaf != ACTION_MASK}
 
 
 def is_discrete(column: Column) -> bool:
@@ -29,18 +29,18 @@ def is_discrete(column: Column) -> bool:
     return column.n is not None and not column.shape
 
 
-def width(column: Column) -> int:
+def feature_width(column: Column) -> int:
     """How many numbers a column is to dense layers."""
     return int(column.n or 0) if is_discrete(column) else int(np.prod(column.shape, dtype=np.int64))
 
 
-def measured(columns: Mapping[str, Column]) -> Array:
+def measured_features(columns: Mapping[str, Column]) -> Array:
     """Of each feature, whether it is a measured quantity: only these have a scale to be found."""
-    found = [np.full(width(c), np.dtype(c.dtype).kind == "f") for c in columns.values()]
+    found = [np.full(feature_width(c), np.dtype(c.dtype).kind == "f") for c in columns.values()]
     return np.concatenate(found) if found else np.zeros(0, np.bool_)
 
 
-def encoder(obs: Observed, scale_bytes: bool) -> Callable[[Array], Array]:
+def feature_encoder(obs: ObsColumns, scale_bytes: bool) -> Callable[[Array], Array]:
     """Turns observations (B, …) into features (B, F) float32."""
     found = {leaf: _of_column(c, scale_bytes) for leaf, c in feature_leaves(obs).items()}
     if "" in found:

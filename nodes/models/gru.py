@@ -10,9 +10,9 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.nodes.models.mlp import ACTIVATIONS, Activation, Mlp, MlpInfer
-from flowrl.nodes.models.model import Heads, Linear, Model, Shape, same_shapes
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.models.mlp import ACTIVATIONS, Activation, Mlp, MlpInference
+from flowrl.nodes.models.model import Heads, LinearHead, Model, Shape, check_shapes
+from flowrl.nodes.observations import ObsColumns
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -52,43 +52,45 @@ class Gru(Model):
 
     def inputs(self) -> Heads:
         """The head of the encoder."""
-        return {INPUT: Linear(self.config.size, 2**0.5)}
+        return {INPUT: LinearHead(self.config.size, 2**0.5)}
 
-    def network(self, obs: Observed, heads: Heads) -> Module:
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
         from flowrl.nodes.models.torch_gru import TorchGru
 
         encoder = self.encoder().network(obs, self.inputs())
         on_memory = self.on_memory().network(self.memory_columns()[MEMORY], heads)
         return TorchGru(encoder, on_memory, self.config.size, self.config.activation)
 
-    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> GruInfer:
-        return GruInfer(self, obs, {name: heads[name] for name in wanted})
+    def inference_model(
+        self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
+    ) -> GruInference:
+        return GruInference(self, obs, {name: heads[name] for name in wanted})
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return ("torch",) if learn else ()
 
-    def acts_with(self, wanted: Collection[str], name: str) -> bool:
+    def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
         part, _, inner = name.partition(".")
-        return part != "heads" or self.on_memory().acts_with(wanted, inner)
+        return part != "heads" or self.on_memory().is_acting_parameter(wanted, inner)
 
 
-class GruInfer:
+class GruInference:
     """Acts in numpy."""
 
-    def __init__(self, model: Gru, obs: Observed, heads: Heads) -> None:
+    def __init__(self, model: Gru, obs: ObsColumns, heads: Heads) -> None:
         self.activate = ACTIVATIONS[model.config.activation]
-        self.encoder: MlpInfer = model.encoder().infer(obs, model.inputs(), (INPUT,))
+        self.encoder: MlpInference = model.encoder().inference_model(obs, model.inputs(), (INPUT,))
         n = model.config.size
         weights: dict[str, Shape] = {f"weight_{of}": (3 * n, n) for of in ("ih", "hh")}
         self.shapes = {**weights, **{f"bias_{of}": (3 * n,) for of in ("ih", "hh")}}
         memory = model.memory_columns()[MEMORY]
-        self.heads: MlpInfer = model.on_memory().infer(memory, heads, tuple(heads))
+        self.heads: MlpInference = model.on_memory().inference_model(memory, heads, tuple(heads))
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         self.encoder.load(_below("encoder", arrays))
         self.heads.load(_below("heads", arrays))
         cell = _below("cell", arrays)
-        same_shapes("gru", cell, self.shapes)
+        check_shapes("gru", cell, self.shapes)
         self.of_input = cell["weight_ih"].T.copy(), cell["bias_ih"].copy()
         self.of_memory = cell["weight_hh"].T.copy(), cell["bias_hh"].copy()
 

@@ -10,8 +10,8 @@ import numpy as np
 from flowrl.core.batch import Array, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.models.model import Heads, Infer, Model
-from flowrl.nodes.observations import Nested, Observed
+from flowrl.nodes.models.model import Heads, InferenceModel, Model
+from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 FORBIDDEN = -1e8  # exp of it is 0, and 0 times it is 0: infinity would make that nothing
 
 
-def has_mask(obs: Observed, scores: int) -> bool:
+def has_mask(obs: ObsColumns, scores: int) -> bool:
     """Whether a mask is observed; it must have a number for each of the scores."""
-    if not isinstance(obs, Nested) or ACTION_MASK not in obs.columns:
+    if not isinstance(obs, NestedColumns) or ACTION_MASK not in obs.columns:
         return False
     found = obs.columns[ACTION_MASK]
     if found.shape != (scores,):
@@ -30,21 +30,21 @@ def has_mask(obs: Observed, scores: int) -> bool:
     return True
 
 
-def obeying(model: Model, obs: Observed, head: str, heads: Heads) -> Model:
+def with_action_mask(model: Model, obs: ObsColumns, head: str, heads: Heads) -> Model:
     """The model; if a mask is observed, what is not allowed is FORBIDDEN in this head."""
-    model.suits(obs)
+    model.check_obs(obs)
     n = getattr(heads.get(head), "n", 0)
-    return Masked(model, head) if head in heads and has_mask(obs, n) else model
+    return MaskedModel(model, head) if head in heads and has_mask(obs, n) else model
 
 
-class Masked(Model):
+class MaskedModel(Model):
     """The inner model's network, with its own names of parameters."""
 
     def __init__(self, model: Model, head: str) -> None:
         super().__init__()
         self.model, self.head = model, head
 
-    def network(self, obs: Observed, heads: Heads) -> Module:
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
         module, head = self.model.network(obs, heads), self.head
 
         def obey(module: Module, given: tuple[Any, ...], found: dict[str, Any]) -> dict[str, Any]:
@@ -53,24 +53,26 @@ class Masked(Model):
         module.register_forward_hook(obey)
         return module
 
-    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> Infer:
-        inner = self.model.infer(obs, heads, wanted)
-        return MaskedInfer(inner, self.head) if self.head in wanted else inner
+    def inference_model(
+        self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
+    ) -> InferenceModel:
+        inner = self.model.inference_model(obs, heads, wanted)
+        return MaskedInference(inner, self.head) if self.head in wanted else inner
 
     def memory_columns(self) -> Schema:
         return self.model.memory_columns()
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
-        return self.model.loads(learn)
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
+        return self.model.imported_modules(learn)
 
-    def acts_with(self, wanted: Collection[str], name: str) -> bool:
-        return self.model.acts_with(wanted, name)
+    def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
+        return self.model.is_acting_parameter(wanted, name)
 
 
-class MaskedInfer:
+class MaskedInference:
     """Acts with the inner model."""
 
-    def __init__(self, inner: Infer, head: str) -> None:
+    def __init__(self, inner: InferenceModel, head: str) -> None:
         self.inner, self.head = inner, head
 
     def load(self, arrays: Mapping[str, Array]) -> None:

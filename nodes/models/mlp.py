@@ -12,24 +12,24 @@ from flowrl.core.batch import Array
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.nodes.models.features import (
-    LIMIT,
+    FEATURE_LIMIT,
     MOMENTS,
-    encoder,
+    feature_encoder,
     feature_leaves,
-    measured,
-    width,
+    feature_width,
+    measured_features,
 )
 from flowrl.nodes.models.model import (
-    Dueling,
-    Free,
+    DuelingHead,
+    FreeHead,
     Head,
     Heads,
     Model,
     Shape,
-    same_shapes,
+    check_shapes,
 )
 from flowrl.nodes.moments import Moments
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -72,7 +72,7 @@ class Mlp(Model):
             False, "real-valued observations get mean 0 and deviation 1, by what was learned from"
         )
 
-    def network(self, obs: Observed, heads: Heads) -> Module:
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
         from flowrl.nodes.models.torch_features import TorchFeatures
         from flowrl.nodes.models.torch_mlp import TorchMlp
 
@@ -81,17 +81,19 @@ class Mlp(Model):
             c, TorchFeatures(feature_leaves(obs), c.scale_bytes, c.normalise_obs), heads
         )
 
-    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> MlpInfer:
-        return MlpInfer(self.config, obs, {name: heads[name] for name in wanted})
+    def inference_model(
+        self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
+    ) -> MlpInference:
+        return MlpInference(self.config, obs, {name: heads[name] for name in wanted})
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return ("torch",) if learn else ()
 
-    def acts_with(self, wanted: Collection[str], name: str) -> bool:
-        return acts_with(wanted, name)
+    def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
+        return is_acting_parameter(wanted, name)
 
 
-def acts_with(wanted: Collection[str], name: str) -> bool:
+def is_acting_parameter(wanted: Collection[str], name: str) -> bool:
     """Whether the parameter `name` is one of the wanted heads', or of what they stand on."""
     owner = name.split(".")[0]
     return owner in wanted or owner in ("trunk", "features")
@@ -102,27 +104,29 @@ def trunk_of(head: str, config: Mlp.Config) -> str:
     return "trunk" if config.shared else head
 
 
-class MlpInfer:
+class MlpInference:
     """Acts in numpy: for a few rows of a small net, a fraction of what torch's dispatch costs."""
 
-    def __init__(self, config: Mlp.Config, obs: Observed, heads: Heads) -> None:
+    def __init__(self, config: Mlp.Config, obs: ObsColumns, heads: Heads) -> None:
         self.config, self.heads = config, heads
         self.activate = ACTIVATIONS[config.activation]
-        self.encode = encoder(obs, config.scale_bytes)
-        self.measured = measured(feature_leaves(obs)) if config.normalise_obs else None
-        self.shapes = _shapes(config, sum(map(width, feature_leaves(obs).values())), heads)
+        self.encode = feature_encoder(obs, config.scale_bytes)
+        self.measured = measured_features(feature_leaves(obs)) if config.normalise_obs else None
+        self.shapes = _shapes(config, sum(map(feature_width, feature_leaves(obs).values())), heads)
         self.units: Affine | None = None  # shift and scale of normalised features
         self.trunks: dict[str, list[Affine]] = {}
         self.out: dict[str, tuple[str, Affine]] = {}  # each head's trunk and last layer
         self.free: dict[str, Array] = {}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        needed = {name: array for name, array in arrays.items() if acts_with(self.heads, name)}
-        same_shapes("mlp", needed, self.shapes)
+        needed = {
+            name: array for name, array in arrays.items() if is_acting_parameter(self.heads, name)
+        }
+        check_shapes("mlp", needed, self.shapes)
         if self.measured is not None:
             self.units = _units(arrays, self.measured)
         for name, head in self.heads.items():
-            if isinstance(head, Free):
+            if isinstance(head, FreeHead):
                 self.free[name] = arrays[f"{name}.free"]
                 continue
             trunk = trunk_of(name, self.config)
@@ -136,7 +140,7 @@ class MlpInfer:
         x = self.encode(obs)
         if self.units is not None:
             shift, scale = self.units
-            x = np.clip((x - shift) * scale, -LIMIT, LIMIT)
+            x = np.clip((x - shift) * scale, -FEATURE_LIMIT, FEATURE_LIMIT)
         found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
         heads = {name: found[trunk] @ w + b for name, (trunk, (w, b)) in self.out.items()}
         for name, free in self.free.items():
@@ -154,7 +158,7 @@ class MlpInfer:
 def _shapes(config: Mlp.Config, features: int, heads: Heads) -> dict[str, Shape]:
     """What acting needs, by the names that torch's side gives it."""
     found: dict[str, Shape] = {
-        f"{name}.free": (head.n,) for name, head in heads.items() if isinstance(head, Free)
+        f"{name}.free": (head.n,) for name, head in heads.items() if isinstance(head, FreeHead)
     }
     for layer, inputs, outputs in _layers(config, features, heads):
         found[f"{layer}.weight"], found[f"{layer}.bias"] = (outputs, inputs), (outputs,)
@@ -168,20 +172,25 @@ def _layers(config: Mlp.Config, features: int, heads: Heads) -> Iterator[tuple[s
     """Each layer's name, inputs and outputs; those of a shared trunk once a head."""
     widths = [features, *config.hidden]
     for name, head in heads.items():
-        if isinstance(head, Free):
+        if isinstance(head, FreeHead):
             continue
         for i, (inputs, outputs) in enumerate(pairwise(widths)):
             yield f"{trunk_of(name, config)}.{i}", inputs, outputs
-        parts = {"value": 1, "advantage": head.n} if isinstance(head, Dueling) else {"out": head.n}
+        parts = (
+            {"value": 1, "advantage": head.n} if isinstance(head, DuelingHead) else {"out": head.n}
+        )
         for part, outputs in parts.items():
             yield f"{name}.{part}", widths[-1], outputs
 
 
-def _units(arrays: Mapping[str, Array], measured: Array) -> Affine:
+def _units(arrays: Mapping[str, Array], measured_features: Array) -> Affine:
     """What is taken from each feature, and what it is then multiplied by."""
     moments = Moments()
     moments.load_state_dict({name: arrays[f"features.moments.{name}"] for name in MOMENTS})
-    shift, scale = np.where(measured, moments.mean, 0.0), np.where(measured, 1 / moments.std, 1.0)
+    shift, scale = (
+        np.where(measured_features, moments.mean, 0.0),
+        np.where(measured_features, 1 / moments.std, 1.0),
+    )
     return shift.astype(np.float32), scale.astype(np.float32)
 
 
@@ -192,7 +201,7 @@ def _affine(arrays: Mapping[str, Array], name: str) -> Affine:
 
 def _last(arrays: Mapping[str, Array], name: str, head: Head) -> Affine:
     """The last layer; while its weights stand still, a dueling head is one affine map too."""
-    if not isinstance(head, Dueling):
+    if not isinstance(head, DuelingHead):
         return _affine(arrays, f"{name}.out")
     value, value_bias = _affine(arrays, f"{name}.value")
     advantage, bias = _affine(arrays, f"{name}.advantage")

@@ -18,14 +18,14 @@ from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.observations import Observed, taken
+from flowrl.nodes.observations import ObsColumns, select_rows
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearHead:
     """A head: `n` numbers, affine in the features; `scale` is the gain of its first weights."""
 
     n: int
@@ -33,29 +33,29 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Dueling:
+class DuelingHead:
     """A head: Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9)."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FreeHead:
     """A head: `n` learned numbers that do not depend on the observation, `value` at first."""
 
     n: int
     value: float = 0.0
 
 
-Head = Linear | Dueling | Free
+Head = LinearHead | DuelingHead | FreeHead
 Shape = tuple[int, ...]
 Heads = Mapping[str, Head]
 
 # Modules draw their first weights from torch's one global generator: one module at a time.
-_building = threading.Lock()
+_BUILD_LOCK = threading.Lock()
 
 
-def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> None:
+def check_names(what: str, given: Collection[str], wanted: Collection[str]) -> None:
     """A saved state must hold what is loaded, no less and no more."""
     names = {"lacks": set(wanted) - set(given), "has unknown": set(given) - set(wanted)}
     wrong = [f"{verb} {sorted(found)}" for verb, found in names.items() if found]
@@ -63,9 +63,9 @@ def same_names(what: str, given: Collection[str], wanted: Collection[str]) -> No
         raise ValueError(f"{what}: the state {' and '.join(wrong)}; was it of another model?")
 
 
-def same_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shape]) -> None:
+def check_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shape]) -> None:
     """The same of weights: those of a wider or deeper network would act, too, and as nobody has learned."""
-    same_names(what, given, wanted)
+    check_names(what, given, wanted)
     for name, shape in wanted.items():
         if given[name].shape != shape:
             raise ValueError(
@@ -74,7 +74,7 @@ def same_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shap
             )
 
 
-def demand_numbers(weights: Mapping[str, Array]) -> None:
+def check_no_nan(weights: Mapping[str, Array]) -> None:
     """What is no number never becomes one again; a policy acts with it all the same: in one way, for ever."""
     lost = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
     if lost:
@@ -84,24 +84,24 @@ def demand_numbers(weights: Mapping[str, Array]) -> None:
         )
 
 
-def load(module: Module, arrays: Mapping[str, Array]) -> None:
+def load_parameters(module: Module, arrays: Mapping[str, Array]) -> None:
     """Copies arrays into the parameters and buffers of these names."""
     places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    same_shapes(type(module).__name__, arrays, {n: tuple(p.shape) for n, p in places.items()})
+    check_shapes(type(module).__name__, arrays, {n: tuple(p.shape) for n, p in places.items()})
     with torch.no_grad():
         for name, place in places.items():
             place.copy_(tensor(arrays[name]))
 
 
-def inputs(batch: Batch, name: str, rows: Any = slice(None)) -> Any:
+def observation_tensors(batch: Batch, name: str, rows: Any = slice(None)) -> Any:
     """Some rows of a batch's observations as a module takes them: a tensor, or tensors by leaf."""
-    found = taken(batch, name, rows)
+    found = select_rows(batch, name, rows)
     if isinstance(found, Mapping):
         return {leaf: tensor(array) for leaf, array in found.items()}
     return tensor(found)
 
 
-class Infer(Protocol):
+class InferenceModel(Protocol):
     """What acts: weights in, and the asked heads (B, n) of observations (B, …) out.
 
     One that remembers is given the columns of its memory, too, and gives those of the next step.
@@ -122,46 +122,48 @@ class Model(Part):
 
     kind = "model"
 
-    def network(self, obs: Observed, heads: Heads) -> Module:
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
         """A module of observations (B, …) to a dict of heads (B, n)."""
         raise NotImplementedError(f"{type(self).__name__} does not define network")
 
-    def build(self, obs: Observed, heads: Heads, seed: int) -> Module:
+    def build(self, obs: ObsColumns, heads: Heads, seed: int) -> Module:
         """The module, its first weights drawn from `seed` alone."""
-        with _building, torch.random.fork_rng(devices=[]):
+        with _BUILD_LOCK, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.network(obs, heads)
 
-    def infer(self, obs: Observed, heads: Heads, wanted: Collection[str]) -> Infer:
+    def inference_model(
+        self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
+    ) -> InferenceModel:
         """What acts with the wanted heads."""
-        return TorchInfer(
+        return TorchInference(
             self.build(obs, heads, 0), wanted
         )  # the seed: weights are loaded before it acts
 
-    def suits(self, obs: Observed) -> None:
+    def check_obs(self, obs: ObsColumns) -> None:
         """Raises `Unsound` where it can make nothing of these observations."""
 
     def memory_columns(self) -> Schema:
         """What it remembers from step to step, if it does; it is then built and called as `gru` is."""
         return {}
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
         """The modules that learning imports, or acting does."""
         return ("torch",)
 
-    def acts_with(self, wanted: Collection[str], name: str) -> bool:
+    def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
         """Whether the parameter `name` is needed to act with the wanted heads."""
         return True
 
 
-class TorchInfer:
+class TorchInference:
     """Acts by running the module itself."""
 
     def __init__(self, module: Module, wanted: Collection[str]) -> None:
         self.module, self.wanted = module.eval(), tuple(wanted)
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        load(self.module, arrays)
+        load_parameters(self.module, arrays)
 
     def __call__(self, obs: Array) -> dict[str, Array]:
         with torch.inference_mode():
@@ -191,12 +193,12 @@ class ModuleModel(Model):
         )
         args: dict[str, Any] = param({}, "further keyword arguments of the class")
 
-    def network(self, obs: Observed, heads: Heads) -> Module:
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
         module, name = self.config.path.split(":")
         return getattr(importlib.import_module(module), name)(obs, heads, **self.config.args)
 
 
-def made(given: PartSpec | Model | None, default: Model) -> Model:
+def resolve_model(given: PartSpec | Model | None, default: Model) -> Model:
     """The model of a policy's parameters: as the graph describes it, or as made by hand."""
     if given is None:
         return default

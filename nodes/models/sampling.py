@@ -22,20 +22,20 @@ def epsilon_greedy(scores: Array, epsilon: float, rng: np.random.Generator) -> A
     return np.where(explores, random, scores.argmax(-1))
 
 
-def allowed_epsilon_greedy(
+def masked_epsilon_greedy(
     scores: Array, allowed: Array, epsilon: float, rng: np.random.Generator
 ) -> Array:
     """As `epsilon_greedy`, with any of the allowed actions (B, A)."""
     explores = rng.random(len(scores)) < epsilon
-    return np.where(explores, any_allowed(allowed, rng), scores.argmax(-1))
+    return np.where(explores, uniform_allowed(allowed, rng), scores.argmax(-1))
 
 
-def any_allowed(allowed: Array, rng: np.random.Generator) -> Array:
+def uniform_allowed(allowed: Array, rng: np.random.Generator) -> Array:
     """One of each row's allowed actions, all alike: (B, A) to (B,)."""
     return np.where(allowed, rng.random(allowed.shape), -1.0).argmax(-1)
 
 
-def multinomial(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+def sample_categorical(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Actions drawn from softmax(logits), and their log-probabilities: (B, A) to (B,), (B,)."""
     shifted = logits - logits.max(-1, keepdims=True)
     cumulated = np.exp(shifted).cumsum(-1)
@@ -46,7 +46,7 @@ def multinomial(logits: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     return action, logp
 
 
-def gaussian(mean: Array, log_std: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+def sample_gaussian(mean: Array, log_std: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     """Actions of independent normals, and their log-densities: (B, A), (B, A) to (B, A), (B,)."""
     noise = rng.standard_normal(mean.shape, np.float32)
     logp = (-0.5 * (noise * noise + LOG_2PI) - log_std).sum(-1)

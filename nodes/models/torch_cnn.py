@@ -9,13 +9,13 @@ from flowrl.nodes.models.cnn import Cnn, channels_last, images
 from flowrl.nodes.models.features import BYTE, feature_leaves
 from flowrl.nodes.models.torch_features import Obs, TorchFeatures, leaf
 from flowrl.nodes.models.torch_mlp import ACTIVATIONS, ROOT_2
-from flowrl.nodes.observations import Observed
+from flowrl.nodes.observations import ObsColumns
 
 
 class TorchImages(nn.Module):
     """Features of observations: those of each image's convolutions, then everything else's."""
 
-    def __init__(self, config: Cnn.Config, obs: Observed) -> None:
+    def __init__(self, config: Cnn.Config, obs: ObsColumns) -> None:
         super().__init__()
         self.config, self.images = config, images(obs, config.layout)
         columns = feature_leaves(obs)

@@ -11,8 +11,15 @@ from torch.nn import functional as F
 
 from flowrl.core.batch import Column
 from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.features import BYTE, LIMIT, MOMENTS, is_discrete, measured, width
-from flowrl.nodes.moments import FLAT, Moments
+from flowrl.nodes.models.features import (
+    BYTE,
+    FEATURE_LIMIT,
+    MOMENTS,
+    feature_width,
+    is_discrete,
+    measured_features,
+)
+from flowrl.nodes.moments import MIN_VARIANCE, Moments
 
 Obs = Tensor | Mapping[str, Tensor]
 
@@ -40,7 +47,7 @@ class TorchFeatures(nn.Module):
     def __init__(self, columns: Mapping[str, Column], scale_bytes: bool, normalise: bool) -> None:
         super().__init__()
         self.columns, self.scale_bytes = columns, scale_bytes
-        self.width = sum(width(column) for column in columns.values())
+        self.width = sum(feature_width(column) for column in columns.values())
         self.moments = RunningMoments(columns) if normalise else None
 
     def forward(self, obs: Obs) -> Tensor:
@@ -78,17 +85,17 @@ class RunningMoments(nn.Module):
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         super().__init__()
-        self.measured = tensor(measured(columns))
+        self.measured = tensor(measured_features(columns))
         sizes = {"count": 1, "mean": len(self.measured), "squares": len(self.measured)}
         for name in MOMENTS:
             self.register_buffer(name, torch.zeros(sizes[name], dtype=torch.float64))
 
     def forward(self, features: Tensor) -> Tensor:
         variance = self.squares / self.count.clamp(min=1)
-        std = torch.where(variance > FLAT, variance.sqrt(), 1.0)
+        std = torch.where(variance > MIN_VARIANCE, variance.sqrt(), 1.0)
         shift = torch.where(self.measured, self.mean, 0.0).float()
         scale = torch.where(self.measured, 1 / std, 1.0).float()
-        return ((features - shift) * scale).clamp(-float(LIMIT), float(LIMIT))
+        return ((features - shift) * scale).clamp(-float(FEATURE_LIMIT), float(FEATURE_LIMIT))
 
     def fold(self, features: Tensor) -> None:
         """Takes more rows (B, F) in."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flowrl.nodes.models.mlp import Mlp, trunk_of
-from flowrl.nodes.models.model import Dueling, Free, Head, Heads
+from flowrl.nodes.models.model import DuelingHead, FreeHead, Head, Heads
 from flowrl.nodes.models.torch_features import Encoder, Obs
 
 ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
@@ -59,14 +59,14 @@ class TorchMlp(nn.Module):
         return x
 
     def _head(self, name: str, head: Head, trunk: str) -> None:
-        if isinstance(head, Free):
+        if isinstance(head, FreeHead):
             self.free[name] = nn.Parameter(torch.full((head.n,), head.value))
             self._owner(name).register_parameter("free", self.free[name])
             return
         if trunk not in self.trunks:
             pairs = enumerate(zip(self.widths, self.widths[1:], strict=False))
             self.trunks[trunk] = [self._affine(f"{trunk}.{i}", *pair, ROOT_2) for i, pair in pairs]
-        if isinstance(head, Dueling):
+        if isinstance(head, DuelingHead):
             parts = {"value": (1, 1.0), "advantage": (head.n, 1.0)}
         else:
             parts = {"out": (head.n, head.scale)}

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from flowrl.core.batch import Array
 from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.model import load, same_names
+from flowrl.nodes.models.model import check_names, load_parameters
 from flowrl.nodes.models.torch_features import Obs
 
 
-def flatten(module: nn.Module) -> Tensor:
+def flatten_parameters(module: nn.Module) -> Tensor:
     """Moves all parameters into one vector, which this gives; they become views of it."""
     parameters = list(module.parameters())
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
@@ -57,7 +57,7 @@ class Adam:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        same_names("Adam", state, {"m", "v", "steps"})
+        check_names("Adam", state, {"m", "v", "steps"})
         self.m.copy_(tensor(state["m"]))
         self.v.copy_(tensor(state["v"]))
         self.steps = int(state["steps"])
@@ -67,7 +67,7 @@ class Network:
     """A module and its parameters as one vector."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.module, self.params = module, flatten(module)
+        self.module, self.params = module, flatten_parameters(module)
 
     def __call__(self, obs: Obs) -> dict[str, Tensor]:
         return self.module(obs)
@@ -77,11 +77,11 @@ class Network:
         if (fold := getattr(self.module, "observe", None)) is not None:
             fold(obs)
 
-    def frozen(self) -> Network:
+    def frozen_copy(self) -> Network:
         """A copy that is never trained: a target."""
         return Network(copy.deepcopy(self.module).requires_grad_(False))
 
-    def follow(self, other: Network, tau: float = 1.0) -> None:
+    def move_towards(self, other: Network, tau: float = 1.0) -> None:
         """Moves the parameters towards another's by the fraction tau (Polyak averaging)."""
         self.params.lerp_(other.params, tau)
         for mine, theirs in zip(self.module.buffers(), other.module.buffers(), strict=True):
@@ -100,10 +100,10 @@ class Network:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        load(self.module, state)
+        load_parameters(self.module, state)
 
 
-class Trained(Network):
+class TrainableNetwork(Network):
     """A network with gradients, as a vector too, and an optimiser."""
 
     def __init__(self, module: nn.Module, *, max_grad_norm: float | None = None, eps: float = 1e-8):
@@ -131,6 +131,6 @@ class Trained(Network):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        same_names("a trained network", state, {"weights", "adam"})
-        load(self.module, state["weights"])
+        check_names("a trained network", state, {"weights", "adam"})
+        load_parameters(self.module, state["weights"])
         self.adam.load_state_dict(state["adam"])

@@ -12,15 +12,22 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes.decays import DECAYS
 from flowrl.nodes.lazy import functional, tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.models.masked import has_mask, obeying
+from flowrl.nodes.models.masked import has_mask, with_action_mask
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made, same_names
-from flowrl.nodes.models.sampling import allowed_epsilon_greedy, argmax, epsilon_greedy
-from flowrl.nodes.observations import under
-from flowrl.nodes.policies import schedule
-from flowrl.nodes.policies.policy import Learned, Policy
+from flowrl.nodes.models.model import (
+    DuelingHead,
+    Heads,
+    LinearHead,
+    check_names,
+    observation_tensors,
+    resolve_model,
+)
+from flowrl.nodes.models.sampling import argmax, epsilon_greedy, masked_epsilon_greedy
+from flowrl.nodes.observations import columns_under
+from flowrl.nodes.policy import LearnResult, Policy
 
 
 class Dqn(Policy):
@@ -51,8 +58,12 @@ class Dqn(Policy):
             what = f"dqn chooses one of n actions; the env takes {self.action}"
             raise UnsoundError(what, "try ppo", "policy")
         actions = self.action.n
-        self.heads: Heads = {"q": Dueling(actions) if self.config.dueling else Linear(actions)}
-        self.model = obeying(made(self.config.model, Mlp()), self.obs, "q", self.heads)
+        self.heads: Heads = {
+            "q": DuelingHead(actions) if self.config.dueling else LinearHead(actions)
+        }
+        self.model = with_action_mask(
+            resolve_model(self.config.model, Mlp()), self.obs, "q", self.heads
+        )
         if self.model.memory_columns():
             what = "dqn learns from single steps, and the model remembers earlier ones"
             raise UnsoundError(
@@ -61,55 +72,55 @@ class Dqn(Policy):
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
-        seen = {**under("obs", self.obs), **under("next_obs", self.obs)}
+        seen = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
         return {**seen, "action": self.action, "reward": number, "discount": number}
 
-    def learn_mode(self, seed: int) -> DqnLearn:
-        return DqnLearn(self, seed)
+    def learn_mode(self, seed: int) -> DqnLearnMode:
+        return DqnLearnMode(self, seed)
 
-    def collect_mode(self, seed: int) -> DqnCollect:
-        return DqnCollect(self, seed)
+    def collect_mode(self, seed: int) -> DqnCollectMode:
+        return DqnCollectMode(self, seed)
 
-    def eval_mode(self, seed: int) -> DqnEval:
-        return DqnEval(self)
+    def eval_mode(self, seed: int) -> DqnEvalMode:
+        return DqnEvalMode(self)
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
-        return self.model.loads(learn)
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
+        return self.model.imported_modules(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
-        return exploration(self.config, progress)
+        return epsilon_command(self.config, progress)
 
 
-def exploration(config: Any, progress: Count) -> dict[str, float]:
+def epsilon_command(config: Any, progress: Count) -> dict[str, float]:
     """The share of random actions, by the env steps so far."""
-    fall = getattr(schedule, config.epsilon_shape)
-    line = config.epsilon_start, config.epsilon_end, config.epsilon_decay_steps
-    return {"epsilon": fall(*line, progress.env_steps)}
+    decay = DECAYS[config.epsilon_shape]
+    start, end, steps = config.epsilon_start, config.epsilon_end, config.epsilon_decay_steps
+    return {"epsilon": decay(start, end, steps, progress.env_steps)}
 
 
-class ValueLearn:
+class ValueLearnMode:
     """A network of action values that learns, and one that follows it and rates what comes next."""
 
     name: ClassVar[str]  # of the policy, for errors
 
     def __init__(self, policy: Any, seed: int) -> None:
-        from flowrl.nodes.models.trained import Trained
+        from flowrl.nodes.models.trained import TrainableNetwork
 
         self.config = policy.config
         module = policy.model.build(policy.obs, policy.heads, seed)
-        self.online = Trained(module, max_grad_norm=self.config.max_grad_norm)
-        self.target = self.online.frozen()
+        self.online = TrainableNetwork(module, max_grad_norm=self.config.max_grad_norm)
+        self.target = self.online.frozen_copy()
         losses = {"huber": functional.smooth_l1_loss, "mse": functional.mse_loss}
         self.loss = losses[self.config.loss]
         self.iters = 0
 
-    def follow(self) -> None:
+    def update_target(self) -> None:
         """After a train iteration: the target network follows, if it is time."""
         self.iters += 1
         if self.config.target == "blend":
-            self.target.follow(self.online, self.config.target_tau)
+            self.target.move_towards(self.online, self.config.target_tau)
         elif self.iters % self.config.target_every_iters == 0:
-            self.target.follow(self.online)
+            self.target.move_towards(self.online)
 
     def weights(self) -> dict[str, Array]:
         return self.online.weights()
@@ -119,22 +130,22 @@ class ValueLearn:
         return {**networks, "iters": self.iters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        same_names(self.name, state, {"online", "target", "iters"})
+        check_names(self.name, state, {"online", "target", "iters"})
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self.iters = int(state["iters"])
 
 
-class DqnLearn(ValueLearn):
+class DqnLearnMode(ValueLearnMode):
     """Moves Q(s, a) towards r + discount * Q_target(s', a')."""
 
     name = "dqn"
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         """One gradient step; the priorities are the absolute errors."""
         goal = self._goal(batch)
         action = tensor(batch["action"]).unsqueeze(1)
-        obs = inputs(batch, "obs")
+        obs = observation_tensors(batch, "obs")
         q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
         losses = self.loss(q_t, goal, reduction="none")
         if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
@@ -142,14 +153,14 @@ class DqnLearn(ValueLearn):
         loss = losses.mean()
         norm = self.online.descend(loss, self.config.lr)
         self.online.observe(obs)
-        self.follow()
+        self.update_target()
         q_t = q_t.detach()
         metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
-        return Learned(metrics, (goal - q_t).abs_().numpy())
+        return LearnResult(metrics, (goal - q_t).abs_().numpy())
 
     def _goal(self, batch: Batch) -> Any:
         """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
-        next_obs = inputs(batch, "next_obs")
+        next_obs = observation_tensors(batch, "next_obs")
         with torch.no_grad():
             q_tp1 = self.target(next_obs)["q"]
             chooser = self.online(next_obs)["q"] if self.config.double else q_tp1
@@ -158,21 +169,21 @@ class DqnLearn(ValueLearn):
             return tensor(batch["reward"]) + tensor(batch["discount"]) * v_tp1
 
 
-class DqnEval:
+class DqnEvalMode:
     """Takes the best action."""
 
     def __init__(self, policy: Dqn) -> None:
-        self.infer = policy.model.infer(policy.obs, policy.heads, ("q",))
+        self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
         self.dtype = np.dtype(policy.action.dtype)
 
     def load(self, state: State) -> None:
-        self.infer.load(state.arrays)
+        self.model.load(state.arrays)
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        return {"action": argmax(self.infer(obs)["q"]).astype(self.dtype, copy=False)}
+        return {"action": argmax(self.model(obs)["q"]).astype(self.dtype, copy=False)}
 
 
-class DqnCollect(DqnEval):
+class DqnCollectMode(DqnEvalMode):
     """Takes the best action, and with probability epsilon a random one."""
 
     def __init__(self, policy: Dqn, seed: int) -> None:
@@ -186,9 +197,9 @@ class DqnCollect(DqnEval):
         self.epsilon = state.command["epsilon"]
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        q = self.infer(obs)["q"]
+        q = self.model(obs)["q"]
         if self.masked:
-            action = allowed_epsilon_greedy(q, obs[ACTION_MASK] != 0, self.epsilon, self.rng)
+            action = masked_epsilon_greedy(q, obs[ACTION_MASK] != 0, self.epsilon, self.rng)
         else:
             action = epsilon_greedy(q, self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}

@@ -12,7 +12,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
-from flowrl.nodes.policies.policy import AnyActMode, LearnMode, Policy, policy_for
+from flowrl.nodes.policy import AnyActMode, LearnMode, Policy, policy_for
 
 
 class Expert(Policy):
@@ -78,9 +78,9 @@ class Expert(Policy):
         """Acts as well as it can."""
         return self._fixed(None, seed)
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
         """As the trained policy's."""
-        return self.trained.loads(learn=False)
+        return self.trained.imported_modules(learn=False)
 
     def _fixed(self, make: Callable[[int], AnyActMode] | None, seed: int) -> AnyActMode:
         mode = (make or self.trained.eval_mode)(seed)
@@ -91,13 +91,13 @@ class Expert(Policy):
             what = f"'{path}' is not of the policy that is described: {error}"
             hint = "describe what was trained under `trained`, its model included"
             raise UnsoundError(what, hint, "checkpoint") from error
-        return Fixed(mode)
+        return FixedWeightsMode(mode)
 
     def _no_learning(self) -> NoReturn:
         raise UnsoundError("the expert policy does not learn", "give the learner another", "policy")
 
 
-class Fixed:
+class FixedWeightsMode:
     """A mode whose weights stay what they are."""
 
     def __init__(self, mode: Any) -> None:

@@ -13,17 +13,22 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes.decays import linear_decay
+from flowrl.nodes.distributions import distribution_of
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.masked import obeying
+from flowrl.nodes.models.masked import with_action_mask
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Heads, Linear, inputs, made, same_names
+from flowrl.nodes.models.model import (
+    Heads,
+    LinearHead,
+    check_names,
+    observation_tensors,
+    resolve_model,
+)
 from flowrl.nodes.moments import Moments
-from flowrl.nodes.observations import under
-from flowrl.nodes.policies import schedule
-from flowrl.nodes.policies.distribution import distribution_of
-from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
-from flowrl.nodes.policies.remembering import Remembering
-from flowrl.nodes.policies.seen import Seen, Steps, Unrolls
+from flowrl.nodes.observations import columns_under
+from flowrl.nodes.policy import AnyActMode, LearnResult, Policy, unroll_column
+from flowrl.nodes.recurrence import RecurrentModeAdapter, RowLayout, StepRows, UnrollRows
 from flowrl.nodes.returns import gae, normalise
 
 MLP = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
@@ -62,8 +67,10 @@ class Ppo(Policy):
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
         self.distribution = distribution_of(self.action)
-        self.heads: Heads = {**self.distribution.heads, "value": Linear(1)}
-        self.model = obeying(made(self.config.model, Mlp(**MLP)), self.obs, "logits", self.heads)
+        self.heads: Heads = {**self.distribution.heads, "value": LinearHead(1)}
+        self.model = with_action_mask(
+            resolve_model(self.config.model, Mlp(**MLP)), self.obs, "logits", self.heads
+        )
         if bool(self.model.memory_columns()) != (self.config.unroll_steps is not None):
             what = "a model that remembers learns from unrolls, and only such a model does"
             hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
@@ -77,75 +84,77 @@ class Ppo(Policy):
 
     def learn_columns(self) -> Schema:
         number, flag = Column("float32"), Column("bool")
-        seen = {**under("obs", self.obs), **under("next_obs", self.obs)}
+        seen = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
         step = {**seen, "reward": number, "discount": number}
         ends = {"terminated": flag, "truncated": flag, "last": flag}
         columns = {**step, **ends, **self.collect_columns()}
         steps = self.config.unroll_steps
         if steps is None:
             return columns
-        return {**{n: unrolled(c, steps) for n, c in columns.items()}, **self.memory_columns()}
+        return {**{n: unroll_column(c, steps) for n, c in columns.items()}, **self.memory_columns()}
 
-    def learn_mode(self, seed: int) -> PpoLearn:
-        return PpoLearn(self, seed)
+    def learn_mode(self, seed: int) -> PpoLearnMode:
+        return PpoLearnMode(self, seed)
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        act = PpoCollect(self, seed)
-        return Remembering(act, self.memory_columns()) if self.memory_columns() else act
+        act = PpoCollectMode(self, seed)
+        return RecurrentModeAdapter(act, self.memory_columns()) if self.memory_columns() else act
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        act = PpoCollect(self, seed) if self.config.eval_draws else PpoEval(self)
-        return Remembering(act, self.memory_columns()) if self.memory_columns() else act
+        act = PpoCollectMode(self, seed) if self.config.eval_draws else PpoEvalMode(self)
+        return RecurrentModeAdapter(act, self.memory_columns()) if self.memory_columns() else act
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
-        return self.model.loads(learn)
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
+        return self.model.imported_modules(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
         c = self.config
         if c.lr_decay_steps is None:
             return {"lr": c.lr}
-        return {"lr": schedule.linear(c.lr, 0.0, c.lr_decay_steps, progress.env_steps)}
+        return {"lr": linear_decay(c.lr, 0.0, c.lr_decay_steps, progress.env_steps)}
 
 
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
 
 
-class PpoLearn:
+class PpoLearnMode:
     """One train iteration: the advantages of a token, then epochs of minibatches of its rows."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
-        from flowrl.nodes.models.trained import Trained
+        from flowrl.nodes.models.trained import TrainableNetwork
 
         self.config, self.distribution = policy.config, policy.distribution
         module = policy.model.build(policy.obs, policy.heads, seed)
-        self.net = Trained(module, max_grad_norm=self.config.max_grad_norm, eps=1e-5)
+        self.net = TrainableNetwork(module, max_grad_norm=self.config.max_grad_norm, eps=1e-5)
         memory, unroll = policy.memory_columns(), policy.unroll_steps
-        self.seen: Seen = Unrolls(self.net, unroll, memory) if unroll else Steps(self.net)
-        self.needed = functools.partial(policy.model.acts_with, self.distribution.heads)
+        self.seen: RowLayout = (
+            UnrollRows(self.net, unroll, memory) if unroll else StepRows(self.net)
+        )
+        self.needed = functools.partial(policy.model.is_acting_parameter, self.distribution.heads)
         self.rng = np.random.default_rng(seed)
         self.returns = Moments()  # of the returns, if values are learned in their units
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         """Learns from the rows of one collection."""
         rows, told = self._rows(batch), []
         most = self.seen.rows(self.config.minibatch_size)
         for _ in range(self.config.epochs):
             order = tensor(self.rng.permutation(len(batch)))
-            shuffled = [pieces(column, order, most) for column in rows]
+            shuffled = [split_minibatches(column, order, most) for column in rows]
             for minibatch in zip(*shuffled, strict=True):
                 told.append(self._step(list(minibatch), command["lr"]))
         self.net.observe(
-            inputs(self.seen.steps(batch), "obs")
+            observation_tensors(self.seen.steps(batch), "obs")
         )  # last: what was learned with is what acted
         means = torch.stack(told).mean(0)
-        return Learned({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
+        return LearnResult({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
 
     def _rows(self, batch: Batch) -> list[Any]:
         """What a gradient step takes of each row."""
         found = map(tensor, self._advantages(batch))
         steps = self.seen.steps(batch)
-        drawn, logp = self.distribution.drawn(steps), tensor(steps["logp"])
-        return self.seen.dealt(batch, drawn, logp, *found)
+        sampled_actions, logp = self.distribution.sampled_actions(steps), tensor(steps["logp"])
+        return self.seen.dealt(batch, sampled_actions, logp, *found)
 
     def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
         """Advantages, and goals and old values of the value head, all (N,)."""
@@ -175,8 +184,8 @@ class PpoLearn:
         """One gradient step on a minibatch; gives the metrics."""
         c = self.config
         out, columns = self.seen.heads(minibatch)
-        drawn, old_logp, advantage, goal, v_old = columns
-        logp, entropy = self.distribution.logp_entropy(out, drawn)
+        sampled_actions, old_logp, advantage, goal, v_old = columns
+        logp, entropy = self.distribution.logp_entropy(out, sampled_actions)
         log_ratio = logp - old_logp
         ratio = log_ratio.exp()
         policy_loss = clipped_loss(ratio, advantage, c.clip)
@@ -200,13 +209,13 @@ class PpoLearn:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        same_names("ppo", state, {"net", "rng", "returns"})
+        check_names("ppo", state, {"net", "rng", "returns"})
         self.net.load_state_dict(state["net"])
         self.rng.bit_generator.state = state["rng"]
         self.returns.load_state_dict(state["returns"])
 
 
-def pieces(column: Any, order: Any, rows: int) -> Sequence[Any]:
+def split_minibatches(column: Any, order: Any, rows: int) -> Sequence[Any]:
     """Minibatches of a column, or of each leaf of nested observations."""
     if not isinstance(column, Mapping):
         return column[order].split(rows)
@@ -228,25 +237,27 @@ def squared_loss(value: Any, goal: Any, v_old: Any, clip: float | None) -> Any:
     return loss.mean()
 
 
-class PpoEval:
+class PpoEvalMode:
     """Takes the likeliest action."""
 
     def __init__(self, policy: Ppo) -> None:
         self.distribution = policy.distribution
-        self.infer = policy.model.infer(policy.obs, policy.heads, tuple(self.distribution.heads))
+        self.model = policy.model.inference_model(
+            policy.obs, policy.heads, tuple(self.distribution.heads)
+        )
 
     def load(self, state: State) -> None:
-        self.infer.load(state.arrays)
+        self.model.load(state.arrays)
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        return self.choose(self.infer(obs))
+        return self.choose(self.model(obs))
 
     def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
         """Actions for what the model says."""
         return self.distribution.mode(out)
 
 
-class PpoCollect(PpoEval):
+class PpoCollectMode(PpoEvalMode):
     """Draws actions, and says how likely they were."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:

@@ -15,12 +15,18 @@ from flowrl.core.state import Count, State
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.gru import Gru
-from flowrl.nodes.models.model import Dueling, Heads, Linear, inputs, made
+from flowrl.nodes.models.model import (
+    DuelingHead,
+    Heads,
+    LinearHead,
+    observation_tensors,
+    resolve_model,
+)
 from flowrl.nodes.models.sampling import argmax, epsilon_greedy
-from flowrl.nodes.observations import leaves, under
-from flowrl.nodes.policies.dqn import Dqn, ValueLearn, exploration
-from flowrl.nodes.policies.policy import AnyActMode, Learned, Policy, unrolled
-from flowrl.nodes.policies.remembering import Remembering
+from flowrl.nodes.observations import columns_under, leaf_columns
+from flowrl.nodes.policies.dqn import Dqn, ValueLearnMode, epsilon_command
+from flowrl.nodes.policy import AnyActMode, LearnResult, Policy, unroll_column
+from flowrl.nodes.recurrence import RecurrentModeAdapter
 
 EPS = 1e-3  # how much of x stays in h(x): it keeps the inverse steady
 
@@ -48,7 +54,7 @@ class R2d2(Policy):
             raise UnsoundError(
                 f"r2d2 chooses one of n actions; the env takes {self.action}", "", "policy"
             )
-        if ACTION_MASK in leaves(self.obs):
+        if ACTION_MASK in leaf_columns(self.obs):
             raise UnsoundError("r2d2 obeys no masks of allowed actions", "take dqn", "policy")
         if c.nstep != 1:
             raise UnsoundError(
@@ -57,8 +63,8 @@ class R2d2(Policy):
         if c.burn_in_steps >= c.unroll_steps:
             what = f"of {c.unroll_steps} steps {c.burn_in_steps} are burn-in"
             raise UnsoundError(what, "make `unroll_steps` larger", "unroll_steps")
-        self.heads: Heads = {"q": (Dueling if c.dueling else Linear)(self.action.n)}
-        self.model = made(c.model, Gru())
+        self.heads: Heads = {"q": (DuelingHead if c.dueling else LinearHead)(self.action.n)}
+        self.model = resolve_model(c.model, Gru())
         if not self.model.memory_columns():
             raise UnsoundError("the model remembers nothing", "take a gru, or dqn", "model")
 
@@ -72,30 +78,34 @@ class R2d2(Policy):
 
     def learn_columns(self) -> Schema:
         number, steps = Column("float32"), self.config.unroll_steps
-        columns = {**under("obs", self.obs), **under("next_obs", self.obs), "action": self.action}
+        columns = {
+            **columns_under("obs", self.obs),
+            **columns_under("next_obs", self.obs),
+            "action": self.action,
+        }
         columns |= {"reward": number, "discount": number, "valid": Column("bool")}
-        return {**{n: unrolled(c, steps) for n, c in columns.items()}, **self.memory_columns()}
+        return {**{n: unroll_column(c, steps) for n, c in columns.items()}, **self.memory_columns()}
 
     def priority_column(self) -> Column:
         return Column("float32", (self.config.unroll_steps,))
 
-    def learn_mode(self, seed: int) -> R2d2Learn:
-        return R2d2Learn(self, seed)
+    def learn_mode(self, seed: int) -> R2d2LearnMode:
+        return R2d2LearnMode(self, seed)
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        return Remembering(R2d2Collect(self, seed), self.memory_columns())
+        return RecurrentModeAdapter(R2d2CollectMode(self, seed), self.memory_columns())
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        return Remembering(R2d2Eval(self), self.memory_columns())
+        return RecurrentModeAdapter(R2d2EvalMode(self), self.memory_columns())
 
-    def loads(self, learn: bool) -> tuple[str, ...]:
-        return self.model.loads(learn)
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
+        return self.model.imported_modules(learn)
 
     def command(self, progress: Count) -> dict[str, float]:
-        return exploration(self.config, progress)
+        return epsilon_command(self.config, progress)
 
 
-class R2d2Learn(ValueLearn):
+class R2d2LearnMode(ValueLearnMode):
     """Moves Q of each step behind the burn-in towards its n-step target."""
 
     name = "r2d2"
@@ -104,7 +114,7 @@ class R2d2Learn(ValueLearn):
         super().__init__(policy, seed)
         (self.memory,) = policy.memory_columns()
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         """One gradient step; the priorities are the absolute errors of steps, (W, T)."""
         c, obs = self.config, _through(batch)
         q = self._q(self.online, obs, batch[self.memory])  # (W, T + 1 - burn-in, actions)
@@ -115,9 +125,9 @@ class R2d2Learn(ValueLearn):
         learned = slice(c.burn_in_steps, None)
         columns = [tensor(batch[n][:, learned]) for n in ("reward", "discount", "valid", "action")]
         reward, discount, valid, action = columns
-        v = restored(v) if c.rescale else v
-        goal = targets(reward, discount, valid, v, c.target_steps)
-        goal = rescaled(goal) if c.rescale else goal
+        v = restore_value(v) if c.rescale else v
+        goal = nstep_targets(reward, discount, valid, v, c.target_steps)
+        goal = rescale_value(goal) if c.rescale else goal
         q_t = q[:, :-1].gather(2, action.unsqueeze(2)).squeeze(2)
         losses = self.loss(q_t, goal, reduction="none") * valid
         if "weight" in batch:
@@ -125,11 +135,11 @@ class R2d2Learn(ValueLearn):
         loss = losses.sum() / valid.sum().clamp_(min=1)
         norm = self.online.descend(loss, c.lr)
         self.online.observe(_flat(_cut(obs, slice(-1))))
-        self.follow()
+        self.update_target()
         errors = np.zeros(batch["reward"].shape, np.float32)
         errors[:, learned] = ((goal - q_t.detach()).abs() * valid).numpy()
         metrics = {"loss": loss.detach(), "q": q_t.detach().mean(), "grad_norm": norm}
-        return Learned(metrics, errors)
+        return LearnResult(metrics, errors)
 
     def _q(self, net: Any, obs: Any, memory: Array) -> Any:
         """Q of the steps behind the burn-in, and of the observation after the last."""
@@ -142,18 +152,18 @@ class R2d2Learn(ValueLearn):
         return found.view(len(memory), -1, found.shape[1])
 
 
-def rescaled(x: Any) -> Any:
+def rescale_value(x: Any) -> Any:
     """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, proposition A.2)."""
     return x.sign() * ((x.abs() + 1).sqrt() - 1) + EPS * x
 
 
-def restored(x: Any) -> Any:
+def restore_value(x: Any) -> Any:
     """The x that h makes this of: sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)."""
     root = (1 + 4 * EPS * (x.abs() + 1 + EPS)).sqrt()
     return x.sign() * (((root - 1) / (2 * EPS)).square() - 1)
 
 
-def targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:
+def nstep_targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:
     """n-step targets within sequences: fewer rewards where the real steps end.
 
     G_t = r_t + d_t (r_{t+1} + d_{t+1} (… + d v)), over up to `steps` rewards.
@@ -174,7 +184,7 @@ def targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:
 
 def _through(batch: Batch) -> Any:
     """Observations (W, T + 1, …) of all steps and after the last: each next one is that of the step behind."""
-    first, then = inputs(batch, "obs"), inputs(batch, "next_obs")
+    first, then = observation_tensors(batch, "obs"), observation_tensors(batch, "next_obs")
     if isinstance(first, Mapping):
         return {k: torch.cat([first[k][:, :1], then[k]], 1) for k in first}
     return torch.cat([first[:, :1], then], 1)
@@ -198,21 +208,21 @@ def _flat(obs: Any) -> Any:
     return obs.flatten(0, 1)
 
 
-class R2d2Eval:
+class R2d2EvalMode:
     """Takes the best action."""
 
     def __init__(self, policy: R2d2) -> None:
-        self.infer = policy.model.infer(policy.obs, policy.heads, ("q",))
+        self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
         self.dtype = np.dtype(policy.action.dtype)
 
     def load(self, state: State) -> None:
-        self.infer.load(state.arrays)
+        self.model.load(state.arrays)
 
     def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
         return {"action": argmax(out["q"]).astype(self.dtype, copy=False)}
 
 
-class R2d2Collect(R2d2Eval):
+class R2d2CollectMode(R2d2EvalMode):
     """Takes the best action, and with probability epsilon a random one."""
 
     def __init__(self, policy: R2d2, seed: int) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
+from flowrl.nodes.distributions import choice_counts
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.masked import has_mask
-from flowrl.nodes.models.sampling import any_allowed
-from flowrl.nodes.policies.distribution import choices
-from flowrl.nodes.policies.policy import ActMode, LearnMode, Policy
+from flowrl.nodes.models.sampling import uniform_allowed
+from flowrl.nodes.policy import ActMode, LearnMode, Policy
 
 
 class Random(Policy):
@@ -36,16 +36,16 @@ class Random(Policy):
 
     def eval_mode(self, seed: int) -> ActMode:
         """Random actions: there is no better guess."""
-        counts = None if np.dtype(self.action.dtype).kind == "f" else choices(self.action)
+        counts = None if np.dtype(self.action.dtype).kind == "f" else choice_counts(self.action)
         if counts is not None and has_mask(self.obs, int(counts.sum())):
-            return RandomAllowed(self.action, counts, seed)
-        return RandomAct(self.action, seed)
+            return RandomAllowedMode(self.action, counts, seed)
+        return RandomMode(self.action, seed)
 
     def _no_learning(self) -> NoReturn:
         raise UnsoundError("the random policy does not learn", "give the learner another", "policy")
 
 
-class RandomAct:
+class RandomMode:
     """Draws from all actions alike; without bounds, from the standard normal distribution."""
 
     def __init__(self, action: Column, seed: int) -> None:
@@ -68,7 +68,7 @@ class RandomAct:
         self._rng.bit_generator.state = state["rng"]
 
 
-class RandomAllowed(RandomAct):
+class RandomAllowedMode(RandomMode):
     """Draws from what the observed mask allows: of each choice, where there are several, by itself."""
 
     def __init__(self, action: Column, counts: Array, seed: int) -> None:
@@ -78,7 +78,7 @@ class RandomAllowed(RandomAct):
     def forward(self, obs: Array) -> dict[str, Array]:
         """One action for each observation."""
         parts = np.split(obs[ACTION_MASK] != 0, self._ends, axis=1)
-        drawn = np.stack([any_allowed(part, self._rng) for part in parts], 1)
+        drawn = np.stack([uniform_allowed(part, self._rng) for part in parts], 1)
         shaped = drawn.reshape(-1, *self._action.shape)
         return {"action": shaped.astype(self._action.dtype, copy=False)}
 

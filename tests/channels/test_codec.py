@@ -18,7 +18,7 @@ from flowrl.channels.decode import Received, decode
 from flowrl.channels.encode import ALIGN, ARRAY, DEPTH, encode
 from flowrl.channels.message import SURROGATES, Heads, place
 from flowrl.core.batch import Batch
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 
 def there_and_back(value: Any, by_frames: bool = False) -> Any:
@@ -147,7 +147,7 @@ def test_every_dtype_comes_back(code: str) -> None:
         {},
         [[]],
         {(1, 2): [None]},
-        START,
+        EMPTY_CLOCK,
     ],
     ids=lambda value: type(value).__name__,
 )

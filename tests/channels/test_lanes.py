@@ -14,7 +14,7 @@ from flowrl.channels import (
     WouldBlock,
 )
 from flowrl.core.batch import Batch
-from flowrl.core.state import START, Clock, Count
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count
 from tests.channels.pairs import Pair
 
 MB = 1 << 20
@@ -83,7 +83,7 @@ def test_received_batches_are_read_only(sites: Pair) -> None:
 def test_a_clock_comes_with_each_token(sites: Pair) -> None:
     sender, receiver = sites.lane()
     later = Clock({"collector": Count(96, 2, 0), "learner": Count(0, 0, 1)})
-    for clock in (START, later, later, START):
+    for clock in (EMPTY_CLOCK, later, later, EMPTY_CLOCK):
         sender.send("token", clock)
     sites.until(lambda: len(receiver) == 4)
     counts = [receiver.take()[1].counts for _ in range(4)]
@@ -276,9 +276,9 @@ def test_a_token_that_comes_twice_is_taken_once(sites: Pair) -> None:
 def test_a_lost_token_is_asked_for_and_nothing_overtakes_it(sites: Pair) -> None:
     sender, receiver = sites.lane()
     post = sender._post
-    lost = post.pack("x", 0, 0, START, "lost")
+    lost = post.pack("x", 0, 0, EMPTY_CLOCK, "lost")
     sender._keep(lost)  # as if posted, and swallowed
-    sender._clock = START
+    sender._clock = EMPTY_CLOCK
     sender.send("after it")
     sites.until(lambda: len(receiver) == 2)
     assert [receiver.take()[0] for _ in range(2)] == ["lost", "after it"]
@@ -286,7 +286,7 @@ def test_a_lost_token_is_asked_for_and_nothing_overtakes_it(sites: Pair) -> None
 
 def test_a_lost_last_token_is_asked_for_by_who_waits(sites: Pair) -> None:
     sender, receiver = sites.lane()
-    sender._keep(sender._post.pack("x", 0, 0, START, "lost"))
+    sender._keep(sender._post.pack("x", 0, 0, EMPTY_CLOCK, "lost"))
     receiver.probe()
     sites.until(receiver.is_ready)
     assert receiver.take()[0] == "lost"

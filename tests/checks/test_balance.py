@@ -26,8 +26,8 @@ def simulate(checked):
     """
     graph, program = checked.graph, checked.program
     queues = {}  # (edge, source number, replica there, replica here) -> tokens
-    part = program.round
-    for at, edge in enumerate(part.edges):
+    schedule = program.round
+    for at, edge in enumerate(schedule.edges):
         here = graph.nodes[edge.to.node].replicas
         for number, source in enumerate(edge.sources):
             there = graph.nodes[source.node].replicas
@@ -37,25 +37,25 @@ def simulate(checked):
                         queues[at, number, a, b] = program.initial.get(edge.to, 0)
     before = dict(queues)
     turns = Counter()
-    for name in part.order:
+    for name in schedule.order:
         for replica in range(graph.nodes[name].replicas):
-            for _ in range(part.firings[name]):
-                fire(graph, program, part, name, replica, queues, turns)
+            for _ in range(schedule.firings[name]):
+                fire(graph, program, schedule, name, replica, queues, turns)
     assert queues == before
 
 
-def fire(graph, program, part, name, replica, queues, turns):
-    for at, edge in enumerate(part.edges):
+def fire(graph, program, schedule, name, replica, queues, turns):
+    for at, edge in enumerate(schedule.edges):
         if edge.to.node == name:
             for key in [k for k in queues if k[0] == at and k[3] == replica]:
-                queues[key] -= part.rates[edge.to]
+                queues[key] -= schedule.rates[edge.to]
                 assert queues[key] >= 0, f"{edge} underflows"
-    for at, edge in enumerate(part.edges):
+    for at, edge in enumerate(schedule.edges):
         for number, source in enumerate(edge.sources):
             if source.node != name:
                 continue
             lanes = sorted(k for k in queues if k[:3] == (at, number, replica))
-            for _ in range(part.rates[source]):
+            for _ in range(schedule.rates[source]):
                 lane = lanes[turns[at, number, replica] % len(lanes)]
                 turns[at, number, replica] += 1
                 queues[lane] += 1

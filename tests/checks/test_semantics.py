@@ -36,7 +36,7 @@ def rl(*edges, **nodes):
 def test_a_node_that_only_state_drives_is_paced(checked):
     found = checked(rl("learner -> evaluator: {every: 5}", "evaluator.best -> judge: {every: 2}"))
     assert found.problems == []
-    assert [(str(p.source), p.every, p.part.order) for p in found.program.paced] == [
+    assert [(str(p.source), p.every, p.schedule.order) for p in found.program.paced] == [
         ("evaluator.best", 2, ["judge"]),
         ("learner.weights", 5, ["evaluator"]),
     ]
@@ -74,8 +74,8 @@ def test_what_a_paced_node_gives_is_paced_with_it(checked):
           - evaluator.scores -> sink
         """)
     assert [str(p) for p in found.problems if "column" not in p.what] == []
-    assert found.program.paced[0].part.order == ["evaluator", "sink"]
-    assert found.program.schedule_of("sink") is found.program.paced[0].part
+    assert found.program.paced[0].schedule.order == ["evaluator", "sink"]
+    assert found.program.schedule_of("sink") is found.program.paced[0].schedule
 
 
 @pytest.mark.parametrize("option", ["lag: 1", "latest: true"])

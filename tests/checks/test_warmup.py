@@ -25,18 +25,18 @@ RL = """
 
 def phases(found):
     assert [str(p) for p in found.problems] == []
-    return [(w.part.order, w.rounds) for w in found.program.warmup]
+    return [(w.schedule.order, w.rounds) for w in found.program.warmup]
 
 
 def test_a_path_takes_all_nodes_on_its_way(checked):
     found = checked(RL + "      - {edges: [collector -> buffer], steps: 8}")
     assert phases(found) == [(["collector", "reward", "buffer"], 1)]
-    part = found.program.warmup[0].part
-    assert [str(e) for e in part.edges] == [
+    schedule = found.program.warmup[0].schedule
+    assert [str(e) for e in schedule.edges] == [
         "collector.data -> reward.data",
         "reward.out -> buffer.data",
     ]
-    assert part.active_outputs("buffer") == frozenset()
+    assert schedule.active_outputs("buffer") == frozenset()
 
 
 @pytest.mark.parametrize(("steps", "rounds"), [(0, 0), (1, 1), (8, 1), (9, 2), (1000, 125)])
@@ -84,7 +84,7 @@ def test_an_auto_rate_stays_what_it_is_in_rounds(checked):
         warmup: [{edges: [s -> p], rounds: 1}, {edges: [s -> a], rounds: 1}]
         """)
     assert phases(found) == [(["s", "p"], 1), (["s", "p", "a"], 1)]
-    assert found.program.warmup[1].part.rates == found.program.round.rates
+    assert found.program.warmup[1].schedule.rates == found.program.round.rates
 
 
 def test_a_part_graph_on_a_path_is_all_its_nodes(write, checked):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import main
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from tests.toys.running import tree
 
 ROOT = Path(__file__).parents[2]

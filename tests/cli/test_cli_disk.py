@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.runs.folder import read_lines
+from flowrl.runs.folder import read_jsonl
 from tests.cli.conftest import ENV, Called, one_line, process, write
 
 Flowrl = Callable[..., Called]
@@ -47,7 +47,7 @@ def test_a_disk_that_gets_full_ends_the_run(
     told = one_line(out)
     assert (told["status"], told["why"]) == ("failed", why)
     assert json.loads((at / "r" / "summary.json").read_text()) == told
-    assert [row["return_mean"] for row in read_lines(at / "r" / "metrics.jsonl")] == [1.0, 1.0]
+    assert [row["return_mean"] for row in read_jsonl(at / "r" / "metrics.jsonl")] == [1.0, 1.0]
     kept = sorted(p.name for p in (at / "r" / "checkpoints").iterdir())
     assert kept == ["best.safetensors"]  # the one of before, and nothing half written
 
@@ -61,14 +61,14 @@ def test_a_disk_that_is_full_to_the_last_byte_is_told(
     assert "cannot be written: No space left on device" in err
     assert "Traceback" not in err
     assert one_line(out)["status"] == "failed"
-    for row in read_lines(at / "r" / "metrics.jsonl") if (at / "r/metrics.jsonl").exists() else ():
+    for row in read_jsonl(at / "r" / "metrics.jsonl") if (at / "r/metrics.jsonl").exists() else ():
         assert row["node"] == "e"
 
 
 def test_a_disk_that_is_read_only_is_told(disk: Callable[[str], Path], flowrl: Flowrl) -> None:
     at = disk("size=64k,ro")
     status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"))
-    why = f"{at}/r: cannot be written: Read-only file system; mend that, or choose another --out"
+    why = f"{at}/r: cannot be written: Read-only file system; fix this, or choose another --out"
     assert (status, out, err) == (1, "", f"flowrl: {why}\n")
 
 
@@ -96,6 +96,6 @@ def test_of_two_runs_one_gets_the_folder(folder: Path) -> None:
     with process(*words, folder=folder) as a, process(*words, folder=folder) as b:
         told = sorted((each.wait(60), *each.communicate()) for each in (a, b))
     assert told[0] == (0, "", "")
-    taken = "flowrl: --out r: there is a run in it already; give another folder, or remove it\n"
+    taken = "flowrl: --out r: it already contains a run; choose another folder, or remove it\n"
     assert told[1] == (2, "", taken)
     assert json.loads((folder / "r" / "summary.json").read_text())["status"] != "failed"

@@ -202,7 +202,7 @@ def test_plot_draws_runs_into_the_first_folder_or_where_it_is_told(
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (["none"], 2, "none: there is no such folder; list the runs with 'ls runs'"),
+        (["none"], 2, "none: there is no such folder; 'ls runs' lists the runs"),
         (["."], 2, ".: has no metrics.jsonl; give the folder of a run that has begun to report"),
         ([], 2, "the following arguments are required: RUN"),
     ],

@@ -106,7 +106,11 @@ def test_an_env_that_ends_or_hangs_does_so_again_and_replay_says_how(
     ("fault", "commands", "shown"),
     [
         ("raise", "p 40 + 2\nq\n", ["42", "it failed again: ZeroDivisionError"]),
-        ("nan", "p 40 + 2\nq\n", ["42", "it failed again: Bad: the observation is not finite"]),
+        (
+            "nan",
+            "p 40 + 2\nq\n",
+            ["42", "it failed again: InvalidOutputError: the observation is not finite"],
+        ),
         ("hang", "p 40 + 2\nq\n", ["42", "hang()", "it failed again: TimeoutError"]),
         ("exit", "p self.t\nq\n", ["stops before the call that does it", "step()", "0"]),
     ],

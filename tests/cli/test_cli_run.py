@@ -67,7 +67,7 @@ def test_json_is_one_line_also_when_there_can_be_no_folder(flowrl: Flowrl, folde
     told = one_line(out)
     assert (status, told["status"], told["run_dir"]) == (1, "failed", "")
     assert err == (
-        "flowrl: file/r: cannot be written: Not a directory; mend that, or choose another --out\n"
+        "flowrl: file/r: cannot be written: Not a directory; fix this, or choose another --out\n"
     )
 
 
@@ -101,7 +101,7 @@ def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None
         (["run", "g.yaml", "--steps", "0"], "'0' is not a whole number of 1 or more"),
         (["run", "g.yaml", "--seed", "-1"], "'-1' is not a whole number from 0 to 2^63 - 1"),
         (["run", "g.yaml", "--placement", "cloud"], "--placement cloud: "),
-        (["run", "g.yaml", "--out", "."], "--out .: there is a run in it already"),
+        (["run", "g.yaml", "--out", "."], "--out .: it already contains a run"),
         (["run", "g.yaml", "--set", "l"], "--set l: expected KEY=VALUE"),
         (["run", "g.yaml", "--set", "e.gaol=3"], "did you mean 'goal'?"),
         (["run", "g.yaml", "--set", "f.goal=3"], "there is no node or section 'f'"),

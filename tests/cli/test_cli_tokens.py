@@ -9,11 +9,11 @@ from tests.cli.conftest import Called, write
 
 Flowrl = Callable[..., Called]
 
-CHANCE = {"x": {"type": "tests.runs.test_token_file:Chance", "firing": 7}}
+RANDOM_ONCE = {"x": {"type": "tests.runs.test_token_file:RandomOnce", "firing": 7}}
 
 
 def test_diff_of_two_runs_names_the_first_token_that_differs(flowrl: Flowrl, folder: Path) -> None:
-    write(folder / "x.yaml", {**CHANCE, "d": "Drain"}, ["c -> x -> d"])
+    write(folder / "x.yaml", {**RANDOM_ONCE, "d": "Drain"}, ["c -> x -> d"])
     for out, placement in (("r", "serial"), ("s", "threads")):
         words = ("--out", out, "--placement", placement, "--train-iters", "9", "--hash-tokens")
         assert flowrl("run", "x.yaml", "--quiet", *words)[0] == 0

@@ -115,7 +115,10 @@ def test_eval_of_a_run_of_another_version_says_so(flowrl: Flowrl, folder: Path) 
 
 def test_eval_of_what_is_no_run_is_refused(flowrl: Flowrl, folder: Path) -> None:
     status, _, err = flowrl("eval", str(folder))
-    assert (status, err) == (2, f"flowrl: {folder}: is not a run's folder (it has no graph.yaml)\n")
+    assert (status, err) == (
+        2,
+        f"flowrl: {folder}: is not a run's folder, as it has no graph.yaml\n",
+    )
 
 
 def test_eval_of_a_run_without_a_checkpoint_says_so(flowrl: Flowrl, folder: Path) -> None:
@@ -124,7 +127,7 @@ def test_eval_of_a_run_without_a_checkpoint_says_so(flowrl: Flowrl, folder: Path
     assert (status, err) == (
         1,
         "flowrl: r/checkpoints/best.safetensors: there is no such checkpoint; "
-        "the run has not kept one yet\n",
+        "the run has not saved one yet\n",
     )
 
 
@@ -136,7 +139,7 @@ def test_eval_of_a_graph_without_an_evaluator_says_so(flowrl: Flowrl, folder: Pa
     status, _, err = flowrl("eval", "r")
     assert (status, err) == (
         1,
-        "flowrl: r: its graph has no evaluator, so there is nothing to judge with\n",
+        "flowrl: r: its graph has no evaluator; only runs with one can be evaluated\n",
     )
 
 

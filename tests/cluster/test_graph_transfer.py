@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from flowrl.checks.check import CheckedGraph, check
-from flowrl.cluster import graph_transfer as sending
-from flowrl.cluster.fingerprint import differing, reading
-from flowrl.cluster.graph_transfer import SentGraph, received, to_send
+from flowrl.checks.fingerprint import differing_parts, graph_fingerprint
 from flowrl.core.errors import UsageError
-from flowrl.graph.file_params import file_params
-from flowrl.graph.files_beside import files_beside, modules_beside
 from flowrl.graph.loading import load_data, load_graph
+from flowrl.graph.needed_files import file_params, files_beside, modules_beside
+from flowrl.runtime.processes import graph_transfer as sending
+from flowrl.runtime.processes.graph_transfer import SentGraph, graph_to_send, load_sent_graph
 from tests.toys.running import tree
 
 GRAPH = """
@@ -70,13 +69,13 @@ def checked(project: Path) -> CheckedGraph:
 
 
 def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
-    """What is told after its way over the network and through a pipe; the files lie in the folder."""
+    """What a host reads, after the network and a pipe; the files lie in the folder."""
     for name, piece in sent.pieces():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("ab") as file:
             file.write(piece)
-    told: dict[str, Any] = json.loads(json.dumps(msgpack.unpackb(msgpack.packb(sent.told))))
-    return told
+    config: dict[str, Any] = json.loads(json.dumps(msgpack.unpackb(msgpack.packb(sent.config))))
+    return config
 
 
 def test_modules_are_found_by_the_words_that_name_them(
@@ -111,8 +110,8 @@ def test_what_was_sent_reads_as_the_same_graph(
     checked: CheckedGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = tmp_path / "there"
-    told = arrived(to_send(checked), there)
-    loaded = received(told, there)
+    config = arrived(graph_to_send(checked), there)
+    loaded = load_sent_graph(config, there)
     assert loaded.graph.name == "g"
     data = there / "files" / "0" / "demos.npz"
     assert loaded.graph.nodes["demos"].config.path == str(data)  # type: ignore[attr-defined]
@@ -123,10 +122,10 @@ def test_what_was_sent_reads_as_the_same_graph(
 
 
 def test_a_graph_without_files_sends_none() -> None:
-    sent = to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
+    sent = graph_to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
     assert list(sent.pieces()) == []
-    there = check(received(json.loads(json.dumps(dict(sent.told))), Path("nowhere")))
-    assert differing(reading(there), sent.told["reading"]) == []
+    there = check(load_sent_graph(json.loads(json.dumps(dict(sent.config))), Path("nowhere")))
+    assert differing_parts(graph_fingerprint(there), sent.config["fingerprint"]) == []
 
 
 def test_large_files_go_in_pieces_and_empty_ones_too(tmp_path: Path) -> None:
@@ -153,7 +152,7 @@ def test_too_much_is_told_before_anything_is_sent(
 ) -> None:
     monkeypatch.setattr(sending, limit, 1)
     with pytest.raises(UsageError) as error:
-        to_send(checked)
+        graph_to_send(checked)
     assert str(error.value).startswith(said)
     assert str(error.value).endswith("bytes are sent")
 
@@ -163,25 +162,25 @@ def test_too_much_is_told_before_anything_is_sent(
 
 def read_of(rows: int = 8, edges: Any = None, **more: Any) -> dict[str, str]:
     nodes = {"c": {"type": "Source", "give": rows}, "l": "Learner"}
-    return reading(check(load_data(tree(nodes, edges or ["c -> l"], **more))))
+    return graph_fingerprint(check(load_data(tree(nodes, edges or ["c -> l"], **more))))
 
 
 def test_the_same_graph_reads_the_same() -> None:
-    assert differing(read_of(), read_of()) == []
-    assert differing(read_of(), read_of(placements={"p": {"c": "thread"}})) == []
+    assert differing_parts(read_of(), read_of()) == []
+    assert differing_parts(read_of(), read_of(placements={"p": {"c": "thread"}})) == []
 
 
 def test_a_node_that_differs_is_named_and_the_schedule_that_follows() -> None:
-    assert differing(read_of(4), read_of(5)) == ["node 'c'", "schedule"]
+    assert differing_parts(read_of(4), read_of(5)) == ["node 'c'", "schedule"]
 
 
 def test_edges_and_settings_that_differ_are_named() -> None:
     other = ["c -> l", "l.weights -> c.weights"]
-    assert differing(read_of(), read_of(edges=other)) == ["edges"]
-    assert differing(read_of(), read_of(seed=3)) == ["settings"]
+    assert differing_parts(read_of(), read_of(edges=other)) == ["edges"]
+    assert differing_parts(read_of(), read_of(seed=3)) == ["settings"]
 
 
 def test_a_node_that_is_missing_is_named() -> None:
     there = read_of()
     here = {name: text for name, text in there.items() if name != "node 'l'"}
-    assert differing(here, there) == ["node 'l'"]
+    assert differing_parts(here, there) == ["node 'l'"]

@@ -14,7 +14,7 @@ from flowrl.cluster.hosted_sites import HostedSites
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.placement import HostOffer
-from flowrl.machine.network_address import listening
+from flowrl.machine.network_address import open_listener
 from tests.cluster.hosting import SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import ran
 from tests.toys.running import tree
@@ -24,7 +24,7 @@ BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights
 
 def nobody() -> str:
     """An address at which nobody listens."""
-    door, port = listening("127.0.0.1")
+    door, port = open_listener("127.0.0.1")
     door.close()
     return f"tcp://127.0.0.1:{port}"
 

@@ -17,7 +17,7 @@ from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
 from flowrl.runs.run import Run
-from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.processes.launched_sites import SiteLost
 from flowrl.runtime.records import RecordSource
 from tests.cluster.hosting import ANYWHERE, SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import facts_of, ran
@@ -141,7 +141,7 @@ def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
 class Killing(Inviting):
     """Kills something as soon as a node has told something."""
 
-    def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
         if not self.killed:
             self.killed = True
             self.kill(self.processes[0].pid)
@@ -266,7 +266,9 @@ def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> N
             said = failure(run_of(graph, "c=a", tmp_path / "r", watcher, train_iters=3), SiteLost)
     finally:
         sys.path.remove(str(folder))
-    assert said.startswith("site 'a:c' has ended: GraphMismatch: the graph reads differently here")
+    assert said.startswith(
+        "site 'a:c' has ended: GraphMismatch: this host reads the graph differently"
+    )
     assert "node 'm'" in said
     assert "there is no module 'installed_here'" in said
     assert said.endswith("on host 'a'")

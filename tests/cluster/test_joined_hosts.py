@@ -16,14 +16,14 @@ from flowrl.checks.check import check
 from flowrl.cluster.compatibility import differences, machine_facts, unlike
 from flowrl.cluster.control import PROTOCOL, ControlConnection
 from flowrl.cluster.control_socket import HEARD_BYTES
-from flowrl.cluster.graph_transfer import to_send
 from flowrl.cluster.joined_hosts import HostError, JoinedHosts
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data
+from flowrl.runtime.processes.graph_transfer import graph_to_send
 from tests.toys.running import tree
 
-SENT = to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
+SENT = graph_to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
 SOON_S = 10.0
 
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.context import (
-    POSITION,
+    SOURCE_COLUMNS,
     CheckpointRecord,
     Context,
     MetricsRecord,
     VerdictRecord,
     instance_key,
 )
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 counts = st.builds(Count, *[st.integers(0, 9)] * 3)
 clocks = st.builds(Clock, st.dictionaries(st.sampled_from("abcd"), counts, max_size=4))
@@ -38,7 +38,7 @@ def test_merging_clocks_does_not_depend_on_the_order(a: Clock, b: Clock, c: Cloc
 def test_what_was_merged_once_adds_nothing_the_second_time(a: Clock, b: Clock) -> None:
     merged = a.merge(b)
     assert equal(merged, merged.merge(a), merged.merge(b), b.merge(merged))
-    assert equal(a, a.merge(a), a.merge(START), START.merge(a))
+    assert equal(a, a.merge(a), a.merge(EMPTY_CLOCK), EMPTY_CLOCK.merge(a))
 
 
 @given(clocks, clocks)
@@ -59,14 +59,14 @@ def test_the_total_is_the_sum_over_nodes(clock: Clock) -> None:
 
 
 def test_nothing_has_a_total() -> None:
-    assert START.total == Count(0, 0, 0)
+    assert EMPTY_CLOCK.total == Count(0, 0, 0)
 
 
 def test_a_diamond_counts_a_collector_once_and_two_collectors_twice() -> None:
-    seen = START.add("c", env_steps=10)
+    seen = EMPTY_CLOCK.add("c", env_steps=10)
     left, right = seen.add("left"), seen.add("right", train_iters=1)
     assert left.merge(right).total == Count(10, 0, 1)
-    assert seen.merge(START.add("c#1", env_steps=10)).total == Count(20, 0, 0)
+    assert seen.merge(EMPTY_CLOCK.add("c#1", env_steps=10)).total == Count(20, 0, 0)
 
 
 @given(clocks)
@@ -125,7 +125,7 @@ def test_counts_of_a_firing_add_up_and_are_taken_once() -> None:
     assert ctx.take_count() is None
     ctx.count(env_steps=3)
     ctx.count(env_steps=4, episodes=1)
-    assert ctx.dirty
+    assert ctx.has_pending
     assert ctx.take_count() == Count(7, 1, 0)
     assert ctx.take_count() is None
 
@@ -142,10 +142,10 @@ def test_what_is_told_is_kept_in_order() -> None:
     assert {type(value) for value in metrics.values.values()} == {float}
     assert keep == CheckpointRecord("best", state, {"eval_return": 1.0})
     assert verdict == VerdictRecord("enough")
-    assert ctx.dirty
+    assert ctx.has_pending
 
 
-@pytest.mark.parametrize("name", POSITION)
+@pytest.mark.parametrize("name", SOURCE_COLUMNS)
 def test_a_metric_is_not_named_as_its_position(name: str) -> None:
     ctx = Context("c")
     with pytest.raises(ValueError, match=f"a metric cannot be named '{name}'"):
@@ -154,9 +154,9 @@ def test_a_metric_is_not_named_as_its_position(name: str) -> None:
 
 
 def test_where_nothing_is_said_every_output_is_wanted() -> None:
-    assert Context("c").wants("data")
-    some = Context("c", wanted=frozenset({"data"}))
-    assert (some.wants("data"), some.wants("priorities")) == (True, False)
+    assert Context("c").is_consumed("data")
+    some = Context("c", consumed_outputs=frozenset({"data"}))
+    assert (some.is_consumed("data"), some.is_consumed("priorities")) == (True, False)
 
 
 def test_the_first_replica_has_the_nodes_own_name() -> None:

@@ -11,7 +11,7 @@ from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
@@ -24,8 +24,8 @@ ENV = Gymnasium(id="CartPole-v1")
 
 
 @pytest.fixture
-def normal_env() -> BaseEnvManager:
-    return BaseEnvManager(env=ENV, count=4, seed=0)
+def normal_env() -> SerialEnvManager:
+    return SerialEnvManager(env=ENV, count=4, seed=0)
 
 
 def described(envs: Any) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def described(envs: Any) -> dict[str, Any]:
     return {"obs": spec.obs, "action": spec.action}
 
 
-def test_env_manager(normal_env: BaseEnvManager) -> None:
+def test_env_manager(normal_env: SerialEnvManager) -> None:
     """`env.launch(); while True: obs = env.ready_obs; … timestep = env.step(action) … env.done`."""
     env = normal_env
     random_policy = Random(**described(env)).collect_mode(0)
@@ -49,7 +49,7 @@ def test_env_manager(normal_env: BaseEnvManager) -> None:
     assert sum(done for *_, done in transitions) == 8
 
 
-def test_collectors(normal_env: BaseEnvManager) -> None:
+def test_collectors(normal_env: SerialEnvManager) -> None:
     """`sample_collector.collect(n_sample=100)`, `episode_collector.collect(n_episode=10)`."""
     dqn_policy = Dqn(**described(normal_env))
     learner = Learner(policy=dqn_policy, seed=0)
@@ -62,7 +62,7 @@ def test_collectors(normal_env: BaseEnvManager) -> None:
     assert {"obs", "action", "next_obs", "reward", "terminated", "truncated"} <= set(data)
 
     # collect 10 env episode
-    more = BaseEnvManager(env=ENV, count=4, seed=1)
+    more = SerialEnvManager(env=ENV, count=4, seed=1)
     episode_collector = EpisodeCollector(envs=more, policy=dqn_policy, seed=0)
     episodes = episode_collector.collect(n_episode=10, weights=learner.state())
     assert isinstance(episodes, list)
@@ -70,7 +70,7 @@ def test_collectors(normal_env: BaseEnvManager) -> None:
     assert all(e["last"].tolist() == [False] * (len(e) - 1) + [True] for e in episodes)
 
 
-def test_other_policies(normal_env: BaseEnvManager, tmp_path: Path) -> None:
+def test_other_policies(normal_env: SerialEnvManager, tmp_path: Path) -> None:
     """Warm-up with a random policy, then the policy and an expert by turns: `reset_policy`."""
     spaces = described(normal_env)
     dqn_policy, random_policy = Dqn(**spaces), Random(**spaces)
@@ -99,7 +99,7 @@ def test_other_policies(normal_env: BaseEnvManager, tmp_path: Path) -> None:
     assert collector.envstep == 1000 + 3 * (100 + 100)
 
 
-def test_evaluator(normal_env: BaseEnvManager) -> None:
+def test_evaluator(normal_env: SerialEnvManager) -> None:
     """`if evaluator.should_eval(…): stop, reward = evaluator.eval(…, n_episode=10)`."""
     dqn_policy = Dqn(**described(normal_env))
     learner = Learner(policy=dqn_policy, seed=0)

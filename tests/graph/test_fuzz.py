@@ -14,7 +14,7 @@ from flowrl.core.errors import GraphError, UsageError
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data, load_graph
-from flowrl.graph.yaml_reader import parse_yaml
+from flowrl.graph.yaml_text import parse_yaml
 from flowrl.render.report import check_json, check_text
 
 fuzz = settings(
@@ -237,7 +237,7 @@ def test_any_graph_of_small_nodes_ends_well(graph):
 @fuzz
 @given(graphs, st.dictionaries(st.text(max_size=8) | ends, st.text(max_size=8), max_size=3))
 def test_any_values_of_set_end_well(graph, sets):
-    ends_well(lambda: load_data(graph, sets=sets))
+    ends_well(lambda: load_data(graph, overrides=sets))
 
 
 SOUND = parse_yaml(

@@ -16,7 +16,9 @@ PAIR = "nodes: {s: 'toys:Source', p: 'toys:Pipe', t: 'toys:Sink'}\n"
 def edges_of(checked):
     """The edges as text, with their options."""
     assert [str(p) for p in checked.problems] == []
-    return [f"{e} {e.options()}" if e.options() else str(e) for e in checked.graph.edges]
+    return [
+        f"{e} {e.changed_options()}" if e.changed_options() else str(e) for e in checked.graph.edges
+    ]
 
 
 def test_a_graph_is_called_after_its_file_or_else_after_its_folder(write, tmp_path):

@@ -13,11 +13,10 @@ import yaml
 
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.edge_options import OPTIONS
-from flowrl.graph.json_edges import options_schema
 from flowrl.graph.json_schema import json_schema
 from flowrl.graph.keywords import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
 from flowrl.graph.loading import load_data
+from flowrl.graph.model import EDGE_OPTIONS
 
 SCHEMA = json_schema(Catalogue())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -65,7 +64,8 @@ def test_every_key_of_the_format_is_known() -> None:
     assert set(ROOT_KEYS) <= set(SCHEMA["properties"])
     assert set(NODE_KEYS) <= set(SCHEMA["$defs"]["node"]["properties"])
     assert set(PHASE_KEYS) == set(SCHEMA["properties"]["warmup"]["items"]["properties"])
-    assert set(OPTIONS) == set(options_schema())
+    full = SCHEMA["properties"]["edges"]["items"]["else"]["then"]["properties"]
+    assert set(full) == {"from", "to", "link", *EDGE_OPTIONS}
 
 
 def test_every_built_in_type_has_its_parameters() -> None:

@@ -13,7 +13,7 @@ from flowrl.core.config import PartSpec
 from flowrl.core.errors import GraphError
 from flowrl.graph.catalogue import Catalogue
 from flowrl.graph.json_schema import json_schema
-from flowrl.graph.yaml_reader import read_yaml
+from flowrl.graph.yaml_text import read_yaml
 
 WRAPPERS = "[{type: time_limit, steps: 7}, action_repeat]"
 

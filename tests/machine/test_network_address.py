@@ -7,7 +7,12 @@ import socket
 import pytest
 
 from flowrl.core.errors import UsageError
-from flowrl.machine.network_address import Address, address_of, listening, own_address
+from flowrl.machine.network_address import (
+    Address,
+    local_address_towards,
+    open_listener,
+    parse_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +25,7 @@ from flowrl.machine.network_address import Address, address_of, listening, own_a
     ],
 )
 def test_an_address_is_a_machine_and_a_port(text: str, address: Address) -> None:
-    assert address_of(text, "--listen") == address
+    assert parse_address(text, "--listen") == address
     assert str(address).startswith("tcp://")
 
 
@@ -30,12 +35,12 @@ def test_an_address_is_a_machine_and_a_port(text: str, address: Address) -> None
 )
 def test_what_is_no_address_is_told(text: str) -> None:
     with pytest.raises(UsageError, match=r"--join .*: expected tcp://ADDRESS:PORT, such as"):
-        address_of(text, "--join")
+        parse_address(text, "--join")
 
 
 def test_a_machine_that_nobody_knows_is_told() -> None:
-    with pytest.raises(UsageError, match=r"--join tcp://no\.such\.invalid:1: there is no machine"):
-        address_of("tcp://no.such.invalid:1", "--join")
+    with pytest.raises(UsageError, match=r"--join tcp://no\.such\.invalid:1: the host name 'no"):
+        parse_address("tcp://no.such.invalid:1", "--join")
 
 
 def test_the_loopback_is_known_by_its_numbers() -> None:
@@ -46,11 +51,11 @@ def test_the_loopback_is_known_by_its_numbers() -> None:
 
 
 def test_a_machine_reaches_the_loopback_from_the_loopback() -> None:
-    assert own_address(Address("127.0.0.1", "9")) == "127.0.0.1"
+    assert local_address_towards(Address("127.0.0.1", "9")) == "127.0.0.1"
 
 
 def test_somebody_is_awaited_before_anybody_accepts() -> None:
-    door, port = listening("127.0.0.1")
+    door, port = open_listener("127.0.0.1")
     with door, socket.create_connection(("127.0.0.1", port), timeout=5) as early:
         early.sendall(b"x")
         with door.accept()[0] as there:
@@ -58,5 +63,5 @@ def test_somebody_is_awaited_before_anybody_accepts() -> None:
 
 
 def test_an_address_of_another_machine_cannot_be_listened_at() -> None:
-    with pytest.raises(UsageError, match=r"192\.0\.2\.1: cannot listen there"):
-        listening("192.0.2.1")
+    with pytest.raises(UsageError, match=r"192\.0\.2\.1: cannot listen at this address"):
+        open_listener("192.0.2.1")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.machine.numerics import settle_numerics
+from flowrl.machine.numerics import reset_numerics
 from tests.sites.comparing import ran
 from tests.sites.poison import flush_to_zero, poisoned_environment
 from tests.toys.running import tree
@@ -42,7 +42,7 @@ def test_no_global_setting_reaches_a_node(
     try:
         facts = ran(GRAPH, placement, tmp_path / "r", rounds=2)
     finally:
-        settle_numerics(1)
+        reset_numerics(1)
     rows = [line for line in facts["metrics.jsonl"] if '"node": "n"' in line]
     assert len(rows) == 2
     assert all(USUAL in row for row in rows)
@@ -60,10 +60,10 @@ def test_torch_may_just_be_loaded_by_another_thread(tmp_path: Path) -> None:
         "set_float32_matmul_precision = set_grad_enabled = told.append\n"
     )
     code = (
-        "import gate, importlib, threading\nfrom flowrl.machine.numerics import settle_numerics\n"
+        "import gate, importlib, threading\nfrom flowrl.machine.numerics import reset_numerics\n"
         "first = threading.Thread(target=importlib.import_module, args=('torch',))\n"
         "first.start()\ngate.loading.wait(60)\n"
-        "second = threading.Thread(target=settle_numerics, args=(2,))\nsecond.start()\n"
+        "second = threading.Thread(target=reset_numerics, args=(2,))\nsecond.start()\n"
         "second.join(0.2)\nassert second.is_alive() and not gate.told\n"
         "gate.goes_on.set()\nsecond.join(60)\nprint(gate.told)\n"
     )
@@ -84,7 +84,7 @@ def test_every_thread_rounds_as_usual() -> None:
     def work() -> None:
         flush_to_zero()
         found.append(np.float32(1e-39) * np.float32(0.5) == 0)
-        settle_numerics(1)
+        reset_numerics(1)
         found.append(np.float32(1e-39) * np.float32(0.5) > 0)
 
     thread = threading.Thread(target=work)

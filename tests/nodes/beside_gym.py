@@ -14,7 +14,7 @@ import pytest
 
 from flowrl.api import load
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.legacy_gym import LegacyGym
 
@@ -58,10 +58,10 @@ def by_hand(id: str, seeds: Iterator[int], acts: list[Any]) -> list[Any]:
 
 def check(id: str, ends: str) -> None:
     """Every number of every step, and that episodes ended as they should."""
-    envs = BaseEnvManager(env=LegacyGym(id=id), count=ENVS, seed=3)
+    envs = SerialEnvManager(env=LegacyGym(id=id), count=ENVS, seed=3)
     envs.reset()
     acts = actions(envs.spec().action)
-    twin = BaseEnvManager(env=LegacyGym(id=id), count=ENVS, seed=3)
+    twin = SerialEnvManager(env=LegacyGym(id=id), count=ENVS, seed=3)
     begun = [[twin._accounts.begin(k) for _ in range(STEPS)] for k in range(ENVS)]
     expected = [by_hand(id, iter(begun[k]), [a[k] for a in acts]) for k in range(ENVS)]
     ended = 0
@@ -81,7 +81,7 @@ def check(id: str, ends: str) -> None:
 def with_workers() -> None:
     """Saved here, restored in worker processes."""
     env = LegacyGym(id="CartPole-v1")
-    envs = BaseEnvManager(env=env, count=ENVS, seed=3)
+    envs = SerialEnvManager(env=env, count=ENVS, seed=3)
     other = SyncSubprocessEnvManager(env=env, count=ENVS, seed=3)
     envs.reset()
     acts = actions(envs.spec().action)
@@ -100,7 +100,7 @@ def with_workers() -> None:
 def settings() -> None:
     """Arguments, limits, and ids that are not there."""
     env = LegacyGym(id="Pendulum-v1", kwargs={"g": 9.81}, max_episode_steps=5)
-    envs = BaseEnvManager(env=env, count=1, seed=3)
+    envs = SerialEnvManager(env=env, count=1, seed=3)
     envs.reset()
     assert envs._here.envs[0]._env.unwrapped.g == 9.81
     cut = [envs.advance(np.zeros((1, 1), np.float32)).truncated[0] for _ in range(10)]

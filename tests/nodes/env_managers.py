@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
     SyncSubprocessEnvManager,
@@ -20,7 +20,7 @@ from flowrl.nodes.envs.steps import Steps
 
 TOYS = "tests.nodes.toy_envs"
 KINDS: dict[str, tuple[type[EnvManager], dict[str, Any]]] = {
-    "base": (BaseEnvManager, {}),
+    "base": (SerialEnvManager, {}),
     "sync": (SyncSubprocessEnvManager, {}),
     "sync, one env a worker": (SyncSubprocessEnvManager, {"envs_per_worker": 1}),
     "sync, pre-reset": (SyncSubprocessEnvManager, {"pre_reset": True}),
@@ -58,5 +58,5 @@ def same(one: Steps, other: Steps) -> bool:
     """Whether two steps are, to the bit."""
     arrays = zip(one[:5], other[:5], strict=True)
     equal = all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in arrays)
-    void = all(list(getattr(one, of)) == list(getattr(other, of)) for of in ("broken", "absent"))
+    void = all(list(getattr(one, of)) == list(getattr(other, of)) for of in ("failed", "absent"))
     return equal and one.episodes == other.episodes and void

@@ -36,7 +36,7 @@ class Follower:
 
     def take(self, ids: Any, steps: Any) -> None:
         """Check what came of these envs' steps."""
-        broken = set(steps.broken)
+        broken = set(steps.failed)
         episodes = {episode.env_id: episode for episode in steps.episodes}
         for k, env in enumerate(ids.tolist()):
             if k in broken:

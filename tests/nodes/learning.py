@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from flowrl.core.batch import Batch, Column
-from flowrl.nodes.policies.policy import LearnMode, Policy
+from flowrl.nodes.policy import LearnMode, Policy
 
 OBS = Column("float32", (4,))
 DISCRETE = Column("int64", n=2)

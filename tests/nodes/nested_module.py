@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from flowrl.nodes.models.model import Heads
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 
 
 class ByLeaf(nn.Module):
     """One linear layer on two of the leaves."""
 
-    def __init__(self, obs: Nested, heads: Heads) -> None:
+    def __init__(self, obs: NestedColumns, heads: Heads) -> None:
         super().__init__()
         pixels = obs.columns["camera"].row_bytes
         self.q = nn.Linear(pixels + 2, heads["q"].n)

@@ -11,7 +11,7 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.state import State
-from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policy import Policy
 
 
 class Recalling(Policy):

@@ -30,7 +30,7 @@ def told(log: ActionLog) -> Chains:
 
 
 steps = st.lists(st.integers(0, COUNT - 1), unique=True, min_size=1)
-deeds = st.lists(
+deferred_effects = st.lists(
     st.one_of(
         st.tuples(st.just("all"), st.none()),
         st.tuples(st.just("some"), steps),
@@ -43,7 +43,7 @@ deeds = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(deeds, st.sampled_from([2, 4, 10, 4096]))
+@given(deferred_effects, st.sampled_from([2, 4, 10, 4096]))
 def test_it_tells_what_each_env_did_in_each_of_its_episodes(done: Any, recent: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(action_log, "RECENT", recent)

@@ -12,13 +12,13 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.leaves import ActionMask
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.sampling import any_allowed
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.models.sampling import uniform_allowed
+from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
@@ -26,13 +26,15 @@ from flowrl.nodes.policies.random import Random
 GAME = "tests.nodes.game:Game"
 
 
-def game() -> BaseEnvManager:
+def game() -> SerialEnvManager:
     env = Gymnasium(id=GAME, kwargs={"length": 7}, wrappers=[ActionMask()])
-    return BaseEnvManager(env=env, count=4, seed=1)
+    return SerialEnvManager(env=env, count=4, seed=1)
 
 
 def masked_obs(masks: list[list[int]]) -> Any:
-    nested = Nested({"action_mask": Column("int8", (3,), n=2), "state": Column("float32", (1,))})
+    nested = NestedColumns(
+        {"action_mask": Column("int8", (3,), n=2), "state": Column("float32", (1,))}
+    )
     obs = nested.empty(len(masks))
     obs["action_mask"], obs["state"] = masks, 0.5
     return nested, obs
@@ -64,7 +66,7 @@ def test_no_policy_ever_does_what_is_forbidden(cls: Any) -> None:
 
 def test_allowed_actions_are_drawn_alike() -> None:
     allowed = np.tile([True, False, True, True], (6000, 1))
-    counts = np.bincount(any_allowed(allowed, np.random.default_rng(0)), minlength=4)
+    counts = np.bincount(uniform_allowed(allowed, np.random.default_rng(0)), minlength=4)
     assert counts[1] == 0
     np.testing.assert_allclose(counts[[0, 2, 3]], 2000, atol=150)
 
@@ -74,7 +76,7 @@ SEVERAL = Column("int64", (2,), low=np.array([0, 0]), high=np.array([1, 2]))
 
 @pytest.mark.parametrize("cls", [Ppo, Random])
 def test_of_several_choices_each_obeys_its_part_of_the_mask(cls: Any) -> None:
-    nested = Nested({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
+    nested = NestedColumns({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
     policy = cls(obs=nested, action=SEVERAL)
     mode = policy.collect_mode(0)
     if cls is Ppo:
@@ -87,7 +89,7 @@ def test_of_several_choices_each_obeys_its_part_of_the_mask(cls: Any) -> None:
 
 
 def test_a_mask_beside_real_valued_actions_is_an_observation_like_others() -> None:
-    nested = Nested({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
+    nested = NestedColumns({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
     mode = Random(obs=nested, action=Column("float32", (1,), low=0.0, high=1.0)).collect_mode(0)
     assert mode.forward(nested.empty(3))["action"].shape == (3, 1)
 
@@ -108,7 +110,7 @@ def test_the_target_of_dqn_looks_at_allowed_actions_only() -> None:
         }
     )
     free = Dqn(
-        obs=Nested({"state": nested.columns["state"]}),
+        obs=NestedColumns({"state": nested.columns["state"]}),
         action=policy.action,
         model=Mlp(hidden=[]),
         gamma=1.0,
@@ -133,7 +135,7 @@ def test_likelihood_and_entropy_are_of_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("cls", [Dqn, Ppo, Random])
 def test_a_mask_of_another_length_is_refused(cls: Any) -> None:
-    nested = Nested({"action_mask": Column("int8", (2,), n=2), "state": Column("float32")})
+    nested = NestedColumns({"action_mask": Column("int8", (2,), n=2), "state": Column("float32")})
     with pytest.raises(
         UnsoundError, match=r"'action_mask' is int8\[2\], and the actions have 3 scor"
     ):

@@ -10,7 +10,7 @@ import pytest
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluation import play
 from flowrl.nodes.policies.dqn import Dqn
@@ -32,13 +32,13 @@ DTYPES = {
 every_space = pytest.mark.parametrize("space", SPACES)
 
 
-def envs_of(space: str, count: int = 3) -> BaseEnvManager:
+def envs_of(space: str, count: int = 3) -> SerialEnvManager:
     kwargs = {"space": space, **SPACES[space]}
     part = Gymnasium(id="tests.nodes.toy_envs:Obeying", kwargs=kwargs, max_episode_steps=5)
-    return BaseEnvManager(env=part, count=count, seed=1)
+    return SerialEnvManager(env=part, count=count, seed=1)
 
 
-def policy_of(cls: Any, envs: BaseEnvManager, **params: Any) -> Any:
+def policy_of(cls: Any, envs: SerialEnvManager, **params: Any) -> Any:
     spec = envs.spec()
     return cls(obs=spec.obs, action=spec.action, **params)
 

@@ -140,9 +140,9 @@ def test_priorities_are_those_of_the_round_before_in_the_order_of_its_batches() 
 
 def test_a_warm_up_without_batches_awaits_no_priorities() -> None:
     node = buffer(("priorities",), batch_size=2)
-    node.ctx.wanted = frozenset()
+    node.ctx.consumed_outputs = frozenset()
     assert node.fire(rows(0, 1), None, None) == []
-    node.ctx.wanted = None
+    node.ctx.consumed_outputs = None
     node.fire(rows(2), None, told([]))
     node.fire(rows(3), None, told([1, 1]))
     assert len(node._outstanding) == 1

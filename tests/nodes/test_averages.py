@@ -18,7 +18,7 @@ from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
 from flowrl.nodes.evaluators.evaluation import Evaluation
 from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.nodes.policies.policy import Policy
+from flowrl.nodes.policy import Policy
 from tests.nodes.toy_policies import Toy, weights
 
 COUNTING = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 3})

@@ -18,7 +18,7 @@ from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.datasets.files import format_of
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.policies.random import Random
@@ -34,7 +34,7 @@ FILES = ["rows.npz", "rows.h5", "rows-v0"]
 
 
 def played(episodes: int) -> list[Batch]:
-    envs = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=2)
+    envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=2)
     spec = envs.spec()
     node = EpisodeCollector(envs=envs, policy=Random(obs=spec.obs, action=spec.action))
     return node.collect(episodes)

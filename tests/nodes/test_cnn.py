@@ -11,16 +11,16 @@ import torch
 from flowrl.core.batch import Column
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.cnn import Cnn, images
-from flowrl.nodes.models.model import Heads, Linear
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.models.model import Heads, LinearHead
+from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 
-HEADS: Heads = {"q": Linear(3)}
+HEADS: Heads = {"q": LinearHead(3)}
 SMALL: dict[str, Any] = {"channels": [4, 4], "kernels": [3, 2], "strides": [2, 1], "hidden": [16]}
 
 
@@ -63,13 +63,13 @@ def test_bytes_are_fractions() -> None:
 
 
 def test_the_network_of_the_paper_has_its_sizes() -> None:
-    module = Cnn().build(Column("uint8", (4, 84, 84)), {"q": Linear(6)}, 0)
+    module = Cnn().build(Column("uint8", (4, 84, 84)), {"q": LinearHead(6)}, 0)
     assert module.features.width == 3136
     assert sum(p.numel() for p in module.parameters()) == 1_687_206  # Mnih et al. 2015, 6 actions
 
 
 def test_what_is_seen_beside_images_joins_behind_them() -> None:
-    nested = Nested(
+    nested = NestedColumns(
         {
             "action_mask": Column("int8", (3,), n=2),
             "camera": Column("uint8", (9, 9, 1)),
@@ -89,7 +89,7 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
     before = module(obs)["q"].detach()
     module.observe(obs)
     assert not torch.equal(before, module(obs)["q"])
-    acts = model.infer(nested, HEADS, ["q"])
+    acts = model.inference_model(nested, HEADS, ["q"])
     arrays = {
         n: v.detach().numpy() for n, v in [*module.named_parameters(), *module.named_buffers()]
     }
@@ -107,7 +107,7 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
         (Column("float32", (4,)), {}, r"no image is observed, but float32\[4\]; take the mlp"),
         (Column("uint8", (84, 84)), {"channels": [8]}, "are of different lengths; give a number"),
         (
-            Nested({"eye": Column("uint8", (7, 84))}),
+            NestedColumns({"eye": Column("uint8", (7, 84))}),
             {},
             "cnn: eye of 7x84 pixels is too small; give smaller",
         ),
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_told_before_the_run(obs: Any, params: Any, what: s
 
 @pytest.mark.parametrize("cls", [Dqn, Ppo])
 def test_policies_learn_from_an_image(cls: Any) -> None:
-    envs = BaseEnvManager(env=Gymnasium(id="tests.nodes.nested_envs:Bright"), count=8, seed=1)
+    envs = SerialEnvManager(env=Gymnasium(id="tests.nodes.nested_envs:Bright"), count=8, seed=1)
     spec = envs.spec()
     policy = cls(obs=spec.obs, action=spec.action, model=Cnn(**SMALL), gamma=0.0, lr=3e-3)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
@@ -87,7 +87,7 @@ def test_every_row_is_right_whatever_fails(data: st.DataObject) -> None:
     unroll = data.draw(st.sampled_from([None, 1, 2, 3, 5]))
     burn_in = data.draw(st.integers(0, unroll - 1)) if unroll else 0
     nstep, count = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.integers(2, 5))
-    kind = data.draw(st.sampled_from([BaseEnvManager, ThreadEnvManager]))
+    kind = data.draw(st.sampled_from([SerialEnvManager, ThreadEnvManager]))
     stepping = data.draw(st.sampled_from(["together", "halves", "own_pace", "ready"]))
     stride = (unroll or 1) - burn_in
     pieces = data.draw(st.sampled_from([1, 2, 7]))

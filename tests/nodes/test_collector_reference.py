@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.toy_policies import Toy, weights
 
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 def collector(count: int, n_sample: int, nstep: int, seed: int, **env: Any) -> SampleCollector:
     part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=env)
-    envs = BaseEnvManager(env=part, count=count, seed=seed)
+    envs = SerialEnvManager(env=part, count=count, seed=seed)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=GAMMA)
     return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=seed)

@@ -13,9 +13,9 @@ from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policy import Policy
 from tests.nodes.learning import DISCRETE, OBS
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.policies.distribution import Categorical, DiagonalGaussian, distribution_of
+from flowrl.nodes.distributions import Categorical, DiagonalGaussian, distribution_of
 
 seeds = st.integers(0, 2**32)
 
@@ -28,13 +28,13 @@ def as_torch(out: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 def test_one_of_n_is_what_torch_says_it_is(seed: int, rows: int, n: int) -> None:
     mine = distribution_of(Column("int64", n=n))
     out = {"logits": logits_of(seed, rows, n)}
-    drawn = mine.sample(out, np.random.default_rng(seed))
-    logp, entropy = mine.logp_entropy(as_torch(out), mine.drawn(Batch(drawn)))
+    sampled_actions = mine.sample(out, np.random.default_rng(seed))
+    logp, entropy = mine.logp_entropy(as_torch(out), mine.sampled_actions(Batch(sampled_actions)))
     theirs = torch.distributions.Categorical(logits=torch.from_numpy(out["logits"]))
-    wanted = theirs.log_prob(torch.from_numpy(drawn["action"].copy()))
+    wanted = theirs.log_prob(torch.from_numpy(sampled_actions["action"].copy()))
     torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(entropy, theirs.entropy(), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(drawn["logp"], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sampled_actions["logp"], wanted, rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None)
@@ -45,15 +45,15 @@ def test_several_choices_are_what_torch_says_they_are(
     high = tuple(float(n - 1) for n in counts)
     mine = distribution_of(Column("int64", (len(counts),), low=(0.0,) * len(counts), high=high))
     out = {"logits": logits_of(seed, rows, sum(counts))}
-    drawn = mine.sample(out, np.random.default_rng(seed))
-    logp, entropy = mine.logp_entropy(as_torch(out), mine.drawn(Batch(drawn)))
+    sampled_actions = mine.sample(out, np.random.default_rng(seed))
+    logp, entropy = mine.logp_entropy(as_torch(out), mine.sampled_actions(Batch(sampled_actions)))
     parts = torch.from_numpy(out["logits"]).split(counts, 1)
     theirs = [torch.distributions.Categorical(logits=part) for part in parts]
-    action = torch.from_numpy(drawn["action"].copy())
+    action = torch.from_numpy(sampled_actions["action"].copy())
     wanted = sum(d.log_prob(action[:, k]) for k, d in enumerate(theirs))
     torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(entropy, sum(d.entropy() for d in theirs), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(drawn["logp"], wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sampled_actions["logp"], wanted, rtol=1e-4, atol=1e-5)
     likeliest = torch.stack([part.argmax(1) for part in parts], 1)
     np.testing.assert_array_equal(mine.mode(out)["action"], likeliest)
 
@@ -75,24 +75,24 @@ def test_independent_normals_are_what_torch_says_they_are(
     mine = distribution_of(Column("float32", tuple(shape), low=-1.0, high=1.0))
     n = int(np.prod(shape, dtype=int))
     out = {"mean": logits_of(seed, rows, n), "log_std": logits_of(seed + 1, rows, n) / 3}
-    drawn = mine.sample(out, np.random.default_rng(seed))
-    logp, entropy = mine.logp_entropy(as_torch(out), mine.drawn(Batch(drawn)))
+    sampled_actions = mine.sample(out, np.random.default_rng(seed))
+    logp, entropy = mine.logp_entropy(as_torch(out), mine.sampled_actions(Batch(sampled_actions)))
     mean, std = torch.from_numpy(out["mean"]), torch.from_numpy(out["log_std"]).exp()
     theirs = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
-    wanted = theirs.log_prob(torch.from_numpy(drawn["unclipped"].copy()))
+    wanted = theirs.log_prob(torch.from_numpy(sampled_actions["unclipped"].copy()))
     torch.testing.assert_close(logp, wanted, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(entropy, theirs.entropy(), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(drawn["logp"], wanted, rtol=1e-3, atol=1e-3)
-    assert drawn["action"].shape == (rows, *shape)
-    flat = drawn["action"].reshape(rows, -1)
-    np.testing.assert_array_equal(flat, np.clip(drawn["unclipped"], -1, 1))
+    np.testing.assert_allclose(sampled_actions["logp"], wanted, rtol=1e-3, atol=1e-3)
+    assert sampled_actions["action"].shape == (rows, *shape)
+    flat = sampled_actions["action"].reshape(rows, -1)
+    np.testing.assert_array_equal(flat, np.clip(sampled_actions["unclipped"], -1, 1))
 
 
 def test_the_mode_is_what_is_drawn_most_often() -> None:
     mine, logits = Categorical(Column("int64", n=4)), np.log([[0.1, 0.5, 0.15, 0.25]])
     out = {"logits": np.repeat(logits, 2000, 0).astype(np.float32)}
-    drawn = mine.sample(out, np.random.default_rng(0))["action"]
-    assert set(mine.mode(out)["action"]) == {np.bincount(drawn).argmax()} == {1}
+    sampled_actions = mine.sample(out, np.random.default_rng(0))["action"]
+    assert set(mine.mode(out)["action"]) == {np.bincount(sampled_actions).argmax()} == {1}
 
 
 def test_the_mode_of_normals_is_their_mean_within_the_bounds() -> None:
@@ -117,10 +117,13 @@ def test_what_is_drawn_has_the_columns_that_are_promised() -> None:
         mine = distribution_of(column)
         heads = {"logits": 3, "mean": 2, "log_std": 2}
         out = {name: np.zeros((4, heads[name]), np.float32) for name in mine.heads}
-        drawn = mine.sample(out, np.random.default_rng(0))
-        assert set(drawn) == {*mine.columns, "logp"}
+        sampled_actions = mine.sample(out, np.random.default_rng(0))
+        assert set(sampled_actions) == {*mine.columns, "logp"}
         for name, told in mine.columns.items():
-            assert (str(drawn[name].dtype), drawn[name].shape[1:]) == (told.dtype, told.shape)
+            assert (str(sampled_actions[name].dtype), sampled_actions[name].shape[1:]) == (
+                told.dtype,
+                told.shape,
+            )
 
 
 def test_the_first_deviation_is_as_told() -> None:

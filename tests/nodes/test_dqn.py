@@ -12,7 +12,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import policy_for
+from flowrl.nodes.policy import policy_for
 from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, poison, rows, same_bits, trained
 
 STATES = Column("int64", n=3)  # one-hot: without hidden layers Q is a table

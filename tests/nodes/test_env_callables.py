@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.env_managers.vector_env_manager import VectorEnvManager
@@ -41,15 +41,15 @@ def played(envs: Any, steps: int = 30) -> list[Any]:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: BaseEnvManager(env=lambda: gymnasium.make("CartPole-v1"), count=3),
+        lambda: SerialEnvManager(env=lambda: gymnasium.make("CartPole-v1"), count=3),
         lambda: ThreadEnvManager(env=lambda: gymnasium.make("CartPole-v1"), count=3),
-        lambda: BaseEnvManager(env=[lambda: gymnasium.make("CartPole-v1") for _ in range(3)]),
+        lambda: SerialEnvManager(env=[lambda: gymnasium.make("CartPole-v1") for _ in range(3)]),
         lambda: SyncSubprocessEnvManager(env=CARTPOLE, count=3),
     ],
     ids=["function", "in threads", "list", "partial in processes"],
 )
 def test_it_is_as_if_the_id_had_been_given(make: Any) -> None:
-    named = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=3)
+    named = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=3)
     named.seed(5)
     envs = make()
     envs.seed(5)
@@ -60,7 +60,7 @@ def test_it_is_as_if_the_id_had_been_given(make: Any) -> None:
     assert all(map(same, expected, found))
 
 
-@pytest.mark.parametrize("kind", [BaseEnvManager, SyncSubprocessEnvManager])
+@pytest.mark.parametrize("kind", [SerialEnvManager, SyncSubprocessEnvManager])
 def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
     envs = kind(env=[short, Counting, partial(Counting, length=4)])
     envs.reset()
@@ -73,13 +73,13 @@ def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
 
 
 def test_a_list_says_how_many_envs_there_are() -> None:
-    assert BaseEnvManager(env=[short, short]).spec().count == 2
+    assert SerialEnvManager(env=[short, short]).spec().count == 2
     with pytest.raises(ValueError, match="2 functions for 3 envs; give one for each"):
-        BaseEnvManager(env=[short, short], count=3)
+        SerialEnvManager(env=[short, short], count=3)
 
 
 def test_an_evaluator_takes_a_function_too() -> None:
-    spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
+    spec = SerialEnvManager(env=CARTPOLE, count=1).spec()
     policy = Random(obs=spec.obs, action=spec.action)
     evaluator = Evaluator(env=CARTPOLE, policy=policy, seed=0)
     assert len(evaluator.eval(n_episode=3).returns) == 3
@@ -100,7 +100,7 @@ def test_a_function_that_makes_no_env_is_told() -> None:
     with pytest.raises(
         UnsoundError, match="the function gives a NoneType, which has no 'observation_sp"
     ):
-        BaseEnvManager(env=lambda: None, count=2)
+        SerialEnvManager(env=lambda: None, count=2)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_function_that_makes_no_env_is_told() -> None:
 )
 def test_what_describes_no_env_is_told(env: Any, told: str) -> None:
     with pytest.raises(UnsoundError, match=told):
-        BaseEnvManager(env=env, count=2)
+        SerialEnvManager(env=env, count=2)
 
 
 def test_an_env_that_ends_the_program_when_it_is_made_is_told() -> None:
@@ -121,7 +121,7 @@ def test_an_env_that_ends_the_program_when_it_is_made_is_told() -> None:
         sys.exit("no licence")
 
     with pytest.raises(UnsoundError, match="the env cannot be made: SystemExit: no licence"):
-        BaseEnvManager(env=leaves, count=2)
+        SerialEnvManager(env=leaves, count=2)
 
 
 def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
@@ -129,7 +129,7 @@ def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
         def close(self) -> None:
             self.seed += 0  # which a reset sets
 
-    envs = BaseEnvManager(env=Closing, count=2)
+    envs = SerialEnvManager(env=Closing, count=2)
     envs.reset()
     envs.close()
 
@@ -139,7 +139,7 @@ def test_a_function_that_fails_is_named() -> None:
         raise OSError("no simulator answers")
 
     with pytest.raises(UnsoundError, match="the env cannot be made: OSError: no simulator answers"):
-        BaseEnvManager(env=broken, count=2)
+        SerialEnvManager(env=broken, count=2)
 
 
 def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot_be_replayed() -> (
@@ -149,7 +149,7 @@ def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("it fell over")
 
-    envs = BaseEnvManager(env=Fails, count=1)
+    envs = SerialEnvManager(env=Fails, count=1)
     envs.reset()
     with pytest.raises(EnvError, match="it fell over") as told:
         envs.advance(np.zeros(1, np.int64))
@@ -157,7 +157,7 @@ def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot
 
 
 def test_a_policy_that_needs_weights_is_not_evaluated_without() -> None:
-    spec = BaseEnvManager(env=CARTPOLE, count=1).spec()
+    spec = SerialEnvManager(env=CARTPOLE, count=1).spec()
     evaluator = Evaluator(env=CARTPOLE, policy=Dqn(obs=spec.obs, action=spec.action), seed=0)
     with pytest.raises(ValueError, match=r"Dqn acts with weights.*`learner\.state\(\)`"):
         evaluator.eval()

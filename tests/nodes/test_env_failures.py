@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrl.nodes.env_managers.crash_replay import replay
 from flowrl.nodes.env_managers.env_error import EnvError
-from flowrl.nodes.env_managers.replay import replay
 from tests.nodes.env_managers import KINDS, manager
 from tests.nodes.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.following import Follower
@@ -102,8 +102,8 @@ def test_an_env_that_ends_the_next_worker_too_is_lost_and_its_neighbours_go_on(
     with manager("sync", "EndsTwo", ends=ends, envs_per_worker=3, max_retry=2) as envs:
         first = envs.reset()
         steps = [envs.advance(np.zeros(3, np.int64)) for _ in range(9)]
-        assert [k for k, step in enumerate(steps) if len(step.broken)] == [4]
-        (broken,) = steps[4].broken
+        assert [k for k, step in enumerate(steps) if len(step.failed)] == [4]
+        (broken,) = steps[4].failed
         others = [index for index in range(3) if index != broken]
         for step in steps:
             assert (step.obs[others, 0] == first[others, 0]).all()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
 from tests.nodes.toy_envs import Counting
@@ -162,7 +162,7 @@ def test_an_unknown_id_of_gym_names_the_nearest(gym: Any) -> None:
 
 
 def test_a_manager_cannot_tell_an_old_env_from_a_new_one(gym: Any) -> None:
-    envs = BaseEnvManager(env=LegacyGym(id="Old-v0"), count=2)
+    envs = SerialEnvManager(env=LegacyGym(id="Old-v0"), count=2)
     envs.reset()
     envs.advance(np.zeros(2, np.int64))
     steps = envs.advance(np.zeros(2, np.int64))

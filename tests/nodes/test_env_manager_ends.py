@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import flowrl.nodes.env_managers.worker_env_manager as worker_module
-import flowrl.nodes.env_managers.workers.crew as crew_module
-from flowrl.nodes.env_managers.env_error import Unclosed
+import flowrl.nodes.env_managers.workers.worker_pool as crew_module
+from flowrl.nodes.env_managers.env_error import EnvCloseError
 from tests.nodes.env_managers import KINDS, manager
 from tests.nodes.following import Follower
 
@@ -34,7 +34,7 @@ def test_envs_that_raise_when_they_are_closed_are_all_closed_and_one_is_told(
         envs.reset()
         envs.advance(np.zeros(3, np.int64))
         with pytest.raises(
-            Unclosed, match=r"^env 0: close raised RuntimeError: the window is gone"
+            EnvCloseError, match=r"^env 0: close raised RuntimeError: the window is gone"
         ):
             envs.close()
         spares = 3 if "pre-reset" in kind else 0  # those that had begun by then
@@ -47,11 +47,13 @@ def test_envs_that_hang_when_they_are_closed_are_given_up_in_bounded_time_and_to
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (crew_module, worker_module):
-        monkeypatch.setattr(module, "LEAVE_S", 0.2)
+        monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.2)
     told = {"closed": str(tmp_path / "closed"), "hangs": True}
     with manager(kind, f"{STARTS}:ClosingBadly", **told) as envs:
         envs.reset()
-        with pytest.raises(Unclosed, match=r"^env 0: close took longer than 0.2 s; its worker was"):
+        with pytest.raises(
+            EnvCloseError, match=r"^env 0: close took longer than 0.2 s; its worker was"
+        ):
             envs.close()
 
 

@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.toy_envs import Counting
 
 
-def manager(count: int, seed: int, **kwargs: Any) -> BaseEnvManager:
+def manager(count: int, seed: int, **kwargs: Any) -> SerialEnvManager:
     part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=kwargs)
-    return BaseEnvManager(env=part, count=count, seed=seed)
+    return SerialEnvManager(env=part, count=count, seed=seed)
 
 
 class Alone:

@@ -264,10 +264,10 @@ def test_an_env_that_does_not_keep_to_its_seed_begins_anew_and_that_is_told(
         assert sum("it is not restored, and is begun anew" in line for line in told) == 3
         assert any("IrregularityRecord(what='unrestored envs', times=3)" in line for line in told)
         void = other.advance(np.zeros(3, np.int64))  # their step is void: a new episode begins
-        assert list(void.broken) == [0, 1, 2]
+        assert list(void.failed) == [0, 1, 2]
         assert void.obs[:, 1].tolist() == [0, 0, 0]
         after = other.advance(np.zeros(3, np.int64))
-        assert list(after.broken) == []
+        assert list(after.failed) == []
         assert after.next_obs[:, 1].tolist() == [1, 1, 1]
 
 
@@ -280,7 +280,7 @@ def test_only_the_env_that_cannot_be_restored_begins_anew() -> None:
             state["envs"]["seen"][1] += 1
             other.load_state_dict(state)
             one, two = envs.advance(np.ones(3, int)), other.advance(np.ones(3, int))
-            assert list(two.broken) == [1]
+            assert list(two.failed) == [1]
             assert np.array_equal(one.obs[[0, 2]], two.obs[[0, 2]])
             assert two.obs[1].tolist() != one.obs[1].tolist()
             assert [episode.env_id for k in range(15) for episode in play(other, 1, k)[0].episodes]
@@ -310,7 +310,7 @@ def test_an_episode_too_long_to_be_kept_is_not_restored(monkeypatch: Any) -> Non
         other.load_state_dict(state)
         assert other.failures.unrestored_envs == 3
         assert any("too long to keep" in str(record) for record in other.ctx.records)
-        assert list(other.advance(np.zeros(3, int)).broken) == [0, 1, 2]
+        assert list(other.advance(np.zeros(3, int)).failed) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["sync", "sync, pre-reset"])

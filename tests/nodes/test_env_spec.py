@@ -8,16 +8,18 @@ from gymnasium import spaces
 
 from flowrl.core.batch import Column
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.spec import column, columns_of, observed
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.envs.spec import env_columns, observation_columns, space_column
+from flowrl.nodes.observations import NestedColumns
 
 
 def test_observations_of_double_precision_become_single() -> None:
-    assert column(spaces.Box(-1, 1, (3,), np.float64), "observation") == Column("float32", (3,))
+    assert space_column(spaces.Box(-1, 1, (3,), np.float64), "observation") == Column(
+        "float32", (3,)
+    )
 
 
 def test_images_stay_bytes_and_equal_bounds_are_one_number() -> None:
-    found = column(spaces.Box(0, 255, (4, 84, 84), np.uint8), "observation")
+    found = space_column(spaces.Box(0, 255, (4, 84, 84), np.uint8), "observation")
     assert found == Column("uint8", (4, 84, 84))
     assert (found.low, found.high) == (0.0, 255.0)
 
@@ -25,25 +27,25 @@ def test_images_stay_bytes_and_equal_bounds_are_one_number() -> None:
 def test_continuous_actions_carry_a_bound_for_each_element() -> None:
     low, high = np.array([[-1, -2], [1, 2]], np.float32)
     space = spaces.Box(low, high, dtype=np.float32)
-    found = column(space, "action")
+    found = space_column(space, "action")
     assert (found.dtype, found.shape) == ("float32", (2,))
     assert (found.low, found.high) == ((-1.0, -2.0), (1.0, 2.0))
 
 
 def test_discrete_actions_say_how_many_they_are() -> None:
-    found = column(spaces.Discrete(5), "action")
+    found = space_column(spaces.Discrete(5), "action")
     assert found == Column("int64")
     assert found.n == 5
 
 
 def test_several_discrete_actions_are_bounded_each() -> None:
-    found = column(spaces.MultiDiscrete([3, 4]), "action")
+    found = space_column(spaces.MultiDiscrete([3, 4]), "action")
     assert found == Column("int64", (2,))
     assert (found.low, found.high) == ((0.0, 0.0), (2.0, 3.0))
 
 
 def test_switches_are_bytes_of_two_values() -> None:
-    found = column(spaces.MultiBinary(6), "observation")
+    found = space_column(spaces.MultiBinary(6), "observation")
     assert found == Column("int8", (6,))
     assert found.n == 2
 
@@ -55,21 +57,21 @@ def test_switches_are_bytes_of_two_values() -> None:
 )
 def test_discrete_values_that_do_not_begin_at_zero_are_refused(space: spaces.Space) -> None:
     with pytest.raises(UnsoundError, match=r"^actions are discrete and begin at .*; .*begin at 0$"):
-        column(space, "action")
+        space_column(space, "action")
 
 
 def test_nested_actions_are_refused_with_what_to_do() -> None:
     with pytest.raises(
         UnsoundError, match=r"actions are a Dict space, .*; wrap the env so that its act"
     ):
-        column(spaces.Dict({"a": spaces.Discrete(2)}), "action")
+        space_column(spaces.Dict({"a": spaces.Discrete(2)}), "action")
 
 
 def test_the_leaves_of_nested_observations_are_named_by_their_way_down() -> None:
     inner = spaces.Dict({"pos": spaces.Box(-1, 1, (2,), np.float64), "on": spaces.MultiBinary(3)})
     pair = spaces.Tuple([spaces.Discrete(4), spaces.Box(0, 255, (5, 5, 3), np.uint8)])
-    found = observed(spaces.Dict({"robot": inner, "seen": pair}))
-    assert isinstance(found, Nested)
+    found = observation_columns(spaces.Dict({"robot": inner, "seen": pair}))
+    assert isinstance(found, NestedColumns)
     assert found.columns == {
         "robot/on": Column("int8", (3,)),
         "robot/pos": Column("float32", (2,)),
@@ -96,19 +98,19 @@ def test_nested_observations_that_cannot_be_columns_are_told(
     space: spaces.Space, what: str
 ) -> None:
     with pytest.raises(UnsoundError, match=what):
-        observed(space)
+        observation_columns(space)
 
 
 def test_a_subclass_of_a_space_counts_as_that_space() -> None:
     class Mine(spaces.Discrete):
         pass
 
-    assert column(Mine(2), "action").n == 2
+    assert space_column(Mine(2), "action").n == 2
 
 
 def test_a_missing_env_is_told_with_an_example() -> None:
     with pytest.raises(UnsoundError, match=r"no env is given; write `env: \{id: CartPole-v1\}`"):
-        columns_of(None)
+        env_columns(None)
 
 
 def test_whatever_a_constructor_raises_is_told_as_unsound() -> None:
@@ -119,5 +121,5 @@ def test_whatever_a_constructor_raises_is_told_as_unsound() -> None:
     with pytest.raises(
         UnsoundError, match="the env cannot be made: RuntimeError: no display"
     ) as told:
-        columns_of(Falls())
+        env_columns(Falls())
     assert told.value.key == "env"

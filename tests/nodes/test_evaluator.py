@@ -14,7 +14,7 @@ from flowrl.core.config import PartSpec
 from flowrl.core.context import CheckpointRecord, Context, MetricsRecord, VerdictRecord
 from flowrl.core.node import Surroundings
 from flowrl.core.state import State
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.evaluation import Evaluation, play, quotas
@@ -34,7 +34,9 @@ def evaluator(
     nstep = params.pop("nstep", 1)
     policy = PartSpec("toy", Toy, Toy.Config(nstep=nstep))
     config = Evaluator.Config(env=part, policy=policy, **params)
-    return Evaluator(config=config, context=Context("evaluator", seed=seed, wanted=wanted))
+    return Evaluator(
+        config=config, context=Context("evaluator", seed=seed, consumed_outputs=wanted)
+    )
 
 
 def records(node: Evaluator, kind: type) -> list[Any]:
@@ -55,11 +57,11 @@ def test_every_envs_quota_is_settled_before_any_episode_is_played(
 @given(st.integers(1, 30), st.integers(1, 8), st.integers(0, 10_000))
 def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) -> None:
     """The episodes that count are each env's first, whatever their lengths are."""
-    envs = BaseEnvManager(env=env("Stubborn"), count=count, seed=seed)
+    envs = SerialEnvManager(env=env("Stubborn"), count=count, seed=seed)
     played = play(envs, ToyAct(), episodes)
     alone = []
     for index, quota in enumerate(quotas(episodes, count)):
-        single = BaseEnvManager(env=env("Stubborn"), count=count, seed=seed)
+        single = SerialEnvManager(env=env("Stubborn"), count=count, seed=seed)
         single.reset()
         found: list[float] = []
         while len(found) < quota:
@@ -93,7 +95,7 @@ def test_the_mean_of_many_episodes_is_that_of_the_env() -> None:
 
 
 def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
-    envs = BaseEnvManager(env=env("Stubborn", long=30), count=4, seed=1)
+    envs = SerialEnvManager(env=env("Stubborn", long=30), count=4, seed=1)
     stepped: list[int] = []
     envs.reset()
     for index, one in enumerate(list(envs._here.envs)):

@@ -10,18 +10,23 @@ import torch
 
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.features import encoder, feature_leaves, measured, width
+from flowrl.nodes.models.features import (
+    feature_encoder,
+    feature_leaves,
+    feature_width,
+    measured_features,
+)
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Heads, Linear
+from flowrl.nodes.models.model import Heads, LinearHead
 from flowrl.nodes.models.torch_features import TorchFeatures
-from flowrl.nodes.models.trained import Trained
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.models.trained import TrainableNetwork
+from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.ppo import Ppo
 
-MIXED = Nested(
+MIXED = NestedColumns(
     {
         "action_mask": Column("int8", (4,), n=2),
         "image": Column("uint8", (2, 2)),
@@ -29,7 +34,7 @@ MIXED = Nested(
         "speed": Column("float32", (2,)),
     }
 )
-HEADS: Heads = {"q": Linear(2)}
+HEADS: Heads = {"q": LinearHead(2)}
 
 
 def some(rows: int, seed: int = 0) -> Array:
@@ -50,31 +55,33 @@ def test_features_are_fractions_then_one_hot_then_numbers_and_never_the_mask() -
     obs = MIXED.empty(1)
     obs["image"], obs["kind"], obs["speed"] = [[0, 51], [255, 102]], 1, [3, -4]
     expected = [[0, 0.2, 1, 0.4, 0, 1, 0, 3, -4]]
-    np.testing.assert_allclose(encoder(MIXED, True)(obs), expected, rtol=1e-6)
+    np.testing.assert_allclose(feature_encoder(MIXED, True)(obs), expected, rtol=1e-6)
     module = TorchFeatures(feature_leaves(MIXED), scale_bytes=True, normalise=False)
     np.testing.assert_allclose(module(tensors(obs)), expected, rtol=1e-6)
-    assert module.width == sum(map(width, feature_leaves(MIXED).values())) == 9
+    assert module.width == sum(map(feature_width, feature_leaves(MIXED).values())) == 9
     assert not module.state_dict()
 
 
 def test_bytes_that_are_no_fractions_can_be_left_as_they_are() -> None:
     column, obs = Column("uint8", (2,)), np.array([[3, 9]], np.uint8)
     module = TorchFeatures({"": column}, scale_bytes=False, normalise=False)
-    for found in (encoder(column, False)(obs), module(torch.from_numpy(obs)).numpy()):
+    for found in (feature_encoder(column, False)(obs), module(torch.from_numpy(obs)).numpy()):
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, [[3, 9]])
 
 
 def test_only_measured_quantities_are_normalised() -> None:
-    np.testing.assert_array_equal(measured(feature_leaves(MIXED)), [False] * 7 + [True] * 2)
+    np.testing.assert_array_equal(
+        measured_features(feature_leaves(MIXED)), [False] * 7 + [True] * 2
+    )
 
 
 def test_what_acts_normalises_as_what_learns() -> None:
     model = Mlp(hidden=[8], normalise_obs=True)
-    net = Trained(model.build(MIXED, HEADS, 3))
-    acts = model.infer(MIXED, HEADS, ["q"])
+    net = TrainableNetwork(model.build(MIXED, HEADS, 3))
+    acts = model.inference_model(MIXED, HEADS, ["q"])
     for seed in range(3):
-        acts.load({k: v for k, v in net.weights().items() if model.acts_with(["q"], k)})
+        acts.load({k: v for k, v in net.weights().items() if model.is_acting_parameter(["q"], k)})
         obs = some(50, seed)
         with torch.no_grad():
             heads = net(tensors(obs))["q"].numpy()
@@ -97,23 +104,23 @@ def test_normalised_features_have_mean_zero_and_deviation_one() -> None:
 
 def test_moments_are_weights_and_checkpoints_hold_them() -> None:
     model = Mlp(hidden=[8], normalise_obs=True)
-    net, other = (Trained(model.build(MIXED, HEADS, seed)) for seed in (1, 2))
+    net, other = (TrainableNetwork(model.build(MIXED, HEADS, seed)) for seed in (1, 2))
     net.observe(tensors(some(20)))
     moments = [f"features.moments.{name}" for name in ("count", "mean", "squares")]
     assert set(moments) <= set(net.weights())
     other.load_state_dict(net.state_dict())
     np.testing.assert_array_equal(other.weights()[moments[1]], net.weights()[moments[1]])
-    frozen = net.frozen()
+    frozen_copy = net.frozen_copy()
     net.observe(tensors(some(20, 5)))
-    assert not np.array_equal(frozen.weights()[moments[1]], net.weights()[moments[1]])
-    frozen.follow(net)
-    np.testing.assert_array_equal(frozen.weights()[moments[1]], net.weights()[moments[1]])
+    assert not np.array_equal(frozen_copy.weights()[moments[1]], net.weights()[moments[1]])
+    frozen_copy.move_towards(net)
+    np.testing.assert_array_equal(frozen_copy.weights()[moments[1]], net.weights()[moments[1]])
 
 
 @pytest.mark.parametrize("iters", [1, 3])
 def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
     """The likelihoods that acting saw are those that learning begins with: the ratio is 1."""
-    envs = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=4)
+    envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=4)
     spec = envs.spec()
     model = Mlp(hidden=[16], normalise_obs=True)
     policy = Ppo(obs=spec.obs, action=spec.action, model=model, lr=1e-9, epochs=1)

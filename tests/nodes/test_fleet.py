@@ -97,7 +97,7 @@ def test_rows_are_received_in_the_order_that_was_asked_for() -> None:
     assert at.tolist() == steps.obs[:, 0].tolist() == [3, 4, 1, 0]
     whole.send(ids, np.zeros(4))
     at, steps = whole.recv(ids)
-    assert [int(at[k]) for k in steps.broken] == [0]  # env 0 fails in its second step
+    assert [int(at[k]) for k in steps.failed] == [0]  # env 0 fails in its second step
 
 
 def test_all_managers_step_before_any_is_waited_for() -> None:

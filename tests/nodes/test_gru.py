@@ -14,19 +14,19 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.gru import Gru
-from flowrl.nodes.models.model import Linear
+from flowrl.nodes.models.model import LinearHead
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.returns import gae
 from tests.nodes.learning import DISCRETE, OBS, same_bits
 
 SIZE, STEPS = 8, 5
-HEADS = {"a": Linear(3), "value": Linear(1)}
+HEADS = {"a": LinearHead(3), "value": LinearHead(1)}
 RNG = np.random.default_rng(0)
 
 
@@ -54,13 +54,13 @@ def through(module: torch.nn.Module, obs: Any, memory: Any, begins: Any) -> Any:
 def test_acting_step_by_step_in_numpy_is_going_through_unrolls_in_torch(activation: str) -> None:
     model = gru(activation=activation)
     module = model.build(OBS, HEADS, 3)
-    infer = model.infer(OBS, HEADS, ("a",))
-    infer.load(arrays(module))
+    inference_model = model.inference_model(OBS, HEADS, ("a",))
+    inference_model.load(arrays(module))
     obs, memory, begins = unrolls(4)
     found = through(module, obs, memory, begins)
     for t in range(STEPS):
         memory = np.where(begins[:, t : t + 1], np.float32(0), memory)
-        out = infer(obs[:, t], {"memory": memory})
+        out = inference_model(obs[:, t], {"memory": memory})
         memory = out["memory"]
         at = np.arange(4) * STEPS + t
         np.testing.assert_allclose(out["a"], found["a"].numpy()[at], atol=1e-6)
@@ -181,7 +181,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 def mean_return(model: Any, unroll_steps: int | None, iters: int) -> float:
     env = Gymnasium(id="tests.nodes.toy_envs:Recalled")
-    envs = BaseEnvManager(env=env, count=8, seed=0)
+    envs = SerialEnvManager(env=env, count=8, seed=0)
     spec = envs.spec()
     params = {"model": model} if model else {}
     policy = Ppo(

@@ -15,7 +15,7 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV, STEP
 from flowrl.nodes.policies.random import Random
@@ -27,7 +27,7 @@ ACHIEVED, GOAL, NEXT_GOAL = "next_obs/achieved_goal", "obs/desired_goal", "next_
 
 
 def collected(n: int, tokens: int, seed: int = 0) -> list[Batch]:
-    envs = BaseEnvManager(env=Gymnasium(id=f"{HERE}:BitFlip"), count=3, seed=seed)
+    envs = SerialEnvManager(env=Gymnasium(id=f"{HERE}:BitFlip"), count=3, seed=seed)
     spec = envs.spec()
     policy = Random(obs=spec.obs, action=spec.action)
     node = SampleCollector(envs=envs, policy=policy, n_sample=n, seed=seed, origin=True)

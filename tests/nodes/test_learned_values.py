@@ -10,14 +10,14 @@ import torch
 
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluation import play
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policy import Policy
 
 GAMMA = 0.5
 # The states come in turns: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) unless it is the end.
@@ -26,12 +26,12 @@ ENDING = [1 + 2 * GAMMA, 2.0]
 TABLE: dict[str, Any] = {"hidden": []}  # states are one-hot: without hidden layers it is a table
 
 
-def envs_of(cls: str, count: int = 4, **kwargs: Any) -> BaseEnvManager:
+def envs_of(cls: str, count: int = 4, **kwargs: Any) -> SerialEnvManager:
     part = Gymnasium(id=f"tests.nodes.toy_envs:{cls}", kwargs=kwargs)
-    return BaseEnvManager(env=part, count=count, seed=5)
+    return SerialEnvManager(env=part, count=count, seed=5)
 
 
-def policy_of(cls: type[Policy], envs: BaseEnvManager, **params: Any) -> Policy:
+def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: Any) -> Policy:
     spec = envs.spec()
     return cls(obs=spec.obs, action=spec.action, gamma=GAMMA, **params)
 

@@ -10,7 +10,7 @@ import pytest
 
 from flowrl.api import load
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
 
@@ -19,11 +19,11 @@ gym = pytest.importorskip("gym")
 ENVS = 3
 
 
-def manager(env: Gymnasium, seed: int = 7) -> BaseEnvManager:
-    return BaseEnvManager(env=env, count=ENVS, seed=seed)
+def manager(env: Gymnasium, seed: int = 7) -> SerialEnvManager:
+    return SerialEnvManager(env=env, count=ENVS, seed=seed)
 
 
-def actions(envs: BaseEnvManager, steps: int) -> list[Any]:
+def actions(envs: SerialEnvManager, steps: int) -> list[Any]:
     """The same actions for the same steps, whichever package the envs are of."""
     rng, column = np.random.default_rng(0), envs.spec().action
     if column.n is not None:

@@ -21,7 +21,7 @@ from flowrl.nodes.datasets import minari as ours
 from flowrl.nodes.datasets.about import About
 from flowrl.nodes.datasets.demos import Demos
 from flowrl.nodes.datasets.files import format_of
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random
@@ -82,7 +82,7 @@ def test_what_minari_writes_is_read_as_rows(tmp_path: Path) -> None:
 
 
 def played(env: Any, episodes: int) -> Batch:
-    manager = BaseEnvManager(env=env, count=2)
+    manager = SerialEnvManager(env=env, count=2)
     spec = manager.spec()
     node = EpisodeCollector(envs=manager, policy=Random(obs=spec.obs, action=spec.action))
     return Batch.concat(node.collect(episodes))

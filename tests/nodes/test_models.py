@@ -7,11 +7,23 @@ import torch
 from flowrl.core.batch import Column
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import ACTIVATIONS, Mlp
-from flowrl.nodes.models.model import Dueling, Free, Linear, Model, ModuleModel, TorchInfer
-from flowrl.nodes.models.trained import Adam, Network, Trained
+from flowrl.nodes.models.model import (
+    DuelingHead,
+    FreeHead,
+    LinearHead,
+    Model,
+    ModuleModel,
+    TorchInference,
+)
+from flowrl.nodes.models.trained import Adam, Network, TrainableNetwork
 
 OBS = Column("float32", (4,))
-HEADS = {"q": Dueling(3), "logits": Linear(2, 0.01), "value": Linear(1), "log_std": Free(2, -0.5)}
+HEADS = {
+    "q": DuelingHead(3),
+    "logits": LinearHead(2, 0.01),
+    "value": LinearHead(1),
+    "log_std": FreeHead(2, -0.5),
+}
 
 
 def observations(rows: int = 7) -> np.ndarray:
@@ -38,11 +50,11 @@ class Tiny(torch.nn.Module):
 def test_numpy_acts_as_torch_computes(activation: str, init: str, shared: bool) -> None:
     model = Mlp(hidden=[16, 8], activation=activation, init=init, shared=shared)
     module = model.build(OBS, HEADS, seed=1)
-    infer = model.infer(OBS, HEADS, tuple(HEADS))
-    infer.load(Network(module).weights())
+    inference_model = model.inference_model(OBS, HEADS, tuple(HEADS))
+    inference_model.load(Network(module).weights())
     obs = observations()
     expected = module(torch.from_numpy(obs))
-    for name, found in infer(obs).items():
+    for name, found in inference_model(obs).items():
         np.testing.assert_allclose(found, expected[name].detach().numpy(), rtol=1e-5, atol=1e-6)
         assert found.dtype == np.float32
 
@@ -59,20 +71,20 @@ def test_numpy_acts_as_torch_computes(activation: str, init: str, shared: bool) 
 )
 def test_observations_of_any_kind_are_numbers_to_dense_layers(column: Column, obs) -> None:
     model = Mlp(hidden=[8])
-    module = model.build(column, {"q": Linear(2)}, seed=0)
-    infer = model.infer(column, {"q": Linear(2)}, ("q",))
-    infer.load(Network(module).weights())
+    module = model.build(column, {"q": LinearHead(2)}, seed=0)
+    inference_model = model.inference_model(column, {"q": LinearHead(2)}, ("q",))
+    inference_model.load(Network(module).weights())
     expected = module(torch.from_numpy(obs))["q"].detach().numpy()
-    np.testing.assert_allclose(infer(obs)["q"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(inference_model(obs)["q"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_net_without_hidden_layers_is_affine() -> None:
-    module = Mlp(hidden=[]).build(OBS, {"q": Linear(2)}, seed=0)
+    module = Mlp(hidden=[]).build(OBS, {"q": LinearHead(2)}, seed=0)
     assert sorted(Network(module).weights()) == ["q.out.bias", "q.out.weight"]
 
 
 def test_a_dueling_heads_mean_is_the_states_value() -> None:
-    module = Mlp(hidden=[8]).build(OBS, {"q": Dueling(3)}, seed=0)
+    module = Mlp(hidden=[8]).build(OBS, {"q": DuelingHead(3)}, seed=0)
     x = torch.relu(module.trunk.get_submodule("0")(torch.from_numpy(observations())))
     value = module.q.value(x)
     q = module(torch.from_numpy(observations()))["q"]
@@ -81,13 +93,13 @@ def test_a_dueling_heads_mean_is_the_states_value() -> None:
 
 def test_only_what_acts_is_sent() -> None:
     apart, shared = Mlp(hidden=[8], shared=False), Mlp(hidden=[8])
-    heads = {"logits": Linear(2), "value": Linear(1)}
+    heads = {"logits": LinearHead(2), "value": LinearHead(1)}
     for model, wanted in ((apart, {"logits"}), (shared, {"trunk", "logits"})):
         names = Network(model.build(OBS, heads, 0)).weights(
-            lambda name, model=model: model.acts_with(("logits",), name)
+            lambda name, model=model: model.is_acting_parameter(("logits",), name)
         )
         assert {name.split(".")[0] for name in names} == wanted
-        model.infer(OBS, heads, ("logits",)).load(names)  # and that is enough
+        model.inference_model(OBS, heads, ("logits",)).load(names)  # and that is enough
 
 
 def test_first_weights_depend_on_the_seed_alone() -> None:
@@ -110,16 +122,16 @@ def test_building_leaves_torchs_generator_alone() -> None:
 
 def test_orthogonal_layers_keep_lengths_and_the_heads_scale_is_its_gain() -> None:
     model = Mlp(hidden=[4], init="orthogonal")
-    module = model.build(OBS, {"logits": Linear(2, 0.01)}, seed=0)
+    module = model.build(OBS, {"logits": LinearHead(2, 0.01)}, seed=0)
     first, head = module.trunk.get_submodule("0").weight, module.logits.out.weight
     torch.testing.assert_close(first @ first.T, 2 * torch.eye(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(2), atol=1e-8, rtol=0)
 
 
 def test_what_has_no_weights_yet_says_so() -> None:
-    infer = Mlp(hidden=[4]).infer(OBS, {"q": Linear(2)}, ("q",))
+    inference_model = Mlp(hidden=[4]).inference_model(OBS, {"q": LinearHead(2)}, ("q",))
     with pytest.raises(RuntimeError, match="acts before it has weights; load a learner's first"):
-        infer(observations())
+        inference_model(observations())
 
 
 @pytest.mark.parametrize(
@@ -136,34 +148,34 @@ def test_what_has_no_weights_yet_says_so() -> None:
     ],
 )  # fmt: skip
 def test_weights_of_another_network_do_not_act(trained: Model, acts: Model) -> None:
-    heads = {"q": Linear(2)}
+    heads = {"q": LinearHead(2)}
     weights = Network(trained.build(OBS, heads, 0)).weights()
     with pytest.raises(ValueError, match="was it of another model"):
-        acts.infer(OBS, heads, ("q",)).load(weights)
+        acts.inference_model(OBS, heads, ("q",)).load(weights)
 
 
 def test_a_users_module_is_built_trained_and_acts() -> None:
     model = ModuleModel(path=f"{__name__}:Tiny", args={"width": 5})
-    heads = {"q": Linear(2)}
-    net = Trained(model.build(OBS, heads, seed=0))
+    heads = {"q": LinearHead(2)}
+    net = TrainableNetwork(model.build(OBS, heads, seed=0))
     net.descend(net(torch.from_numpy(observations()))["q"].square().mean(), lr=0.1)
-    infer = model.infer(OBS, heads, ("q",))
-    assert isinstance(infer, TorchInfer)
-    infer.load(net.weights())
+    inference_model = model.inference_model(OBS, heads, ("q",))
+    assert isinstance(inference_model, TorchInference)
+    inference_model.load(net.weights())
     expected = net.module.eval()(torch.from_numpy(observations()))["q"].detach().numpy()
-    np.testing.assert_array_equal(infer(observations())["q"], expected)
+    np.testing.assert_array_equal(inference_model(observations())["q"], expected)
     assert net.weights()["norm.running_mean"].any()  # buffers travel too
 
 
 def test_all_parameters_lie_in_one_vector() -> None:
-    net = Network(Mlp(hidden=[3]).build(OBS, {"q": Linear(2)}, seed=0))
+    net = Network(Mlp(hidden=[3]).build(OBS, {"q": LinearHead(2)}, seed=0))
     net.params.zero_()
     assert all(not p.any() for p in net.module.parameters())
     assert net.params.numel() == 4 * 3 + 3 + 3 * 2 + 2
 
 
 def test_weights_are_a_copy() -> None:
-    net = Network(Mlp(hidden=[3]).build(OBS, {"q": Linear(2)}, seed=0))
+    net = Network(Mlp(hidden=[3]).build(OBS, {"q": LinearHead(2)}, seed=0))
     before = net.weights()["q.out.bias"].copy()
     copied = net.weights()
     net.params.add_(1)
@@ -184,7 +196,9 @@ def test_adam_agrees_with_torchs_own(eps: float) -> None:
 
 
 def test_a_long_gradient_is_shortened_and_its_length_told() -> None:
-    net = Trained(Mlp(hidden=[]).build(OBS, {"q": Linear(1)}, seed=0), max_grad_norm=0.5)
+    net = TrainableNetwork(
+        Mlp(hidden=[]).build(OBS, {"q": LinearHead(1)}, seed=0), max_grad_norm=0.5
+    )
     obs = torch.tensor([[3.0, 0, 0, 4.0]])
     norm = net.descend(net(obs)["q"].sum(), lr=0.0)
     assert norm.item() == pytest.approx(np.sqrt(26))  # of (3, 0, 0, 4) and the bias's 1
@@ -192,20 +206,22 @@ def test_a_long_gradient_is_shortened_and_its_length_told() -> None:
 
 
 def test_a_short_gradient_is_left_alone() -> None:
-    net = Trained(Mlp(hidden=[]).build(OBS, {"q": Linear(1)}, seed=0), max_grad_norm=50.0)
+    net = TrainableNetwork(
+        Mlp(hidden=[]).build(OBS, {"q": LinearHead(1)}, seed=0), max_grad_norm=50.0
+    )
     net.descend(net(torch.tensor([[3.0, 0, 0, 4.0]]))["q"].sum(), lr=0.0)
     assert net.grads.norm().item() == pytest.approx(np.sqrt(26))
 
 
 def test_a_frozen_copy_follows_when_it_is_told_to() -> None:
-    net = Trained(Mlp(hidden=[3]).build(OBS, {"q": Linear(2)}, seed=0))
-    target = net.frozen()
+    net = TrainableNetwork(Mlp(hidden=[3]).build(OBS, {"q": LinearHead(2)}, seed=0))
+    target = net.frozen_copy()
     start = net.params.clone()
     net.params.add_(1)
     torch.testing.assert_close(target.params, start)
-    target.follow(net, 0.25)
+    target.move_towards(net, 0.25)
     torch.testing.assert_close(target.params, start + 0.25)
-    target.follow(net)
+    target.move_towards(net)
     torch.testing.assert_close(target.params, net.params)
     assert not target(torch.zeros(1, 4))["q"].requires_grad
 
@@ -213,11 +229,13 @@ def test_a_frozen_copy_follows_when_it_is_told_to() -> None:
 def test_a_loaded_state_goes_on_as_the_saved_one() -> None:
     obs = torch.from_numpy(observations())
 
-    def train(net: Trained, iters: int) -> None:
+    def train(net: TrainableNetwork, iters: int) -> None:
         for _ in range(iters):
             net.descend((net(obs)["q"] - 1).square().mean(), lr=0.01)
 
-    one, other = (Trained(Mlp(hidden=[8]).build(OBS, {"q": Linear(2)}, s)) for s in (0, 1))
+    one, other = (
+        TrainableNetwork(Mlp(hidden=[8]).build(OBS, {"q": LinearHead(2)}, s)) for s in (0, 1)
+    )
     train(one, 5)
     other.load_state_dict(one.state_dict())
     train(one, 5)
@@ -226,7 +244,7 @@ def test_a_loaded_state_goes_on_as_the_saved_one() -> None:
 
 
 def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
-    net = Network(Mlp(hidden=[8]).build(OBS, {"q": Linear(2)}, 0))
+    net = Network(Mlp(hidden=[8]).build(OBS, {"q": LinearHead(2)}, 0))
     weights = net.weights()
     weights["surplus"] = weights.pop("q.out.bias")
     with pytest.raises(ValueError, match=r"lacks \['q.out.bias'\] and has unknown \['surplus'\]"):

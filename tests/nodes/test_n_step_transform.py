@@ -19,7 +19,7 @@ from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.buffers.transforms.n_step import NStep
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV, STEP
 from tests.nodes.toy_policies import Toy
@@ -31,7 +31,7 @@ COUNTING = "tests.nodes.toy_envs:Counting"
 
 def collector(kind: type[Any], nstep: int, seed: int, envs: int = 3, **env: Any) -> Any:
     part = Gymnasium(id=COUNTING, kwargs={"ends": "by seed", **env})
-    manager = BaseEnvManager(env=part, count=envs, seed=seed)
+    manager = SerialEnvManager(env=part, count=envs, seed=seed)
     spec = manager.spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=GAMMA)
     return kind(envs=manager, policy=policy, seed=seed, origin=True)

@@ -121,7 +121,7 @@ def test_batches_stay_as_they_were_when_the_buffer_goes_on() -> None:
 
 
 def test_where_nobody_wants_batches_rows_are_kept_and_no_random_number_is_used() -> None:
-    quiet = buffer(Context("buffer", wanted=frozenset()), batch_size=64)
+    quiet = buffer(Context("buffer", consumed_outputs=frozenset()), batch_size=64)
     assert quiet.fire(rows(1, 2), None) == []
     assert quiet.count == 2
     assert (

@@ -12,27 +12,34 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.node import Surroundings
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
 from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.model import ModuleModel
-from flowrl.nodes.observations import Nested, flat, leaf_of, observed_in, taken, under
+from flowrl.nodes.observations import (
+    NestedColumns,
+    columns_under,
+    flatten_columns,
+    leaf_value,
+    obs_columns_in,
+    select_rows,
+)
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policy import Policy
 
 LEAVES = ["camera", "pair/0", "pair/1"]
-PAIR = Nested({"a": Column("uint8", (3,)), "b": Column("float32")})
+PAIR = NestedColumns({"a": Column("uint8", (3,)), "b": Column("float32")})
 
 
-def envs_of(count: int = 3, **kwargs: object) -> BaseEnvManager:
+def envs_of(count: int = 3, **kwargs: object) -> SerialEnvManager:
     part = Gymnasium(id="tests.nodes.nested_envs:Nested", kwargs=kwargs)
-    return BaseEnvManager(env=part, count=count, seed=2)
+    return SerialEnvManager(env=part, count=count, seed=2)
 
 
-def policy_of(cls: type[Policy], envs: BaseEnvManager, **params: object) -> Policy:
+def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: object) -> Policy:
     spec = envs.spec()
     return cls(obs=spec.obs, action=spec.action, **params)
 
@@ -123,29 +130,29 @@ def test_the_random_policy_does_not_care() -> None:
 
 
 def test_columns_lead_back_to_what_was_observed() -> None:
-    columns = under("obs", PAIR)
+    columns = columns_under("obs", PAIR)
     assert list(columns) == ["obs/a", "obs/b"]
-    assert observed_in(columns, "obs") == PAIR
-    assert observed_in({"obs": Column("float32")}, "obs") == Column("float32")
-    assert observed_in(columns, "next_obs") is None
+    assert obs_columns_in(columns, "obs") == PAIR
+    assert obs_columns_in({"obs": Column("float32")}, "obs") == Column("float32")
+    assert obs_columns_in(columns, "next_obs") is None
 
 
 def test_rows_of_a_batch_are_taken_by_leaf() -> None:
     array = PAIR.empty(4)
     array["a"], array["b"] = 7, np.arange(4)
-    batch = Batch(flat({"obs": array, "reward": np.arange(4.0)}))
+    batch = Batch(flatten_columns({"obs": array, "reward": np.arange(4.0)}))
     assert list(batch) == ["obs/a", "obs/b", "reward"]
-    some = taken(batch, "obs", np.array([3, 1]))
+    some = select_rows(batch, "obs", np.array([3, 1]))
     assert isinstance(some, dict)
     np.testing.assert_array_equal(some["b"], [3, 1])
     with pytest.raises(KeyError, match="no column 'next_obs'; there are obs/a, obs/b, reward"):
-        taken(batch, "next_obs")
+        select_rows(batch, "next_obs")
 
 
 def test_a_leaf_is_found_in_dictionaries_and_tuples() -> None:
-    assert leaf_of({"a": ({"b": 3},)}, "a/0/b") == 3
+    assert leaf_value({"a": ({"b": 3},)}, "a/0/b") == 3
     with pytest.raises(TypeError, match="a set where a tuple was promised"):
-        leaf_of({1, 2}, "0")
+        leaf_value({1, 2}, "0")
 
 
 GRAPH = """
@@ -169,4 +176,4 @@ def test_a_graph_with_nested_observations_runs_alike_in_processes(tmp_path: Path
 def test_a_node_that_looks_at_one_column_says_so(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(GRAPH.replace("cartpole_dqn", "cartpole_dqn_rnd"))
     [problem] = flowrl.load(tmp_path / "g.yaml").check().problems
-    assert "observations are nested, and rnd looks at one column" in problem.what
+    assert "rnd reads one observation column, and the observations are nested" in problem.what

@@ -18,11 +18,11 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Linear
+from flowrl.nodes.models.model import LinearHead
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policy import Policy
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -201,11 +201,11 @@ def test_what_a_model_says_of_a_row_depends_on_no_other_row(
     model: Any, shape: tuple[int, ...], count: int
 ) -> None:
     """All that makes the rows of `own_pace` those of `together`."""
-    heads, rng = {"a": Linear(3)}, np.random.default_rng(count)
+    heads, rng = {"a": LinearHead(3)}, np.random.default_rng(count)
     column = Column("float32", shape)
-    infer = model.infer(column, heads, ("a",))
+    inference_model = model.inference_model(column, heads, ("a",))
     module = model.build(column, heads, 0)
-    infer.load({name: p.detach().numpy() for name, p in module.named_parameters()})
+    inference_model.load({name: p.detach().numpy() for name, p in module.named_parameters()})
     obs, other = rng.standard_normal((2, count, *shape), np.float32)
     memory = {
         n: rng.standard_normal((2, count, *c.shape), np.float32)
@@ -214,7 +214,7 @@ def test_what_a_model_says_of_a_row_depends_on_no_other_row(
 
     def said(obs: Array, which: Array | int) -> dict[str, Array]:
         pair = {name: np.where(_tall(which, m), m[1], m[0]) for name, m in memory.items()}
-        return infer(obs, pair) if pair else infer(obs)
+        return inference_model(obs, pair) if pair else inference_model(obs)
 
     whole = said(obs, np.zeros(count, bool))
     for row in {0, count // 2, count - 1}:

@@ -15,7 +15,7 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.env_managers import KINDS
 
@@ -32,7 +32,7 @@ def crowd(*wrappers: Any, reward: str = "sum", limit: int | None = None, **kwarg
 
 def test_agents_are_an_axis_of_observations_and_actions() -> None:
     obs, action = crowd().spec()
-    assert isinstance(obs, Nested)
+    assert isinstance(obs, NestedColumns)
     assert obs.columns == {"agents": Column("float32", (3, 2)), "alive": Column("int8", (3,))}
     assert (action, action.high) == (Column("int64", (3,)), (2.0, 2.0, 2.0))
     assert crowd(continuous=True).spec()[1] == Column("float32", (3, 2))
@@ -132,7 +132,7 @@ def test_one_policy_learns_to_act_for_all_within_their_masks() -> None:
     made, own = KINDS["base"]
     envs = made(config=made.Config(env=crowd(masks=True), count=8, **own), seed=1)
     spec = envs.spec()
-    assert isinstance(spec.obs, Nested)
+    assert isinstance(spec.obs, NestedColumns)
     assert spec.obs.columns["action_mask"] == Column("int8", (9,))
     policy = Ppo(obs=spec.obs, action=spec.action, gamma=0.0, lr=0.01)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=128, seed=1)

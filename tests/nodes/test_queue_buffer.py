@@ -45,7 +45,7 @@ def test_a_round_takes_a_token_and_gives_its_batches() -> None:
     assert [values(b) for b in node.fire(rows(1, 2, 3, 4))] == [[1, 2], [1, 2], [3, 4], [3, 4]]
     counts = {"held_rows": 0.0, "pushed_rows": 4.0, "sampled_rows": 8.0, "removed_rows": 4.0}
     assert node.ctx.records == [MetricsRecord(counts)]
-    node.ctx.wanted = frozenset()
+    node.ctx.consumed_outputs = frozenset()
     assert node.fire(rows(5)) == []
     assert node.count == 1
 

@@ -16,7 +16,7 @@ from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.models.gru import Gru
-from flowrl.nodes.policies.r2d2 import R2d2, rescaled, restored, targets
+from flowrl.nodes.policies.r2d2 import R2d2, nstep_targets, rescale_value, restore_value
 
 OBS, ACTION = Column("float32", (3,)), Column("int64", n=2)
 
@@ -45,7 +45,7 @@ def test_targets_are_those_of_a_plain_loop(length: int, steps: int, seed: int, d
     ends = [data.draw(st.integers(1, length)) for _ in range(2)]
     valid = np.arange(length) < np.array(ends)[:, None]
     discount = np.where(rng.random((2, length)) < 0.2, 0.0, 0.9)
-    found = targets(*map(torch.tensor, (reward, discount, valid, v)), steps).numpy()
+    found = nstep_targets(*map(torch.tensor, (reward, discount, valid, v)), steps).numpy()
     for w, end in enumerate(ends):
         for t in range(end):
             wanted = plain_target(reward[w], discount[w], end, v[w], steps, t)
@@ -55,10 +55,10 @@ def test_targets_are_those_of_a_plain_loop(length: int, steps: int, seed: int, d
 def test_rescaled_values_by_hand_and_back() -> None:
     x = torch.tensor([-8.0, 0.0, 3.0, 99.0], dtype=torch.float64)
     by_hand = [-2 - 0.008, 0.0, 1 + 0.003, 9 + 0.099]
-    assert rescaled(x).tolist() == pytest.approx(by_hand)
-    assert restored(rescaled(x)).tolist() == pytest.approx(x.tolist(), abs=1e-9)
+    assert rescale_value(x).tolist() == pytest.approx(by_hand)
+    assert restore_value(rescale_value(x)).tolist() == pytest.approx(x.tolist(), abs=1e-9)
     single = torch.linspace(-50, 50, 101)
-    assert restored(rescaled(single)).tolist() == pytest.approx(single.tolist(), abs=0.05)
+    assert restore_value(rescale_value(single)).tolist() == pytest.approx(single.tolist(), abs=0.05)
 
 
 @pytest.mark.parametrize("rescale", [True, False])
@@ -71,7 +71,7 @@ def test_the_error_of_an_ended_step_is_to_its_reward_alone(rescale: bool) -> Non
     q = q.gather(2, torch.tensor(table["action"]).unsqueeze(2)).squeeze(2)
     goal = torch.tensor(table["reward"])
     told = learn.forward(Batch(table), {})
-    wanted = ((rescaled(goal) if rescale else goal) - q).abs().numpy()
+    wanted = ((rescale_value(goal) if rescale else goal) - q).abs().numpy()
     np.testing.assert_allclose(told.priorities, wanted, atol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_it_learns_with_the_memory_that_acting_would_have(burn_in_steps: int) ->
     q = learn._q(learn.online, torch.tensor(seen), table["memory"]).detach().numpy()
     memory = {"memory": table["memory"]}
     for t in range(7):
-        out = act.mode.infer(seen[:, t], memory)
+        out = act.mode.model(seen[:, t], memory)
         memory = {"memory": out["memory"]}
         if t >= burn_in_steps:
             np.testing.assert_allclose(q[:, t - burn_in_steps], out["q"], atol=1e-5)

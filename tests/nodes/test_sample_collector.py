@@ -16,7 +16,7 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
 from tests.nodes.scripted_envs import ScriptedEnvs
@@ -33,7 +33,7 @@ def collector(
     **env: Any,
 ) -> SampleCollector:
     part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=env)
-    envs = BaseEnvManager(env=part, count=count, seed=seed)
+    envs = SerialEnvManager(env=part, count=count, seed=seed)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=gamma)
     return SampleCollector(
@@ -175,7 +175,7 @@ def test_new_weights_are_loaded_once() -> None:
     first, second = weights(1), weights(2)
     actions = [set(node.fire(w)["action"]) for w in (first, first, second)]
     assert actions == [{1}, {1}, {2}]
-    assert node._mode.loads == 2
+    assert node._mode.imported_modules == 2
 
 
 def test_finished_episodes_are_counted_and_told() -> None:
@@ -308,7 +308,7 @@ def test_by_hand_envs_of_another_kind_are_refused() -> None:
     node = collector()
     before = node.envs
     with pytest.raises(UnsoundError, match="env managers differ"):
-        node.reset_env(BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=1))
+        node.reset_env(SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=1))
     assert node.envs is before
 
 
@@ -331,16 +331,16 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
 
 def test_replicas_play_different_episodes() -> None:
     part = Gymnasium(id="tests.nodes.toy_envs:Counting")
-    config = BaseEnvManager.Config(env=part, count=2)
+    config = SerialEnvManager.Config(env=part, count=2)
     first, second = (
-        BaseEnvManager(config=config, context=Context("envs", replica, 7)) for replica in (0, 1)
+        SerialEnvManager(config=config, context=Context("envs", replica, 7)) for replica in (0, 1)
     )
     assert not np.array_equal(first.reset(), second.reset())
 
 
 def test_rows_say_where_they_come_from() -> None:
     part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 4})
-    envs = BaseEnvManager(env=part, count=2)
+    envs = SerialEnvManager(env=part, count=2)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action)
     config = SampleCollector.Config(policy=policy, n_sample=6, origin=True)

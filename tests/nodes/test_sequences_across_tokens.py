@@ -15,7 +15,7 @@ from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.windows import windows
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV, STEP
 from tests.nodes.toy_policies import Toy
@@ -25,7 +25,7 @@ Sequence = tuple[tuple[int, int], ...]  # (env, step) of each real step
 
 def collector(envs: int, seed: int, length: int | None = None) -> SampleCollector:
     kwargs = {"length": length, "ends": "by seed"}
-    manager = BaseEnvManager(
+    manager = SerialEnvManager(
         env=Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=kwargs), count=envs, seed=seed
     )
     spec = manager.spec()

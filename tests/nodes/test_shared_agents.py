@@ -11,19 +11,19 @@ import pytest
 from flowrl.core.batch import Column
 from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.crash_replay import replay
 from flowrl.nodes.env_managers.env_error import EnvError
-from flowrl.nodes.env_managers.replay import replay
-from flowrl.nodes.envs.agents import Agents, Lanes, lanes
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.agent_rows import AgentColumns, AgentRows, as_agent_rows
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.envs.wrappers.actions import ActionRepeat, ActionScale, StickyActions
 from flowrl.nodes.envs.wrappers.episodes import EpisodicLife, FireOnReset, NoopStart, TimeLimit
 from flowrl.nodes.envs.wrappers.frame_stack import FrameStack
 from flowrl.nodes.envs.wrappers.leaves import Previous
-from flowrl.nodes.envs.wrappers.own import ByPath
+from flowrl.nodes.envs.wrappers.own import ImportedWrapper
 from flowrl.nodes.envs.wrappers.rewards import RewardClip
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers import KINDS, OTHERS, same
 
 COMINGS = "tests.nodes.comings:Comings"
@@ -60,7 +60,7 @@ def test_rows_are_of_one_agent_and_counted_in_all_envs() -> None:
 
 
 def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
-    envs = lanes(managed(comings(cut="b"), count=1))
+    envs = as_agent_rows(managed(comings(cut="b"), count=1))
     seed = envs.reset()[0, 0]
     assert envs.reset()[:, 1].tolist() == [0, 1, 0]
     table = []
@@ -93,7 +93,7 @@ def test_every_kind_of_manager_gives_the_bits_of_the_base_kind(kind: str, space:
     acts = zeros() if space == "box" else np.zeros(6, np.int64)
     base, other = managed(env), managed(env, kind)
     try:
-        one, two = lanes(base), lanes(other)
+        one, two = as_agent_rows(base), as_agent_rows(other)
         np.testing.assert_array_equal(one.reset(), two.reset())
         for _ in range(15):
             assert same(one.advance(acts), two.advance(acts))
@@ -108,28 +108,28 @@ def test_every_kind_of_manager_gives_the_bits_of_the_base_kind(kind: str, space:
 
 
 def test_agents_of_an_env_step_together() -> None:
-    envs = lanes(managed(comings()))
+    envs = as_agent_rows(managed(comings()))
     envs.reset()
     for ids in ([0, 1], [1, 2, 3], [0, 1, 2, 3], [2, 1, 0]):
         with pytest.raises(ValueError, match="the 3 agents of an env step together"):
             envs.send(np.array(ids), zeros(len(ids)))
     with pytest.raises(ValueError, match="5 actions for 6 agents"):
         envs.advance(zeros(5))
-    assert isinstance(envs, Lanes)
-    assert lanes(envs) is envs
+    assert isinstance(envs, AgentRows)
+    assert as_agent_rows(envs) is envs
 
 
 def test_an_order_that_changes_does_not_change_whose_row_is_whose() -> None:
     rows = []
     for game in (["abc", "abc", "abc"], ["abc", "cab", "bca"]):
-        envs = lanes(managed(comings(game=game), count=1))
+        envs = as_agent_rows(managed(comings(game=game), count=1))
         envs.reset()
         rows.append([envs.advance(np.array([[0.0], [1], [0]], np.float32)) for _ in range(3)])
     assert all(same(a, b) for a, b in zip(*rows, strict=True))
 
 
 def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
-    envs = lanes(managed(comings(game=["abc"], cut="ac"), count=1))
+    envs = as_agent_rows(managed(comings(game=["abc"], cut="ac"), count=1))
     envs.reset()
     steps = envs.advance(zeros(3))
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == (
@@ -142,7 +142,7 @@ def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
 
 
 def test_a_limit_cuts_off_all_who_still_play() -> None:
-    envs = lanes(managed(comings(limit=4), count=1))
+    envs = as_agent_rows(managed(comings(limit=4), count=1))
     envs.reset()
     *_, steps = (envs.advance(zeros(3)) for _ in range(4))
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == (
@@ -155,11 +155,11 @@ def test_a_limit_cuts_off_all_who_still_play() -> None:
 
 def test_envs_differ_and_are_seeded_as_others_are() -> None:
     games: Any = [{"game": ["ab"]}, {"game": ["ab", "ab"]}]
-    envs = lanes(managed(comings(each=games), count=3))
+    envs = as_agent_rows(managed(comings(each=games), count=3))
     first = envs.reset()
     assert len({*first[::3, 0]}) == 3
     assert [e.env_id for e in envs.advance(zeros(9)).episodes] == [0, 1, 6, 7]
-    again = lanes(managed(comings(each=games), count=3))
+    again = as_agent_rows(managed(comings(each=games), count=3))
     np.testing.assert_array_equal(again.reset(), first)
 
 
@@ -178,7 +178,7 @@ def doubled(env: Any) -> Any:
 
 
 def test_frames_are_stacked_agent_by_agent() -> None:
-    envs = lanes(managed(comings(FrameStack(n=2)), count=1))
+    envs = as_agent_rows(managed(comings(FrameStack(n=2)), count=1))
     assert envs.spec().obs.frames == 2
     envs.reset()
     seen = [envs.advance(zeros(3)).obs[..., 1].tolist() for _ in range(5)]
@@ -192,7 +192,7 @@ def test_frames_are_stacked_agent_by_agent() -> None:
 
 
 def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> None:
-    envs = lanes(managed(comings(RewardClip(low=-1, high=2)), count=1))
+    envs = as_agent_rows(managed(comings(RewardClip(low=-1, high=2)), count=1))
     envs.reset()
     rows = [envs.advance(zeros(3)) for _ in range(5)]
     assert [r.reward.tolist() for r in rows[3:]] == [[2, 2, 2], [2, 0, 2]]
@@ -201,7 +201,7 @@ def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> No
 
 def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
     envs = managed(comings(ActionScale(), Previous()), count=1)
-    rows = lanes(envs)
+    rows = as_agent_rows(envs)
     assert (rows.spec().action.low, rows.spec().action.high) == ((-1.0,), (1.0,))
     rows.reset()
     steps = rows.advance(np.array([[0.5], [-1], [0]], np.float32))
@@ -229,7 +229,9 @@ def test_wrappers_that_take_steps_or_end_episodes_are_refused(wrapper: Any) -> N
 
 
 def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
-    envs = lanes(managed(comings(ByPath(id="tests.nodes.test_shared_agents:doubled")), count=1))
+    envs = as_agent_rows(
+        managed(comings(ImportedWrapper(id="tests.nodes.test_shared_agents:doubled")), count=1)
+    )
     envs.reset()
     with pytest.raises(EnvError, match=r"a wrapper makes \[2.\] of the action \[1.\]"):
         envs.advance(zeros(3) + 1)
@@ -239,9 +241,9 @@ def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
 
 
 def test_a_mask_is_each_agents_own_and_nobody_finds_all_forbidden() -> None:
-    envs = lanes(managed(comings(space="mask"), count=1))
+    envs = as_agent_rows(managed(comings(space="mask"), count=1))
     obs = envs.spec().obs
-    assert isinstance(obs, Nested)
+    assert isinstance(obs, NestedColumns)
     assert obs.columns["action_mask"] == Column("int8", (2,))
     assert envs.reset()["action_mask"].tolist() == [[0, 1], [0, 1], [1, 1]]  # c is not there
     steps = envs.advance(np.zeros(3, np.int64))
@@ -266,7 +268,7 @@ def test_a_mask_is_each_agents_own_and_nobody_finds_all_forbidden() -> None:
 def test_an_env_that_breaks_the_rules_is_told_with_the_agent(
     kwargs: dict[str, Any], what: str
 ) -> None:
-    envs = lanes(managed(comings(**kwargs), count=1))
+    envs = as_agent_rows(managed(comings(**kwargs), count=1))
 
     def play() -> None:
         rows = len(envs.reset())
@@ -281,14 +283,14 @@ def test_an_env_that_breaks_the_rules_is_told_with_the_agent(
 def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: str) -> None:
     env = comings(each=[{"wrong": "raises"}, {}])
     manager = managed(env, kind, max_retry=2, retry_waiting_time_s=0.0)
-    calm = lanes(managed(comings(), count=2))
+    calm = as_agent_rows(managed(comings(), count=2))
     try:
-        envs = lanes(manager)
+        envs = as_agent_rows(manager)
         np.testing.assert_array_equal(envs.reset(), calm.reset())
         for _ in range(2):
             assert same(envs.advance(zeros()), calm.advance(zeros()))
         steps, other = envs.advance(zeros()), calm.advance(zeros())
-        assert (list(steps.broken), steps.absent.tolist()) == ([0, 1, 2], [3, 5])
+        assert (list(steps.failed), steps.absent.tolist()) == ([0, 1, 2], [3, 5])
         assert steps.episodes == []
         assert steps.obs[:3, 1].tolist() == [0, 1, 0]  # the game is begun anew
         for name in ("obs", "reward", "next_obs"):
@@ -299,7 +301,7 @@ def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: st
 
 
 def test_a_game_that_failed_is_played_again_from_its_crash_file(tmp_path: Path) -> None:
-    envs = lanes(managed(comings(wrong="raises"), count=1))
+    envs = as_agent_rows(managed(comings(wrong="raises"), count=1))
 
     def play() -> None:
         envs.reset()
@@ -316,14 +318,13 @@ def test_a_game_that_failed_is_played_again_from_its_crash_file(tmp_path: Path) 
 
 def test_a_worker_that_dies_costs_time_and_nothing_else() -> None:
     manager = managed(comings(), "sync, one env a worker")
-    calm = lanes(managed(comings(), count=2))
+    calm = as_agent_rows(managed(comings(), count=2))
     try:
-        envs = lanes(manager)
+        envs = as_agent_rows(manager)
         np.testing.assert_array_equal(envs.reset(), calm.reset())
         for step in range(8):
             if step == 4:
                 manager._crew.workers[0]._process.kill()
-                manager._crew.workers[0]._process.wait()
             assert same(envs.advance(zeros()), calm.advance(zeros()))
         assert manager.failures.restored_envs == 1
     finally:
@@ -337,7 +338,7 @@ def test_rewards_are_not_shared_by_those_who_act_for_themselves() -> None:
 
 def test_a_game_under_way_is_saved_and_goes_on_to_the_same_bits() -> None:
     one, two = (managed(comings(cut="b")) for _ in range(2))
-    rows, others = lanes(one), lanes(two)
+    rows, others = as_agent_rows(one), as_agent_rows(two)
     rows.reset()
     for _ in range(3):
         rows.advance(zeros())
@@ -370,14 +371,14 @@ def test_by_hand_ids_are_of_agents_and_an_env_goes_on_until_all_are_done(kind: s
 
 
 def test_one_record_says_all_and_is_described_before_it_is_seen() -> None:
-    agents = Agents(2, Column("float32", (3,)), Column("int64", n=4))
+    agents = AgentColumns(2, Column("float32", (3,)), Column("int64", n=4))
     assert agents.actions == Column("int64", (2,))
     assert agents.record.columns["seen"] == Column("float32", (2, 3))
     part = comings()
     env = part.make(0)
     record, _ = env.reset(seed=3)
     assert record.dtype == part.spec()[0].dtype  # type: ignore[union-attr]
-    assert isinstance(BaseEnvManager(env=part, count=1).spec().obs, Column)
+    assert isinstance(SerialEnvManager(env=part, count=1).spec().obs, Column)
 
 
 @pytest.mark.parametrize("continuous", [False, True])
@@ -386,7 +387,7 @@ def test_an_env_of_others_is_played_as_by_its_own_interface(continuous: bool) ->
     kwargs = {"max_cycles": 7, "continuous_actions": continuous}
     env = PettingZoo(id="mpe2.simple_spread_v3:parallel_env", agents="shared", kwargs=kwargs)
     manager = managed(env, count=1)
-    envs, bare, rng = lanes(manager), mpe.parallel_env(**kwargs), np.random.default_rng(0)
+    envs, bare, rng = as_agent_rows(manager), mpe.parallel_env(**kwargs), np.random.default_rng(0)
     obs = envs.reset()
     for _ in range(3):
         seen, _ = bare.reset(seed=manager._accounts.seeds[0])

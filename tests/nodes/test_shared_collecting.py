@@ -238,7 +238,9 @@ def test_an_evaluator_makes_no_more_envs_than_its_episodes_need() -> None:
 def test_an_evaluators_steps_are_rows_of_those_episodes() -> None:
     policy = PartSpec("toy", Toy, Toy.Config())
     config = Evaluator.Config(env=comings(space="choice"), policy=policy, episodes=4)
-    node = Evaluator(config=config, context=Context("evaluator", wanted=frozenset({"data"})))
+    node = Evaluator(
+        config=config, context=Context("evaluator", consumed_outputs=frozenset({"data"}))
+    )
     rows = node.fire(weights(0))
     assert rows is not None
     assert rows["obs"][:, 1].tolist() == [0, 10, 1, 11, 21, 31, 32, 42, 52, 0, 10]

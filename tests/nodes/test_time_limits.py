@@ -8,16 +8,16 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.nodes.env_managers.accounts import Accounts
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.time_limits import TimeLimits
 from flowrl.nodes.envs.gymnasium import Gymnasium
 
 LIMIT = 5
 
 
-def manager(id: str = "CartPole-v1", count: int = 3, **params: Any) -> BaseEnvManager:
-    return BaseEnvManager(env=Gymnasium(id=id, max_episode_steps=LIMIT, **params), count=count)
+def manager(id: str = "CartPole-v1", count: int = 3, **params: Any) -> SerialEnvManager:
+    return SerialEnvManager(env=Gymnasium(id=id, max_episode_steps=LIMIT, **params), count=count)
 
 
 def zeros(count: int) -> Any:
@@ -50,7 +50,7 @@ def test_envs_that_are_stepped_apart_come_to_their_limits_apart() -> None:
 def test_an_env_that_ends_by_itself_at_its_limit_has_terminated_and_is_truncated() -> None:
     always_left = zeros(1)
     alone = gymnasium.make("CartPole-v1")
-    envs = BaseEnvManager(env=Gymnasium(id="CartPole-v1"), count=1, seed=1)
+    envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=1, seed=1)
     obs = envs.reset()
     seed = envs._accounts.seeds[0]
     first, _ = alone.reset(seed=seed)
@@ -58,7 +58,7 @@ def test_an_env_that_ends_by_itself_at_its_limit_has_terminated_and_is_truncated
     steps = 1
     while not alone.step(0)[2]:
         steps += 1
-    limited = BaseEnvManager(
+    limited = SerialEnvManager(
         env=Gymnasium(id="CartPole-v1", max_episode_steps=steps), count=1, seed=1
     )
     limited.reset()
@@ -74,7 +74,7 @@ def test_only_gymnasiums_own_limit_is_taken_over() -> None:
     mine = Mine(bare, 3)
     assert limits.stepped(0, mine) is mine
     assert limits.stepped(1, gymnasium.wrappers.TimeLimit(bare, 3)) is bare
-    accounts = Accounts(2, 0, True)
+    accounts = EpisodeStatistics(2, 0, True)
     found = []
     for _ in range(4):
         found.append(list(limits.reached(accounts, None)))

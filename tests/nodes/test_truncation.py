@@ -18,7 +18,7 @@ from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit
@@ -26,9 +26,9 @@ from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.policy import Policy
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
+from flowrl.nodes.policy import Policy
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
@@ -49,8 +49,8 @@ CUTS: dict[str, dict[str, Any]] = {  # ways to end an episode of Turns after two
 }
 
 
-def envs_of(**env: Any) -> BaseEnvManager:
-    return BaseEnvManager(env=Gymnasium(id="tests.nodes.toy_envs:Turns", **env), count=4, seed=5)
+def envs_of(**env: Any) -> SerialEnvManager:
+    return SerialEnvManager(env=Gymnasium(id="tests.nodes.toy_envs:Turns", **env), count=4, seed=5)
 
 
 def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
@@ -66,7 +66,7 @@ def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
     return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
-def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int) -> Any:
+def learned_by_ppo(collect: Callable[..., Any], envs: SerialEnvManager, nstep: int) -> Any:
     spec = envs.spec()
     model = Mlp(hidden=[], shared=False)
     params: dict[str, Any] = {"gae_lambda": 0.9, "lr": 0.03, "max_grad_norm": None}
@@ -78,7 +78,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: BaseEnvManager, nstep: int
     return learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
 
 
-def learned_by_gru(collect: Callable[..., Any], envs: BaseEnvManager) -> Any:
+def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
     spec = envs.spec()
     params: dict[str, Any] = {"gae_lambda": 0.9, "lr": 0.02, "max_grad_norm": None}
     model = Gru(size=8, hidden=[])
@@ -112,7 +112,7 @@ def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
     return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
-def learned_by_r2d2(collect: Callable[..., Any], envs: BaseEnvManager) -> Any:
+def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
     spec = envs.spec()
     table = {
         "model": Gru(size=8, hidden=[]),

@@ -15,7 +15,7 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.described import once_for
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.policies.policy import policy_of_rows, unrolled
+from flowrl.nodes.policy import policy_for_rows, unroll_column
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -169,7 +169,7 @@ def test_a_learners_policy_knows_what_a_step_is() -> None:
     node = collector(envs, n_sample=4)
     rows = SampleCollector.describe(node.config, known(envs)).outs["data"]
     spec = PartSpec("recalling", Recalling, Recalling.Config())
-    policy = policy_of_rows(spec, rows["obs"], rows["action"])
+    policy = policy_for_rows(spec, rows["obs"], rows["action"])
     assert (policy.obs, policy.action) == (envs.spec().obs, envs.spec().action)
     assert policy.action.n == 3
 
@@ -185,7 +185,7 @@ def test_a_token_holds_whole_unrolls() -> None:
 
 def test_stacked_frames_are_not_the_first_axis_of_an_unroll() -> None:
     stacked = Column("uint8", (4, 8, 8), frames=4)
-    assert unrolled(stacked, 4).frames is None
-    rows = {"obs": unrolled(stacked, 4), "next_obs": unrolled(stacked, 4)}
+    assert unroll_column(stacked, 4).frames is None
+    rows = {"obs": unroll_column(stacked, 4), "next_obs": unroll_column(stacked, 4)}
     assert once_for(NaiveReplayBuffer.Config(), rows) is None  # nothing to store once, as in steps
     assert once_for(NaiveReplayBuffer.Config(), dict.fromkeys(rows, stacked)) is not None

@@ -38,7 +38,7 @@ def test_episodes_are_counted_and_the_step_that_begins_one_is_void(kind: Any) ->
     lengths, over, episodes = np.zeros(ENVS), np.zeros(ENVS, bool), 0
     for _ in range(200):
         steps = envs.advance((obs[:, 2] > 0).astype(np.int64))
-        assert list(steps.broken) == np.flatnonzero(over).tolist()
+        assert list(steps.failed) == np.flatnonzero(over).tolist()
         assert (np.abs(steps.obs[over]) <= 0.05).all()  # where CartPole begins
         lengths = np.where(over, 0, lengths + 1)
         over = steps.terminated | steps.truncated

@@ -16,12 +16,12 @@ from flowrl.core.batch import Column
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.catalogue import CATALOGUE
-from flowrl.nodes.env_managers.base_env_manager import BaseEnvManager
-from flowrl.nodes.envs.entry import entry_point
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.wrapped.area import shrinker
+from flowrl.nodes.envs.wrapped.area import make_resizer
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
-from flowrl.nodes.observations import Nested
+from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers import KINDS
 
 GAME = "tests.nodes.game:Game"
@@ -44,7 +44,7 @@ ON_A_GAME: dict[str, dict[str, Any]] = {  # every wrapper, on a game that bears 
 
 
 def part(name: str, **params: Any) -> Wrapper:
-    wrapper: Wrapper = entry_point(CATALOGUE["wrapper"][name])(**params)
+    wrapper: Wrapper = import_entry_point(CATALOGUE["wrapper"][name])(**params)
     return wrapper
 
 
@@ -123,7 +123,7 @@ def test_rows_of_a_stacked_column_share_their_frames() -> None:
     from flowrl.nodes.policies.random import Random
 
     stack = [part("gray"), part("frame_stack", n=3)]
-    envs = BaseEnvManager(env=Gymnasium(id=GAME, wrappers=stack), count=2, seed=4)
+    envs = SerialEnvManager(env=Gymnasium(id=GAME, wrappers=stack), count=2, seed=4)
     policy = Random(obs=envs.spec().obs, action=envs.spec().action)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=60)
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_a_leaf_can_be_stacked_and_changed() -> None:
     wrappers = [part("previous"), part("gray", leaf="observation")]
     wrappers += [part("frame_stack", n=2, leaf="observation")]
     spec = Gymnasium(id=GAME, wrappers=wrappers).spec()[0]
-    assert isinstance(spec, Nested)
+    assert isinstance(spec, NestedColumns)
     assert spec.columns == {
         "last_action": Column("int64"),
         "last_reward": Column("float32", (1,)),
@@ -153,7 +153,7 @@ def test_a_leaf_can_be_stacked_and_changed() -> None:
 def test_a_shrunk_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
     image = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
     height, width = 4 if shape[0] == 7 else 8, 3 if shape[0] == 7 else 16
-    found = shrinker((shape[0], shape[1]), (height, width))(image)
+    found = make_resizer((shape[0], shape[1]), (height, width))(image)
     assert found.dtype == np.uint8
     # Blown up until each new pixel covers whole ones, the mean is a plain one.
     fine = image.repeat(height, 0).repeat(width, 1).astype(np.float64)
@@ -163,7 +163,7 @@ def test_a_shrunk_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
 
 def test_images_of_real_numbers_are_not_rounded() -> None:
     image = np.arange(4, dtype=np.float32).reshape(2, 2)
-    np.testing.assert_array_equal(shrinker((2, 2), (1, 1))(image), [[1.5]])
+    np.testing.assert_array_equal(make_resizer((2, 2), (1, 1))(image), [[1.5]])
 
 
 def test_gray_is_the_luma_of_colours() -> None:
@@ -200,7 +200,7 @@ def test_returns_are_those_of_the_envs_own_rewards(name: str) -> None:
     env = Gymnasium(
         id=GAME, kwargs={"rewards": [2.0, -0.5]}, wrappers=[part(name, **ON_A_GAME[name])]
     )
-    envs = BaseEnvManager(env=env, count=3, seed=1)
+    envs = SerialEnvManager(env=env, count=3, seed=1)
     envs.reset()
     episodes, own = [], np.zeros(3)
     inner = [one.unwrapped for one in envs._here.envs]
@@ -232,7 +232,7 @@ def test_what_wrappers_do_in_a_reset_counts_for_no_return() -> None:
 def test_lives_end_episodes_and_games_go_on() -> None:
     env = Gymnasium(id=GAME, kwargs={"lives": 3, "length": 12, "rewards": [1.0]})
     wrapped = Gymnasium(**env.config.model_dump() | {"wrappers": [part("episodic_life")]})
-    envs = BaseEnvManager(env=wrapped, count=1)
+    envs = SerialEnvManager(env=wrapped, count=1)
     envs.reset()
     ends = [envs.advance(np.zeros(1, np.int64)) for _ in range(20)]
     episodes = [(e.total, e.length) for s in ends for e in s.episodes]
@@ -360,8 +360,8 @@ def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
     env = Gymnasium(id=GAME, kwargs={"lives": 1}, each=each)
     lengths = [env.make(index).unwrapped.length for index in range(5)]
     assert lengths == [2, 3, 4, 2, 3]
-    config = BaseEnvManager.Config(env=env, count=2)
-    replica = BaseEnvManager(config=config, context=Context("envs", replica=1))
+    config = SerialEnvManager.Config(env=env, count=2)
+    replica = SerialEnvManager(config=config, context=Context("envs", replica=1))
     replica.reset()
     assert [one.unwrapped.length for one in replica._here.envs] == [4, 2]
 

@@ -11,7 +11,7 @@ from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.state import Count, State
-from flowrl.nodes.policies.policy import Learned, Policy
+from flowrl.nodes.policy import LearnResult, Policy
 
 
 class Toy(Policy):
@@ -45,11 +45,11 @@ class ToyLearn:
     def __init__(self, policy: Toy, seed: int) -> None:
         self.policy, self.seed, self.weight, self.commands = policy, seed, 0, []
 
-    def forward(self, batch: Batch, command: Mapping[str, float]) -> Learned:
+    def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         self.weight += 1
         self.commands.append(dict(command))
         given = batch["reward"] if self.policy.config.priorities else None
-        return Learned({"loss": np.float32(self.weight)}, given)
+        return LearnResult({"loss": np.float32(self.weight)}, given)
 
     def weights(self) -> dict[str, Array]:
         return {"w": np.array([self.weight], np.float32)}
@@ -57,11 +57,11 @@ class ToyLearn:
 
 class ToyAct:
     def __init__(self) -> None:
-        self.weight, self.acted, self.loads = 0, 0, 0
+        self.weight, self.acted, self.imported_modules = 0, 0, 0
 
     def load(self, state: State) -> None:
         self.weight = int(state.arrays["w"][0])
-        self.loads += 1
+        self.imported_modules += 1
 
     def forward(self, obs: Array) -> dict[str, Array]:
         self.acted += 1

@@ -12,9 +12,14 @@ import pytest
 from flowrl.core.config import Config, param
 from flowrl.core.errors import UsageError
 from flowrl.graph.bundled import bundled_graphs
-from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.type_words import limits_words, type_words
-from flowrl.render.catalogue_text import about, show_catalogue, show_graphs, show_type
+from flowrl.graph.catalogue import Catalogue, type_summary
+from flowrl.render.catalogue_text import (
+    limits_words,
+    show_catalogue,
+    show_graphs,
+    show_type,
+    type_words,
+)
 from tests.render.graphs_to_show import HERE
 
 
@@ -29,7 +34,7 @@ def test_every_type_has_a_line() -> None:
     for kind in catalogue.kinds():
         for name in catalogue.names(kind):
             assert f"  {name} " in text
-            assert about(catalogue.find(kind, name)) in text
+            assert type_summary(catalogue.find(kind, name)) in text
 
 
 def test_kinds_are_titles_and_nodes_come_first() -> None:

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from flowrl.core.wording import count_text, limit_reason
-from flowrl.render.report import check_json, check_text, return_text
+from flowrl.render.report import check_json, check_text
 
 RL = """
     policy: toys:Greedy
@@ -27,14 +27,6 @@ RL = """
     warmup:
       - {edges: [collector -> buffer], steps: 40}
     """
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(478.95, "478.9"), (-200, "-200.0"), (0.9295, "0.929"), (9.6, "9.60"), (0, "0.00")],
-)
-def test_small_returns_are_shown_with_three_digits_too(value, text):
-    assert return_text(value) == text
 
 
 def test_a_sound_graph_is_told_with_schedule_edges_and_determinism(checked):
@@ -98,7 +90,8 @@ def test_the_json_says_the_same(checked):
         "paced": [{"source": "learner.weights", "every": 10, "firings": {"evaluator": 1}}],
     }
     assert {"kind": "state", "from": ["learner.weights"], "to": "collector.weights",
-            "type": "weights", "lag": 1, "every": None, "latest": False} in found["edges"]  # fmt: skip
+            "type": "weights", "lag": 1, "every": None, "latest": False,
+            "max_staleness": None} in found["edges"]  # fmt: skip
 
 
 def test_a_problem_in_json_has_where_what_and_hint(checked):

@@ -16,7 +16,7 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.runs.checkpoint import read_checkpoint
-from flowrl.runs.folder import read_lines
+from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
@@ -42,7 +42,7 @@ def run(folder: Path, graph: CheckedGraph | None = None, **limits: Any) -> RunRe
 
 
 def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    return read_lines(folder / name)
+    return read_jsonl(folder / name)
 
 
 # what is there
@@ -235,7 +235,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
 def test_a_run_in_a_folder_is_not_written_over(tmp_path: Path) -> None:
     run(tmp_path / "r", rounds=1)
     before = (tmp_path / "r" / "summary.json").read_text()
-    with pytest.raises(UsageError, match="r: there is a run in it already; give another folder"):
+    with pytest.raises(UsageError, match="r: it already contains a run; choose another folder"):
         run(tmp_path / "r", rounds=1)
     assert (tmp_path / "r" / "summary.json").read_text() == before
 
@@ -247,9 +247,7 @@ def test_an_empty_folder_may_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("out", ["file", "file/below"])
 def test_a_folder_that_cannot_be_made_is_told(out: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        RunError, match=r"cannot be written: .*; mend that, or choose another --out"
-    ):
+    with pytest.raises(RunError, match=r"cannot be written: .*; fix this, or choose another --out"):
         run(tmp_path / out, rounds=1)
 
 
@@ -281,12 +279,12 @@ def test_hosts_that_nobody_needs_are_not_waited_for() -> None:
 def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert read_lines(path) == [{"a": 1}, {"a": 2}]
+    assert read_jsonl(path) == [{"a": 1}, {"a": 2}]
     path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
     with pytest.raises(RunError, match=r"m.jsonl:2: is not JSON"):
-        read_lines(path)
+        read_jsonl(path)
     with pytest.raises(RunError, match=r"n.jsonl: cannot be read: .*; is this a run folder\?"):
-        read_lines(tmp_path / "n.jsonl")
+        read_jsonl(tmp_path / "n.jsonl")
 
 
 # failures
@@ -342,7 +340,7 @@ def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
 
 def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
     class Blind(Watcher):
-        def event(self, run: Run, teller: RecordSource, record: Record) -> None:
+        def event(self, run: Run, source: RecordSource, record: Record) -> None:
             raise BrokenPipeError("nobody reads")
 
         def end(self, run: Run) -> None:
@@ -352,7 +350,7 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
     with pytest.raises(BrokenPipeError):
         made.run()
     assert made.executor is not None
-    assert made.executor.wired.closed
+    assert made.executor.instances.closed
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
 

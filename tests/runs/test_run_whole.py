@@ -14,8 +14,8 @@ import flowrl
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import settle_numerics
-from flowrl.runs.folder import read_lines
+from flowrl.machine.numerics import reset_numerics
+from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from tests.toys.running import tree
@@ -124,7 +124,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]
 
 
 def of_role(out: Path, role: str) -> list[dict[str, Any]]:
-    return [row for row in read_lines(out / "metrics.jsonl") if row["role"] == role]
+    return [row for row in read_jsonl(out / "metrics.jsonl") if row["role"] == role]
 
 
 COUNTS = ("env_steps", "episodes", "train_iters")
@@ -158,7 +158,7 @@ def test_env_steps_are_what_collectors_gave_and_learned_rows_come_after_them(
     graph = check(load_graph(out / "graph.yaml")).require_sound().graph
     [spec] = [spec for spec in graph.nodes.values() if spec.cls.role == "collector"]
     n_sample = spec.config.n_sample
-    for row in read_lines(out / "metrics.jsonl"):
+    for row in read_jsonl(out / "metrics.jsonl"):
         assert row["env_steps"] % n_sample == 0
         assert row["episodes"] <= row["env_steps"]
     assert result.env_steps % n_sample == 0
@@ -184,7 +184,7 @@ def test_timings_add_up_to_no_more_than_the_time_that_passed(
     cartpole: tuple[Path, RunResult],
 ) -> None:
     out, result = cartpole
-    rows = read_lines(out / "timings.jsonl")
+    rows = read_jsonl(out / "timings.jsonl")
     for row in rows:
         assert sum(row["busy_s"].values()) <= row["wall_s"] <= result.wall_s + 1e-3
     for before, after in pairwise(rows):
@@ -214,12 +214,12 @@ class SeesThreads(flowrl.Node):
 def test_the_graphs_torch_threads_reach_torch(threads: int, tmp_path: Path) -> None:
     graph = tree({"c": "Source"}, ["c -> s"], torch_threads=threads)
     graph["nodes"]["s"] = {"type": f"{__name__}:SeesThreads"}
-    settle_numerics(3 - threads)
+    reset_numerics(3 - threads)
     try:
         flowrl.load(graph, {"limits.rounds": 1}).run(out=tmp_path / "r")
     finally:
-        settle_numerics(1)
-    [row] = read_lines(tmp_path / "r" / "metrics.jsonl")
+        reset_numerics(1)
+    [row] = read_jsonl(tmp_path / "r" / "metrics.jsonl")
     assert (row["made"], row["fired"]) == (threads, threads)
 
 

@@ -1,4 +1,4 @@
-"""The files that TensorBoard reads, held against what another library reads in them."""
+"""The files for TensorBoard contain what tensorboardX reads from them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.runs.crc32c import crc32c, masked_crc32c
-from flowrl.runs.tensorboard import Board
+from flowrl.runs.tensorboard import TensorBoardWriter, crc32c, masked_crc32c
 
 
 def read(folder: Path) -> list[Any]:
@@ -36,9 +35,9 @@ def read(folder: Path) -> list[Any]:
 
 @pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**31, 2**62])
 def test_values_are_read_as_they_were_written(step: int, tmp_path: Path) -> None:
-    board = Board(tmp_path)
-    board.add("a/évaluator", step, {"return_mean": 1.5, "empty": 0.0, "long" * 50: -2.25})
-    board.close()
+    writer = TensorBoardWriter(tmp_path)
+    writer.add("a/évaluator", step, {"return_mean": 1.5, "empty": 0.0, "long" * 50: -2.25})
+    writer.close()
     first, event = read(tmp_path)
     assert (first.file_version, first.step) == ("brain.Event:2", 0)
     found = {value.tag: value.simple_value for value in event.summary.value}
@@ -48,36 +47,36 @@ def test_values_are_read_as_they_were_written(step: int, tmp_path: Path) -> None
     assert 0 <= event.wall_time - first.wall_time < 60
 
 
-def test_what_no_float32_holds_is_infinite_or_no_number(tmp_path: Path) -> None:
-    board = Board(tmp_path)
-    board.add("n", 1, {"huge": 1e300, "low": -1e300, "nan": math.nan, "inf": math.inf})
-    board.close()
+def test_values_beyond_float32_become_infinite_and_nan_stays_nan(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    writer.add("n", 1, {"huge": 1e300, "low": -1e300, "nan": math.nan, "inf": math.inf})
+    writer.close()
     values = [value.simple_value for value in read(tmp_path)[1].summary.value]
     assert values[:2] == [math.inf, -math.inf]
     assert math.isnan(values[2])
     assert values[3] == math.inf
 
 
-def test_the_file_is_found_by_its_name(tmp_path: Path) -> None:
-    Board(tmp_path).close()
+def test_the_file_has_the_name_that_tensorboard_looks_for(tmp_path: Path) -> None:
+    TensorBoardWriter(tmp_path).close()
     [path] = tmp_path.iterdir()
     assert path.name.startswith("events.out.tfevents.")
 
 
-def test_the_checksum_is_that_of_the_standard() -> None:
+def test_the_checksum_equals_published_check_values() -> None:
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C's definition
     assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
 
 
 @given(st.binary(max_size=200))
-def test_masked_checksums_are_those_of_another_library(data: bytes) -> None:
+def test_masked_checksums_equal_those_of_tensorboardx(data: bytes) -> None:
     from tensorboardX.record_writer import masked_crc32c as theirs
 
     assert struct.unpack("<I", masked_crc32c(data))[0] == theirs(data)
 
 
-def test_writing_them_loads_nothing() -> None:
+def test_writing_event_files_loads_neither_torch_nor_protobuf() -> None:
     code = """
 import sys
 import flowrl.runs.run

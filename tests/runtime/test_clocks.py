@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowrl.core.state import START, Clock, Count
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count
 from tests.toys.running import lines, run, tree
 
 CLOCK = {"type": "Drain", "clock": True}
@@ -60,9 +60,9 @@ def test_clocks_merge_by_the_larger_count_of_each_node() -> None:
     a = Clock({"x": Count(5, 1, 0), "y": Count(0, 0, 3)})
     b = Clock({"x": Count(4, 2, 0), "z": Count(1, 0, 0)})
     assert a.merge(b).counts == {"x": (5, 2, 0), "y": (0, 0, 3), "z": (1, 0, 0)}
-    assert a.merge(START) is a
-    assert START.merge(a) is a
-    assert tuple(START.total) == (0, 0, 0)
+    assert a.merge(EMPTY_CLOCK) is a
+    assert EMPTY_CLOCK.merge(a) is a
+    assert tuple(EMPTY_CLOCK.total) == (0, 0, 0)
 
 
 # random streams

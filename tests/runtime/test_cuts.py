@@ -128,8 +128,8 @@ class Stopper(Trace):
         super().__init__()
         self.line = line
 
-    def record(self, runner: Instance, record: Record) -> None:
-        super().record(runner, record)
+    def record(self, instance: Instance, record: Record) -> None:
+        super().record(instance, record)
         if self.lines and self.lines[-1] == self.line and isinstance(record, str):
             self.executor.stop("interrupt", "somebody asked")
 

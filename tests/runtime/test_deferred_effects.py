@@ -76,10 +76,10 @@ def test_by_hand_it_is_done_at_once_and_a_service_may_not() -> None:
     done: list[int] = []
     Context("n").on_commit(lambda: done.append(1))
     assert done == [1]
-    later = Context("n", acts="later")
+    later = Context("n", effect_timing="later")
     later.on_commit(lambda: done.append(2))
     assert done == [1]
     [record] = later.take_records()
     assert isinstance(record, DeferredEffect)
     with pytest.raises(RuntimeError, match="let the client do it"):
-        Context("n", acts="never").on_commit(lambda: done.append(3))
+        Context("n", effect_timing="never").on_commit(lambda: done.append(3))

@@ -92,7 +92,7 @@ def test_a_node_that_cannot_take_a_phases_settings_is_named() -> None:
 
 def test_a_sink_that_fails_is_not_taken_for_a_node() -> None:
     class Full(Trace):
-        def record(self, runner: object, record: object) -> None:
+        def record(self, instance: object, record: object) -> None:
             raise BrokenPipeError("nobody reads")
 
     executor, _ = engine_of(failing(), rounds=1)
@@ -143,7 +143,7 @@ def test_closing_goes_on_when_a_node_cannot_be_closed_and_tells_it() -> None:
     )
     executor, _ = engine_of(whole)
     executor.close()
-    errors = [str(error) for error in executor.wired.close_errors]
+    errors = [str(error) for error in executor.instances.close_errors]
     assert errors == [f"node '{key}', closing: OSError: cannot be closed" for key in ("f", "f#1")]
     assert Fails.closed == ["f", "f#1", "g"]
 
@@ -236,10 +236,10 @@ def test_restart_fires_again_with_a_fresh_node_and_a_fresh_service() -> None:
 
 def test_restart_draws_other_numbers_than_those_that_failed() -> None:
     executor, _, _ = run(spilling([0]), rounds=3)
-    bucket = executor.wired.runners["b"][0].ctx
+    bucket = executor.instances.by_node["b"][0].ctx
     first = engine_of(spilling([]))[0]
     first.close()
-    assert bucket.seed_for("x") != first.wired.runners["b"][0].ctx.seed_for("x")
+    assert bucket.seed_for("x") != first.instances.by_node["b"][0].ctx.seed_for("x")
 
 
 def test_restart_gives_the_tokens_back() -> None:
@@ -286,7 +286,7 @@ def test_ignore_passes_the_firing_over() -> None:
     assert (executor.irregularities.ignored, executor.irregularities.failures) == (1, [told])
     assert executor.irregularities.lines() == ["1 firings failed and were passed over", told]
     assert trace.of("f") == [told]
-    assert executor.wired.runners["f"][0].fired == cut.rounds == 3
+    assert executor.instances.by_node["f"][0].fired == cut.rounds == 3
 
 
 def test_another_nodes_failure_is_not_passed_over() -> None:

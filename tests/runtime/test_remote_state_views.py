@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.core.state import START, State
+from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.runtime.instance import SiteState
 from flowrl.runtime.remote.state_views import RoundEndView
 
@@ -29,7 +29,7 @@ class Mail:
         self.served.append(work)
 
     def brings(self, *states: State | None) -> None:
-        self.queue.extend((state, START) for state in states)
+        self.queue.extend((state, EMPTY_CLOCK) for state in states)
         for work in self.served:
             work()
 

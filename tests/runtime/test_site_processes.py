@@ -22,7 +22,7 @@ from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.runs.run import Run
 from flowrl.runtime.control.coordinator import Coordinator
-from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.processes.launched_sites import SiteLost
 from flowrl.runtime.records import RecordSource
 from tests.toys.running import tree
 
@@ -54,7 +54,7 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
     """A coordinator whose sites are ready, and have not begun."""
 
     class Nobody:
-        def record(self, teller: RecordSource, record: Any) -> None:
+        def record(self, source: RecordSource, record: Any) -> None:
             """Hears nothing."""
 
     checked = check(
@@ -72,7 +72,7 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
 
 def parents(coordinator: Coordinator) -> dict[str, int]:
     """The number of each site's parent."""
-    pids = coordinator.sites._processes.pids()
+    pids = coordinator.sites.processes.pids()
     stats = {name: Path(f"/proc/{pid}/stat").read_text() for name, pid in pids.items()}
     return {name: int(stat.rpartition(")")[2].split()[1]) for name, stat in stats.items()}
 
@@ -96,7 +96,7 @@ def test_sites_that_load_the_same_are_forked_by_one_process() -> None:
 @pytest.mark.parametrize("name", sorted({*bundled_graphs()} - ACT_WITH_TORCH))
 def test_of_a_bundled_graph_only_sites_that_learn_have_torch(name: str) -> None:
     with started(name) as coordinator:
-        pids = coordinator.sites._processes.pids()
+        pids = coordinator.sites.processes.pids()
         maps = {site: Path(f"/proc/{pid}/maps").read_text() for site, pid in pids.items()}
         graph = coordinator.checked.graph
         learns = {f"process:{node}" for node in graph.nodes if node in ("learner", "rnd")}
@@ -159,13 +159,14 @@ def test_the_summary_of_a_run_in_processes_is_that_of_any_run(tmp_path: Path) ->
 def test_a_site_whose_server_has_ended_leaves_the_cause_to_be_told_by_others() -> None:
     orphan = """
 import os, sys
-from flowrl.runtime.processes.fork_server import Report, die_with
-with Report(int(sys.argv[1])).failure():
-    die_with(os.getpid())  # who is not its own parent
+from flowrl.machine.child_process import end_with_forking_process
+from flowrl.runtime.processes.fork_server import ServerReport
+with ServerReport(int(sys.argv[1])).failure():
+    end_with_forking_process(os.getpid())  # which is not its parent
 """
-    told, tells = os.pipe()
-    with os.fdopen(told, "rb") as heard:
-        command = [sys.executable, "-c", orphan, str(tells)]
-        done = subprocess.run(command, pass_fds=[tells], timeout=60, check=False)
-        os.close(tells)
-        assert (done.returncode, heard.read()) == (1, b"")
+    report, writing = os.pipe()
+    with os.fdopen(report, "rb") as reader:
+        command = [sys.executable, "-c", orphan, str(writing)]
+        done = subprocess.run(command, pass_fds=[writing], timeout=60, check=False)
+        os.close(writing)
+        assert (done.returncode, reader.read()) == (1, b"")

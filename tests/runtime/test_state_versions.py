@@ -128,7 +128,7 @@ def test_a_learner_that_writes_to_weights_it_gave_away_is_caught() -> None:
 
 
 def copied(executor: object) -> list[int]:
-    learner = executor.wired.runners["l"][0].node  # type: ignore[attr-defined]
+    learner = executor.instances.by_node["l"][0].node  # type: ignore[attr-defined]
     assert isinstance(learner, Learner)
     return learner.copied
 

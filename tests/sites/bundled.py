@@ -15,7 +15,7 @@ import numpy as np
 
 import flowrl
 from flowrl.api import FlowGraph
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.token_diff import diff_tokens
 from tests.graphs.test_bundled_graphs import SHORT
 from tests.sites.comparing import Facts, facts_of

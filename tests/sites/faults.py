@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.channels.socket_folder import PREFIX
-from flowrl.graph.yaml_writer import flow_text
+from flowrl.graph.yaml_text import flow_text
 from tests.toys.running import tree
 
 ROOT = Path(__file__).parents[2]

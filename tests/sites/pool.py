@@ -15,15 +15,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import pytest
 
-from flowrl.machine.numerics import THREADS
-from flowrl.runtime.processes import site_processes as processes
-from flowrl.runtime.processes.fork_server import BY_ALL, SupervisorPipe, leave, serve
+from flowrl.machine.child_process import end_with_forking_process
+from flowrl.machine.numerics import THREAD_VARIABLES
+from flowrl.runtime.processes import site_processes
+from flowrl.runtime.processes.fork_server import COMMON_MODULES, ServerReport, exit_now, serve
 
 FORK, STATUS = b"fork", b"status "
 NODES = ("tests.toys.toy_nodes", "tests.sites.site_nodes", "tests.runtime.link_nodes")
@@ -35,24 +37,32 @@ class Pool:
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tests.sites.pool", str(theirs.fileno())]
-        alone = dict.fromkeys(THREADS, "1")
+        alone = dict.fromkeys(THREAD_VARIABLES, "1")
         self._process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], env={**os.environ, **alone}
         )
         theirs.close()
 
-    def forked(
-        self, told: Mapping[str, Any], output: int | IO[bytes], report: int, fds: Sequence[int]
-    ) -> Forked:
-        """In the place of `processes._process`."""
-        assert not fds, "sites that other machines reach are no business of this pool"
-        words = {**told, "parent": self._process.pid, "path": sys.path}
+    def fork(
+        self,
+        module: str,
+        config: Mapping[str, Any],
+        *,
+        output: int | IO[bytes],
+        fds: Sequence[int],
+        environment: Mapping[str, str],
+    ) -> ForkedServer:
+        """In the place of `ChildProcess`: a fork server."""
+        report, *others = fds
+        assert module == "flowrl.runtime.processes.fork_server"
+        assert not others, "the pool cannot start sites that other machines reach"
+        words = {**config, "parent": self._process.pid, "path": sys.path}
         with tempfile.TemporaryFile() as file:
             file.write(json.dumps(words).encode())
             file.seek(0)
             printed = output if isinstance(output, int) else output.fileno()
             socket.send_fds(self._socket, [FORK], [file.fileno(), report, printed])
-            return Forked(self, int(self._socket.recv(64)))
+            return ForkedServer(self, int(self._socket.recv(64)))
 
     def status(self, pid: int) -> int:
         """How a server that has ended did."""
@@ -60,34 +70,38 @@ class Pool:
         return int(self._socket.recv(64))
 
     def close(self) -> None:
-        """End it, which ends all that it has forked."""
+        """End the pool, which ends all that it has forked."""
         self._socket.close()
         self._process.wait(20)
 
 
-class Forked:
-    """A forked server, as far as `processes.Server` knows one."""
+class ForkedServer:
+    """A server that the pool has forked, with the interface of `ChildProcess`."""
 
     def __init__(self, pool: Pool, pid: int) -> None:
         self._pool, self.pid = pool, pid
         self._fd = os.pidfd_open(pid)
-        self.returncode: int | None = None
+        self._status: int | None = None
 
-    def poll(self) -> int | None:
+    def exit_status(self) -> int | None:
         """Its status, if it has ended."""
-        return self._after(0.0)
+        return self._status_within(0.0)
 
-    def wait(self) -> int:
-        """Its status, when it has ended."""
-        status = self._after(30.0)
-        assert status is not None, f"process {self.pid} does not end"
-        return status
+    def wait(self, deadline: float) -> int | None:
+        """Its status, if it ends until then."""
+        return self._status_within(max(deadline - time.monotonic(), 0.0))
 
-    def _after(self, s: float) -> int | None:
-        if self.returncode is None and select.select([self._fd], [], [], s)[0]:
-            self.returncode = self._pool.status(self.pid)
+    def kill(self) -> None:
+        """Kill its session."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        assert self._status_within(30.0) is not None, f"process {self.pid} does not end"
+
+    def _status_within(self, s: float) -> int | None:
+        if self._status is None and select.select([self._fd], [], [], s)[0]:
+            self._status = self._pool.status(self.pid)
             os.close(self._fd)
-        return self.returncode
+        return self._status
 
 
 @contextmanager
@@ -95,7 +109,7 @@ def pooled() -> Iterator[Pool]:
     """Meanwhile all site processes come from one pool."""
     pool = Pool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_process", pool.forked)
+        patch.setattr(site_processes, "ChildProcess", pool.fork)
         try:
             yield pool
         finally:
@@ -104,7 +118,7 @@ def pooled() -> Iterator[Pool]:
 
 def main() -> None:
     """Fork whatever is asked for, one after the other, until nobody asks any more."""
-    for module in (*BY_ALL, "flowrl.runtime.processes.child_site", *NODES):
+    for module in (*COMMON_MODULES, "flowrl.runtime.processes.child_site", *NODES):
         importlib.import_module(module)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as asked:
@@ -126,15 +140,17 @@ def main() -> None:
     _be_a_server(*fds)
 
 
-def _be_a_server(told: int, report: int, printed: int) -> None:
+def _be_a_server(config: int, report: int, printed: int) -> None:
     os.setsid()
     os.dup2(printed, 1)
-    with os.fdopen(told) as file:
+    with os.fdopen(config) as file:
         words = json.load(file)
+    end_with_forking_process(words["parent"])
+    sys.path[:] = words["path"]
     try:
-        serve(words, SupervisorPipe(report))
+        serve(words, ServerReport(report))
     finally:
-        leave()
+        exit_now()
 
 
 if __name__ == "__main__":

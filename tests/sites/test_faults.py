@@ -21,7 +21,7 @@ from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.runtime.processes.launch import SiteLost
+from flowrl.runtime.processes.launched_sites import SiteLost
 from tests.sites.faults import ENDS_S, ROOT, killed_graph, killed_once, running
 from tests.toys.running import tree
 

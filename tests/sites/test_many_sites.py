@@ -61,7 +61,7 @@ def same_as_serial(sites: int, folder: Path, *places: str, rounds: int) -> tuple
     assert facts_of(folder / "placed") == serial
     left = {thread.name for thread in threading.enumerate()} & set(run.executor.sites.names)
     assert not left
-    assert not sessions() & {s._process.pid for s in run.executor.sites._processes._servers}
+    assert not sessions() & {*run.executor.sites.processes.sessions}
     return run.executor.began_s - began_s, time.perf_counter() - run.executor.ended_s
 
 
@@ -98,7 +98,7 @@ print(ran(graph, in_turn(graph, "process", "thread"), Path(sys.argv[2]), rounds=
 
 
 @pytest.mark.parametrize(
-    ("hard", "end"), [(4096, "finished"), (128, "and 128 are allowed; raise that")]
+    ("hard", "end"), [(4096, "finished"), (128, "and 128 are allowed; raise that limit")]
 )
 def test_sites_raise_the_limit_of_open_files_if_they_may(
     hard: int, end: str, tmp_path: Path

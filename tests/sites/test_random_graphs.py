@@ -44,7 +44,7 @@ def compare(data: st.DataObject, places: st.SearchStrategy[str]) -> None:
     graph = data.draw(random_graphs())
     found = check(load_data(graph))
     assume(found.ok)
-    parts = [found.program.round, *(w.part for w in found.program.warmup)]
+    parts = [found.program.round, *(w.schedule for w in found.program.warmup)]
     assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
     limit, placement = data.draw(limits), data.draw(placements(graph, places))
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def free_running(data: st.DataObject) -> None:
     graph = loosened(data.draw, data.draw(random_graphs()))
     found = check(load_data(graph))
     assume(found.ok and not found.deterministic)
-    parts = [found.program.round, *(w.part for w in found.program.warmup)]
+    parts = [found.program.round, *(w.schedule for w in found.program.warmup)]
     assume(all(sum(part.firings.values()) <= MOST_FIRINGS for part in parts))
     limit, placement = data.draw(limits), data.draw(placements(graph, all_places))
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.runs.judge import judge
+from flowrl.runs.evaluation import evaluate_best_checkpoint
 from flowrl.runs.plot import plot
 from tests.sites.bundled import SEED, SMALL, difference, inside, left
 from tests.sites.comparing import Facts
@@ -175,7 +175,9 @@ def test_films_and_curves_of_a_run_are_the_same_wherever_it_ran(project: Path) -
     for out, placement in (("a", "serial"), ("b", VARIANTS[name][3])):
         ran(project, name, placement, out)
         with inside(project / out):
-            told = judge(Path("r"), episodes=3, seed=5, video=Path("films")).as_dict()
+            told = evaluate_best_checkpoint(
+                Path("r"), episodes=3, seed=5, video=Path("films")
+            ).as_dict()
             plot(["r"], "curve.png")
         made = sorted([*(project / out / "films").iterdir(), project / out / "curve.png"])
         found.append((told, {path.name: path.read_bytes() for path in made}))

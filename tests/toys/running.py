@@ -21,11 +21,11 @@ class Trace:
         self.lines: list[str] = []
         self.others: list[tuple[str, Record]] = []
 
-    def record(self, teller: RecordSource, record: Record) -> None:
+    def record(self, source: RecordSource, record: Record) -> None:
         if isinstance(record, MetricsRecord | CheckpointRecord | VerdictRecord):
-            self.others.append((teller.key, record))
+            self.others.append((source.key, record))
         else:
-            self.lines.append(f"{teller.key}: {record}")
+            self.lines.append(f"{source.key}: {record}")
 
     def of(self, key: str) -> list[str]:
         """What one node told."""

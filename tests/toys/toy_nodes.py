@@ -111,7 +111,7 @@ class Split(Node):
     right = Out("samples", optional=True)
 
     def fire(self, data: Batch) -> dict[str, Batch]:
-        self.ctx.log(" ".join(sorted(p for p in ("left", "right") if self.ctx.wants(p))))
+        self.ctx.log(" ".join(sorted(p for p in ("left", "right") if self.ctx.is_consumed(p))))
         return {"left": data, "right": data}
 
 
@@ -139,8 +139,8 @@ class Buffer(Node):
 
     def fire(self, data: Batch, priorities: list[Any] | None) -> list[Batch]:
         told = "" if priorities is None else f" after {shown(priorities)}"
-        self.ctx.log(f"{shown(data)}{told}{'' if self.ctx.wants('batches') else ' unwanted'}")
-        return [data] * self.config.updates if self.ctx.wants("batches") else []
+        self.ctx.log(f"{shown(data)}{told}{'' if self.ctx.is_consumed('batches') else ' unwanted'}")
+        return [data] * self.config.updates if self.ctx.is_consumed("batches") else []
 
 
 class Learner(Node):

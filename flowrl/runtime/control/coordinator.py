@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.context import VerdictRecord
@@ -27,12 +27,9 @@ from flowrl.runtime.control.site_statuses import SiteStatuses
 from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
 from flowrl.runtime.failure_guard import RecordSink
 from flowrl.runtime.instance import Position
-from flowrl.runtime.processes.launch import LaunchedSites, SiteLost
+from flowrl.runtime.processes.launched_sites import LaunchedSites, RemoteHosts, SiteLost
 from flowrl.runtime.status import AgedStatus
 from flowrl.runtime.token_hashing import Note
-
-if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import JoinedHosts
 
 START_S = 300.0  # in which every site must be ready: imports and simulators take their time
 STATES_S = 60.0
@@ -50,7 +47,7 @@ class Coordinator:
         layout: SiteLayout,
         seed: int,
         limits: Limits,
-        hosts: JoinedHosts | None = None,
+        hosts: RemoteHosts | None = None,
     ) -> None:
         self.checked = checked.require_sound()
         self.limits = limits

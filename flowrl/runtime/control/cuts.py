@@ -52,8 +52,8 @@ class CutPlanner:
     def _starves(self, name: str) -> bool:
         """Whether it is not known how often a node fires in a round: it may find no tokens, or who paces it may."""
         paced = _paced_part(self.program, name)
-        parts = _parts(self.program) if paced is None else [paced.part]
-        starves = any(name in may_lack_tokens(part) for part in parts)
+        schedules = _parts(self.program) if paced is None else [paced.schedule]
+        starves = any(name in may_lack_tokens(schedule) for schedule in schedules)
         return starves or (paced is not None and self._starves(paced.source.node))
 
     def soon(self, rounds: int) -> Position:
@@ -87,13 +87,13 @@ class CutPlanner:
     def _steps(self) -> tuple[int, int] | None:
         """Env steps of the warm-up and of a round, where every collector's number is known."""
         found = []
-        for part in _parts(self.program):
+        for schedule in _parts(self.program):
             steps = 0
             for name in self.checked.graph.nodes_of_role("collector"):
                 one = self._steps_of(name)
                 if one is None:
                     return None
-                steps += one * part.firings.get(name, 0)
+                steps += one * schedule.firings.get(name, 0)
             found.append(steps)
         warm = sum(w.rounds * s for w, s in zip(self.program.warmup, found[:-1], strict=True))
         return (warm, found[-1]) if found[-1] else None
@@ -111,14 +111,14 @@ class CutPlanner:
 
 def _parts(program: SerialProgram) -> list[Schedule]:
     """What rounds consist of: those of each phase of the warm-up, and those after."""
-    return [*(warm.part for warm in program.warmup), program.round]
+    return [*(warm.schedule for warm in program.warmup), program.round]
 
 
 def part_in(program: SerialProgram, rounds: int) -> Schedule:
     """What a round consists of."""
     for warm in program.warmup:
         if rounds < warm.rounds:
-            return warm.part
+            return warm.schedule
         rounds -= warm.rounds
     return program.round
 
@@ -128,11 +128,11 @@ def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
     paced = _paced_part(program, name)
     if paced is not None:
         versions = firings_before(program, rounds, paced.source.node)
-        return versions // paced.every * paced.part.firings[name]
+        return versions // paced.every * paced.schedule.firings[name]
     fired = 0
     for warm in program.warmup:
         here = min(warm.rounds, rounds)
-        fired += here * warm.part.firings.get(name, 0)
+        fired += here * warm.schedule.firings.get(name, 0)
         rounds -= here
     return fired + rounds * program.round.firings.get(name, 0)
 
@@ -142,26 +142,26 @@ def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None
     paced = _paced_part(program, name)
     if paced is None:
         return _firing_in_rounds(program, name, firing)
-    pace, part = firing // paced.part.firings[name], paced.part
+    pace, schedule = firing // paced.schedule.firings[name], paced.schedule
     at = firing_at(program, paced.source.node, paced.every * (pace + 1) - 1)
     number = 1 + program.paced.index(paced)
-    return None if at is None else (*at, number, part.order.index(name), 0, firing)
+    return None if at is None else (*at, number, schedule.order.index(name), 0, firing)
 
 
 def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Position | None:
     begun, fired = 0, 0
     lengths = [warm.rounds for warm in program.warmup]
-    for part, rounds in zip(_parts(program), [*lengths, None], strict=True):
-        each = part.firings.get(name, 0)
+    for schedule, rounds in zip(_parts(program), [*lengths, None], strict=True):
+        each = schedule.firings.get(name, 0)
         if each and (rounds is None or firing < fired + each * rounds):
-            return (begun + (firing - fired) // each, part.order.index(name), 0, firing)
+            return (begun + (firing - fired) // each, schedule.order.index(name), 0, firing)
         begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
     return None
 
 
 def _paced_part(program: SerialProgram, name: str) -> PacedSchedule | None:
     """What a state paces, and this node is in."""
-    return next((paced for paced in program.paced if name in paced.part.firings), None)
+    return next((paced for paced in program.paced if name in paced.schedule.firings), None)
 
 
 def asked(reason: Reason, amount: int) -> Why:

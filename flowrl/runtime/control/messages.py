@@ -33,14 +33,14 @@ class PositionedRecord:
     """A record, and where in the program it was told."""
 
     position: Position
-    teller: RecordSource
+    source: RecordSource
     record: Record | FailureRecord
 
 
 def as_data(told: PositionedRecord) -> list[Any]:
     """A record as plain data."""
-    teller, record = told.teller, told.record
-    who = [teller.key, teller.role, teller.fired, list(teller.total)]
+    source, record = told.source, told.record
+    who = [source.key, source.role, source.fired, list(source.total)]
     return [list(told.position), who, record_data(record)]
 
 

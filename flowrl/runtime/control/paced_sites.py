@@ -35,7 +35,7 @@ def paced_by_one(checked: CheckedGraph) -> bool:
     """Whether all versions that pace in the end are those of the only learner, and all collectors fire in rounds."""
     graph, program = checked.graph, checked.program
     learners = graph.nodes_of_role("learner")
-    paced = {node for p in program.paced for node in p.part.firings}
+    paced = {node for p in program.paced for node in p.schedule.firings}
     return (
         len(learners) == 1
         and graph.nodes[learners[0]].replicas == 1

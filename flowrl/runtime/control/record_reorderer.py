@@ -43,7 +43,7 @@ class RecordReorderer:
 
     def tell(self, told: PositionedRecord) -> None:
         """A record that has no turn."""
-        self.irregularities.pass_on(self._sink, told.teller, told.record)
+        self.irregularities.pass_on(self._sink, told.source, told.record)
 
     def tell_before(self, rounds: int | None, cut: Position | None) -> None:
         """All that is of earlier rounds (of any, if None), and not beyond the cut."""

@@ -28,7 +28,9 @@ class SiteReporter:
         self._up = channels.open_sender(f"{UP}:{name}", COORDINATOR, limits=CONTROL)
         self._every_s = max(EVERY_S, EACH_S * sites)
         self._told: list[PositionedRecord] = []
-        self._did: list[list[Any]] = []  # what collectors and the first learner did, and where
+        self._pending_count: list[
+            list[Any]
+        ] = []  # what collectors and the first learner did, and where
         self.hashed: list[TokenHash] = []
         self._last_s = 0.0
         self._rounds = -1  # that were told last
@@ -45,7 +47,7 @@ class SiteReporter:
 
     def counted(self, position: Position, count: Count) -> None:
         """A node has counted something."""
-        self._did.append([list(position), list(count)])
+        self._pending_count.append([list(position), list(count)])
 
     def tell_now_and_then(self, walk: Scheduler) -> None:
         """How things are, if that was told some time ago."""
@@ -54,14 +56,14 @@ class SiteReporter:
 
     def tell_rounds(self, walk: Scheduler) -> None:
         """How far it is, if that is news: others may wait for it."""
-        if walk.site.rounds != self._rounds or self._told or self._did or self.hashed:
+        if walk.site.rounds != self._rounds or self._told or self._pending_count or self.hashed:
             self.tell(walk)
 
     def tell(self, walk: Scheduler) -> None:
         """How things are."""
         self.channels.wait(self._up, WAIT_S)  # where it is told to stop, it still has all to tell
         told, self._told = self._told, []
-        did, self._did = self._did, []
+        did, self._pending_count = self._pending_count, []
         if self.hashed:
             hashed, self.hashed[:] = [[list(h.position), *h[1:]] for h in self.hashed], []
             self.say("hashed", hashed)

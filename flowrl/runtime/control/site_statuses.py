@@ -10,7 +10,7 @@ from typing import Any
 
 from flowrl.channels.errors import RefusedMessage
 from flowrl.runtime.executor import InstanceTimes
-from flowrl.runtime.processes.launch import LaunchedSites
+from flowrl.runtime.processes.launched_sites import LaunchedSites
 from flowrl.runtime.status import AgedStatus, SiteStatus, read_status, status_from_data
 
 

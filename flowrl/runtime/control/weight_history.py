@@ -24,9 +24,9 @@ class WeightHistory:
     of a learner that is paced itself. And a run may be ended after any round, or the learner's last firing in it.
     """
 
-    def __init__(self, checked: CheckedGraph, wired: Instances, learner: Instance) -> None:
+    def __init__(self, checked: CheckedGraph, instances: Instances, learner: Instance) -> None:
         self.learner = learner
-        self._wired = wired
+        self._wired = instances
         program, name = checked.program, learner.spec.name
         self.fires_in_rounds = name in program.round.order
         self._paces = [p.every for p in program.paced if p.source.node == name]
@@ -49,7 +49,7 @@ class WeightHistory:
 
     def _versions(self, source: PortRef) -> StateVersions:
         versions = self._wired.versions.get(source)
-        if versions is not None and versions.runner is self.learner:
+        if versions is not None and versions.instance is self.learner:
             return versions
         return StateVersions(self.learner, source.port)
 
@@ -75,8 +75,8 @@ class WeightHistory:
     def _last(self) -> Position:
         """The position of the last firing, which was in this round: what others left is kept."""
         learner = self.learner
-        around = self._wired.site.at[: self._depth]
-        return (*around, learner.slot, learner.ctx.replica, learner.fired - 1)
+        around = self._wired.site.position_prefix[: self._depth]
+        return (*around, learner.order_index, learner.ctx.replica, learner.fired - 1)
 
     def settle(self, rounds: int, fired: int) -> None:
         """No cut falls before this round: forget the older states but the last of them.
@@ -106,6 +106,6 @@ class WeightHistory:
 def _level(program: SerialProgram, name: str) -> int:
     """How many nodes pace one another, and the last of them this one."""
     for paced in program.paced:
-        if name in paced.part.firings:
+        if name in paced.schedule.firings:
             return 1 + _level(program, paced.source.node)
     return 0

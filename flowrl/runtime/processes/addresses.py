@@ -12,7 +12,7 @@ from flowrl.channels.keys import Keys, new_pair
 from flowrl.checks.pacing import nodes_paced_by
 from flowrl.graph.model import Graph
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.network_address import tcp
+from flowrl.machine.network_address import tcp_url
 
 
 def neighbours(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
@@ -70,4 +70,4 @@ class Addresses:
         if there == here:
             return "" if here else self.near[name]
         machine = self.machines[there] if there else self.seen_as[here]
-        return tcp(machine, self.ports[name])
+        return tcp_url(machine, self.ports[name])

@@ -1,67 +1,62 @@
-"""A site in a process of its own, made from what the coordinator tells."""
+"""A site in a process of its own, made from the configuration that the coordinator gave its fork server.
+
+Keys: `run` (its identity, in hex), `seed`, `kinds` and `placed` (the site layout), those that `read_graph`
+reads, and `sites`. The latter has for each site of the group `address` (for processes of this machine),
+`listener` (the descriptor of a socket that listens on the network, or None), `peers` (their addresses) and
+`keys` (or None).
+"""
 
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 from flowrl.channels import SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
-from flowrl.checks.check import CheckedGraph, check
-from flowrl.graph.loading import load_text
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.network_address import tcp
-from flowrl.runtime.processes.beacon import StatusBeacon
+from flowrl.machine.network_address import tcp_url
+from flowrl.runtime.processes.graph_transfer import read_graph
+from flowrl.runtime.processes.status_beacon import StatusBeacon
 from flowrl.runtime.site import run_site
 
 
 class ChildSite:
-    """One of the sites that are told of: the same graph, read and checked once for all of them."""
+    """One of the configured sites; which one is known after the fork. The graph is read and checked before."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._told = told
-        self._checked = _read(told)
-        where = {(node, replica): site for node, replica, site in told["where"]}
-        self._layout = SiteLayout(told["kinds"], where)
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = config
+        self._checked = read_graph(config)
+        where = {(node, replica): site for node, replica, site in config["placed"]}
+        self._layout = SiteLayout(config["kinds"], where)
 
-    def begin(self, name: str) -> None:
-        """Be this site: reachable, and knowing whom it talks to."""
+    def connect(self, name: str) -> None:
+        """Become this site: listen at its addresses, and connect to its peers."""
         self._name = name
-        self._site: dict[str, Any] = self._told["sites"][name]
-        connections = self._connections()
-        connections.listen(self._site["near"])
-        self._open_door(connections)
+        self._site: dict[str, Any] = self._config["sites"][name]
+        connections = self._new_connections()
+        connections.listen(self._site["address"])
+        self._listen_on_network(connections)
         for peer, address in self._site["peers"].items():
             connections.connect(peer, address)
         self._channels = SiteChannels(connections)
 
-    def _connections(self) -> SiteConnections:
+    def _new_connections(self) -> SiteConnections:
         keys = Keys.of_text(self._site["keys"]) if self._site["keys"] else None
-        return SiteConnections(self._name, bytes.fromhex(self._told["run"]), keys=keys)
+        return SiteConnections(self._name, bytes.fromhex(self._config["run"]), keys=keys)
 
-    def _open_door(self, connections: SiteConnections) -> None:
-        """Where other machines reach this site, if they have business here; those of others are closed."""
-        for name, site in self._told["sites"].items():
-            if site["door"] is None:
+    def _listen_on_network(self, connections: SiteConnections) -> None:
+        """Use the inherited listener, if other machines reach this site; close those of the other sites."""
+        for name, site in self._config["sites"].items():
+            if site["listener"] is None:
                 continue
-            with socket.socket(fileno=site["door"]) as door:
+            with socket.socket(fileno=site["listener"]) as listener:
                 if name == self._name:
-                    machine, port = door.getsockname()[:2]
-                    connections.listen(tcp(machine, port), door.detach())
+                    machine, port = listener.getsockname()[:2]
+                    connections.listen(tcp_url(machine, port), listener.detach())
 
     def run(self) -> None:
-        """Be at work until the coordinator says otherwise."""
-        beacon = StatusBeacon(self._connections(), self._site["peers"][COORDINATOR])
-        work = (self._checked, self._layout, self._name, self._channels, self._told["seed"])
-        run_site(*work, beacon.watch)
+        """Run the site until the coordinator ends it."""
+        beacon = StatusBeacon(self._new_connections(), self._site["peers"][COORDINATOR])
+        seed = self._config["seed"]
+        run_site(self._checked, self._layout, self._name, self._channels, seed, beacon.start)
         beacon.close()
-
-
-def _read(told: dict[str, Any]) -> CheckedGraph:
-    """The graph: of this machine, or sent here and read as there."""
-    if "reading" not in told:
-        return check(load_text(told["graph"], told["title"]))
-    from flowrl.cluster.graph_transfer import read_there  # only hosts need it
-
-    return read_there(told, Path(told["files"]))

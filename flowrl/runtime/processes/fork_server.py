@@ -1,132 +1,117 @@
-"""Loads once what the sites of a process group need, and forks a process for each of them.
+"""The process that starts the sites of one process group: it imports once what they need, and forks one process
+for each.
 
-It is run as `python -m flowrl.runtime.processes.fork_server FD`.
-
-What there is to be is JSON on its standard input; how it goes is told on FD, in lines of JSON. It has one thread, so a
-fork is safe; where what it loaded has started others, it says so and ends, and each site is started alone. A server
-of one site forks nothing: it becomes that site.
+Its configuration is that of `child_site`, with `imports` (modules) and `report` (a descriptor) in addition.
+It reports to the process that started it with lines of JSON, see `ServerReport`. It has one thread, so that
+forking is safe: if a module that it imported has started others, it reports that and ends, and each site is
+started alone. A server of one site forks nothing and becomes that site.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
 import gc
 import importlib
 import json
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
+from flowrl.machine.child_process import begin_child, end_with_forking_process
 from flowrl.runtime.processes.child_site import ChildSite
 
-PR_SET_PDEATHSIG = 1
-BY_ALL = ("flowrl.channels.sockets", "threadpoolctl")  # what each site would load on its way
+COMMON_MODULES = ("flowrl.channels.sockets", "threadpoolctl")  # what every site would import
 TEXT_BYTES = 3000  # of an error: lines of a pipe stay whole up to 4096 bytes
 
 
 def main() -> None:
-    """What there is to be comes from whoever started this."""
-    report, told = SupervisorPipe(int(sys.argv[1])), json.load(sys.stdin)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    serve(told, report)
+    config = begin_child()
+    serve(config, ServerReport(config["report"]))
 
 
-def serve(told: dict[str, Any], report: SupervisorPipe) -> None:
-    """Fork the sites and tell how each ends; or be one of them."""
-    die_with(told["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to deal with
-    sys.path[:] = told["path"]
+def serve(config: dict[str, Any], report: ServerReport) -> None:
+    """Fork the sites and report how each ends; in a fork, be that site."""
     with report.failure():
-        child = ChildSite(told)
-        for module in (*BY_ALL, *told["loads"]):
+        child = ChildSite(config)
+        for module in (*COMMON_MODULES, *config["imports"]):
             importlib.import_module(module)
-        name = divided(list(told["sites"]), report)
+        name = fork_sites(list(config["sites"]), report)
         if name is not None:
-            faulthandler.enable(2)  # a crash says where
-            child.begin(name)
+            faulthandler.enable(2)  # a crash prints where it happened
+            child.connect(name)
     if name is not None:
         child.run()
-        leave()
+        exit_now()
 
 
-class SupervisorPipe:
-    """What the process that started this one is told. Sites keep it open: its end is the end of all of them."""
+class ServerReport:
+    """The writing end of the pipe to the process that started this one. Sites keep it open: its end is theirs.
+
+    Lines: ["forked", site, pid], ["ended", site, exit status], ["failed", error], ["threads"] (it cannot fork).
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         os.set_inheritable(fd, False)
 
-    def tell(self, *words: Any) -> None:
-        """A line."""
-        os.write(self._fd, json.dumps(words).encode() + b"\n")
+    def send(self, kind: str, *values: Any) -> None:
+        os.write(self._fd, json.dumps([kind, *values]).encode() + b"\n")
 
     def close_in_forks(self) -> None:
-        """What a node forks is no site."""
+        """A process that a node forks is not a site, and must not keep the pipe open."""
         os.register_at_fork(after_in_child=lambda: os.close(self._fd))
 
     @contextmanager
     def failure(self) -> Iterator[None]:
-        """An error is told, and ends the process."""
+        """Report an error, and end the process with it."""
         try:
             yield
         except BaseException as error:
-            what = f"{type(error).__name__}: {error}"
-            self.tell("failed", what[:TEXT_BYTES], traceback.format_exc()[-TEXT_BYTES:])
+            self.send("failed", f"{type(error).__name__}: {error}"[:TEXT_BYTES])
             sys.exit(1)
 
 
-def divided(names: list[str], report: SupervisorPipe) -> str | None:
-    """In each site its name; in the server, when all have ended, None."""
+def fork_sites(names: list[str], report: ServerReport) -> str | None:
+    """In each site, its name; in the server, None, when all sites have ended."""
     if len(names) == 1:
         report.close_in_forks()
         return names[0]
-    if threads() > 1:
-        report.tell("threads")
+    if thread_count() > 1:
+        report.send("threads")
         return None
-    gc.freeze()  # what is not looked at stays shared
+    gc.freeze()  # pages that the collector does not touch stay shared
     server = os.getpid()
     sites = {}
     for name in names:
         pid = os.fork()
         if pid == 0:
-            die_with(server)
+            end_with_forking_process(server)
             report.close_in_forks()
-            np.random.seed()  # no two sites draw the same from what none should draw from
+            np.random.seed()  # sites must not share the state of the generator that no node should use
             return name
         sites[pid] = name
-        report.tell("forked", name, pid)
+        report.send("forked", name, pid)
     while sites:
         pid, status = os.wait()
         if pid in sites:
-            report.tell("ended", sites.pop(pid), os.waitstatus_to_exitcode(status))
+            report.send("ended", sites.pop(pid), os.waitstatus_to_exitcode(status))
     return None
 
 
-def threads() -> int:
-    """How many threads this process has, also those that Python knows nothing of."""
+def thread_count() -> int:
+    """How many threads this process has, including those that Python did not start."""
     return len(os.listdir("/proc/self/task"))
 
 
-def die_with(parent: int) -> None:
-    """End when the parent does, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it ended before we asked: that is the cause, and not what could be told here
-
-
-def leave() -> None:
-    """End now: taking all that torch has loaded apart again takes longer than what a short run does."""
+def exit_now() -> None:
+    """End without the interpreter's shutdown: with torch loaded that takes longer than a short run."""
     atexit._run_exitfuncs()
-    with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+    with suppress(OSError, ValueError):  # closed, or without a reader
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)

@@ -1,8 +1,8 @@
-"""The site processes of this host: started, watched, ended.
+"""The site processes of one machine: started, watched and ended.
 
-Sites that load the same modules share a *fork server*, which loads them once and forks the sites.
-Whatever ends a server ends its sites; a server and its sites are a session of their own, so a terminal's Ctrl-C
-reaches only the coordinator, and what nodes left behind is found at the end.
+Sites that need the same modules share a fork server, which imports the modules once and forks the sites.
+Whatever ends a server ends its sites. A server and its sites are a session of their own, so that the end of a
+run also finds the processes that nodes left behind.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,191 +18,163 @@ from typing import IO, Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.machine.numerics import THREADS
+from flowrl.machine.child_process import STDERR, ChildProcess, exit_text
+from flowrl.machine.numerics import THREAD_VARIABLES
 
-STDERR = 2  # not standard output: `run --json` prints one line there, and nothing else
-LOOK_S = 0.005
-GONE_S = 2.0  # in which the system ends what was killed
+KILLED_S = 2.0  # within which the system ends killed processes
 
-Loads = tuple[str, ...]  # modules
+Modules = tuple[str, ...]
 Output = int | IO[bytes]
 
 
 class SiteProcesses:
-    """All site processes of one coordinator, or of one host; what they print goes to `output`."""
+    """All site processes of one coordinator, or of one host. `output` takes what they print.
+
+    It is not standard output by default: `run --json` prints one line there, and nothing else.
+    """
 
     def __init__(self, output: Output = STDERR) -> None:
         self._output = output
         self._servers: list[ForkServer] = []
-        self._of: dict[str, ForkServer] = {}
+        self._server_of: dict[str, ForkServer] = {}
+        self._fds: Sequence[int] = ()
 
     def start(
         self,
-        told: Mapping[str, Any],
+        config: Mapping[str, Any],
         sites: Mapping[str, Any],
-        loads: Mapping[str, Loads],
+        modules: Mapping[str, Modules],
         fds: Sequence[int] = (),
     ) -> None:
-        """Start sites: `told` is for all, what `sites` holds for each; `loads`: the modules that each needs;
-        `fds`: what they inherit."""
+        """Start sites, see `child_site`: `config` is for all, `sites` has a part for each; `modules` are those
+        that each site needs. The processes inherit `fds`."""
         self._fds = fds
-        groups: dict[Loads, list[str]] = {}
+        groups: dict[Modules, list[str]] = {}
         for name in sites:
-            groups.setdefault(loads[name], []).append(name)
-        for modules, names in groups.items():
-            for some in [names] if sys.platform == "linux" else [[name] for name in names]:
-                self._start({**told, "sites": {n: sites[n] for n in some}, "loads": modules})
+            groups.setdefault(modules[name], []).append(name)
+        for needed, names in groups.items():
+            for group in [names] if sys.platform == "linux" else [[name] for name in names]:
+                self._start({**config, "sites": {n: sites[n] for n in group}, "imports": needed})
 
-    def _start(self, told: Mapping[str, Any]) -> None:
-        server = ForkServer(told, self._output, self._fds)
+    def _start(self, config: Mapping[str, Any]) -> None:
+        server = ForkServer(config, self._output, self._fds)
         self._servers.append(server)
-        self._of.update(dict.fromkeys(told["sites"], server))
+        self._server_of.update(dict.fromkeys(config["sites"], server))
 
     def why_ended(self, name: str) -> str | None:
-        """Why a site's process has ended, or None."""
-        server = self._of.get(name)
+        """Why a site's process has ended, or None while it runs."""
+        server = self._server_of.get(name)
         if server is None:
             return None
-        server.look()
+        server.read_report()
         if server.cannot_fork:
-            self._start_alone(server)
+            self._start_each_alone(server)
             return None
         return server.why_ended(name)
 
-    def _start_alone(self, server: ForkServer) -> None:
-        """What a server loaded has started threads: its sites are started one by one."""
+    def _start_each_alone(self, server: ForkServer) -> None:
+        """A module that the server imported has started threads: start its sites without forks."""
         self._servers.remove(server)
         server.end(time.monotonic())
-        for name, site in server.told["sites"].items():
-            self._start({**server.told, "sites": {name: site}})
+        for name, site in server.config["sites"].items():
+            self._start({**server.config, "sites": {name: site}})
 
     def pids(self) -> dict[str, int]:
-        """The number of each site's process, as far as it is there."""
+        """The process of each site, as far as it has been started."""
         for server in self._servers:
-            server.look()
+            server.read_report()
         return {name: pid for server in self._servers for name, pid in server.pids.items()}
 
+    @property
+    def sessions(self) -> list[int]:
+        """The sessions of all servers."""
+        return [server.session for server in self._servers]
+
     def end(self, deadline: float) -> None:
-        """Wait until all have ended; at the deadline (of the monotonic clock), kill what is left."""
+        """Wait until all have ended; at the deadline (of the monotonic clock), kill the rest."""
         for server in self._servers:
             server.end(deadline)
 
 
 class ForkServer:
-    """A server as its coordinator sees it; of one site, it is that site."""
+    """A fork server as the process that started it sees it. A server of one site is that site."""
 
-    def __init__(self, told: Mapping[str, Any], output: Output, fds: Sequence[int]) -> None:
-        self.told = told
+    def __init__(self, config: Mapping[str, Any], output: Output, fds: Sequence[int]) -> None:
+        self.config = config
         self.cannot_fork = False
-        self._failed = ""  # what went wrong before any site was at work
-        self._codes: dict[str, int] = {}  # how its sites ended, as far as it told
         self.pids: dict[str, int] = {}  # of its sites
+        self._failure = ""  # before any site ran
+        self._statuses: dict[
+            str, int
+        ] = {}  # exit statuses of its sites, as far as it reported them
         self._unread = b""
-        self._fd, theirs = os.pipe()
-        os.set_blocking(self._fd, False)
+        self._report, report = os.pipe()
+        os.set_blocking(self._report, False)
         try:
-            self._process = _process(told, output, theirs, fds)
-            if len(told["sites"]) == 1:
-                self.pids = dict.fromkeys(told["sites"], self._process.pid)
+            self._process = ChildProcess(
+                "flowrl.runtime.processes.fork_server",
+                {**config, "report": report},
+                output=output,
+                fds=(report, *fds),
+                # one thread for each library: none must start threads while it is imported
+                environment={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+            )
+            if len(config["sites"]) == 1:
+                self.pids = dict.fromkeys(config["sites"], self._process.pid)
         finally:
-            os.close(theirs)
+            os.close(report)
 
-    def look(self) -> None:
-        """Take in what it told."""
-        try:
-            while data := os.read(self._fd, 1 << 16):
+    @property
+    def session(self) -> int:
+        return self._process.pid
+
+    def read_report(self) -> None:
+        """Read what the server has reported, see `fork_server.ServerReport`."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._report, 1 << 16):
                 self._unread += data
-        except BlockingIOError:
-            pass
         *lines, self._unread = self._unread.split(b"\n")
-        for kind, *words in map(json.loads, lines):
+        for kind, *values in map(json.loads, lines):
             if kind == "forked":
-                self.pids[words[0]] = words[1]
+                self.pids[values[0]] = values[1]
             elif kind == "ended":
-                self._codes[words[0]] = words[1]
+                self._statuses[values[0]] = values[1]
             elif kind == "failed":
-                self._failed = self._failed or words[0]
+                self._failure = self._failure or values[0]
             elif kind == "threads":
                 self.cannot_fork = True
 
     def why_ended(self, name: str) -> str | None:
-        """Why a site has ended, as far as is known."""
-        if name in self._codes:
-            return self._failed or _why("its process", self._codes[name])
-        if not self._has_ended():
+        """Why a site has ended, as far as is known, or None while it runs."""
+        server_status = None if name in self._statuses else self._process.exit_status()
+        if server_status is not None:
+            self.read_report()  # its last lines
+        if name in self._statuses:
+            return self._failure or f"its process {exit_text(self._statuses[name])}"
+        if server_status is None:
             return None
-        self.look()  # its last words
-        if name in self._codes:
-            return self._failed or _why("its process", self._codes[name])
-        whose = "its process" if len(self.told["sites"]) == 1 else "the process that forked it"
-        return self._failed or _why(whose, self._process.wait())
-
-    def _has_ended(self) -> bool:
-        """Without taking its exit status: until that is taken, its number is nobody else's."""
-        process = self._process
-        if process.returncode is not None or not hasattr(os, "waitid"):
-            return process.poll() is not None
-        try:
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, process.pid, flags) is not None
-        except ChildProcessError:
-            return process.poll() is not None
+        whose = "its process" if len(self.config["sites"]) == 1 else "the process that forked it"
+        return self._failure or f"{whose} {exit_text(server_status)}"
 
     def end(self, deadline: float) -> None:
-        """Wait until it and its sites have ended; at the deadline, kill all."""
-        if self._process.returncode is None:
-            while not self._has_ended() and time.monotonic() < deadline:
-                time.sleep(LOOK_S)
-            self._kill()
-            self._process.wait()
-        self._wait_for_all()
-        os.close(self._fd)
+        """Wait until the server and its sites have ended; at the deadline, kill its session."""
+        self._process.wait(deadline)
+        self._process.kill()
+        self._wait_for_sites()
+        os.close(self._report)
 
-    def _kill(self) -> None:
-        """Kill the session: the server, its sites, and what nodes left behind."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _wait_for_all(self) -> None:
-        """Its sites hold the pipe as long as they are there."""
+    def _wait_for_sites(self) -> None:
+        """The sites hold the report's pipe open for as long as they live."""
         poller = select.poll()
-        poller.register(self._fd, select.POLLIN)
-        deadline = time.monotonic() + GONE_S
+        poller.register(self._report, select.POLLIN)
+        deadline = time.monotonic() + KILLED_S
         while (left_s := deadline - time.monotonic()) > 0 and poller.poll(left_s * 1000):
             with suppress(BlockingIOError):
-                if not os.read(self._fd, 1 << 16):
+                if not os.read(self._report, 1 << 16):
                     return
 
 
-def _process(
-    told: Mapping[str, Any], output: Output, report: int, fds: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    """Start a server. What it is told lies in a file: a pipe may be full, or broken."""
-    words = {**told, "parent": os.getpid(), "path": sys.path}
-    command = [sys.executable, "-m", "flowrl.runtime.processes.fork_server", str(report)]
-    alone = dict.fromkeys(THREADS, "1")  # libraries that start threads as they are loaded do not
-    with tempfile.TemporaryFile() as file:
-        file.write(json.dumps(words).encode())
-        file.seek(0)
-        return subprocess.Popen(
-            command,
-            stdin=file,
-            stdout=output,
-            stderr=None if output == STDERR else output,
-            pass_fds=(report, *fds),
-            env={**os.environ, **alone},
-            start_new_session=True,
-        )
-
-
-def _why(who: str, code: int) -> str:
-    if code < 0:
-        names = {s.value: s.name for s in signal.Signals}
-        return f"{who} was killed by {names.get(-code, f'signal {-code}')}"
-    return f"{who} ended with status {code}"
-
-
-def loads_of(checked: CheckedGraph, layout: SiteLayout, site: str) -> Loads:
-    """The modules that the nodes of a site say they need."""
+def modules_needed(checked: CheckedGraph, layout: SiteLayout, site: str) -> Modules:
+    """The modules that the nodes of a site declare to need."""
     facts = (checked.facts[node] for node, _ in layout.instances_on(site))
     return tuple(sorted({module for fact in facts for module in fact.imports}))

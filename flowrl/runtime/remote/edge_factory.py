@@ -11,7 +11,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.pacing import nodes_paced_by
 from flowrl.core.context import instance_key
-from flowrl.core.state import START, State
+from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label
 from flowrl.graph.site_layout import SiteLayout
@@ -60,11 +60,11 @@ class RemoteEdgeFactory(EdgeFactory):
         for send in self._beginnings:
             send()
 
-    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
-        return self._calls.stub(wired, edge, replica, fresh)
+    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
+        return self._calls.stub(instances, edge, replica, fresh)
 
-    def serve(self, wired: Instances, node: str, replica: int) -> None:
-        self._calls.serve(wired, node, replica)
+    def serve(self, instances: Instances, node: str, replica: int) -> None:
+        self._calls.serve(instances, node, replica)
 
     def has(self, node: str, replica: int) -> bool:
         return self._layout.site_of[node, replica] == self.name
@@ -173,12 +173,12 @@ class RemoteEdgeFactory(EdgeFactory):
         def push(token: Token) -> None:
             state = token[0]
             if state is not last[0]:
-                leaving.append((state, START))
+                leaving.append((state, EMPTY_CLOCK))
             elif not newest:
-                leaving.append((None, START))
+                leaving.append((None, EMPTY_CLOCK))
             last[0] = state
 
-        self._beginnings.append(lambda: push((versions.newest(), START)))
+        self._beginnings.append(lambda: push((versions.newest(), EMPTY_CLOCK)))
         return push
 
     def paced(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
@@ -187,7 +187,7 @@ class RemoteEdgeFactory(EdgeFactory):
 
     def _teller(self, edge: Edge, replica: int, versions: StateVersions) -> Callable[[], None]:
         leaving = self._state_lane(edge, replica)
-        return lambda: leaving.append((versions.newest(), START))
+        return lambda: leaving.append((versions.newest(), EMPTY_CLOCK))
 
     def firings(self, node: str) -> Callable[[], bool]:
         """Whether a node that may find too few tokens has fired once more elsewhere."""

@@ -214,11 +214,11 @@ class RemoteServices:
             asked = channels.open_receiver(f"{name}?", client, limits=BOUND)
             self._desks[name] = asked, channels.open_sender(f"{name}!", client, limits=BOUND)
 
-    def stub(self, wired: Instances, edge: Edge, replica: int, fresh: bool) -> ClientStub:
+    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> ClientStub:
         """What a client here calls; its service elsewhere is made anew if `fresh`."""
         name = _name(edge, replica)
         if name not in self._stubs:
-            told = self._contexts(wired, edge.source.node, replica)
+            told = self._contexts(instances, edge.source.node, replica)
             server = self._layout.site_of[edge.source.node, replica]
             caller, wait = self._callers[name], self._waits[name]
             line = ServiceClient(self._service(edge), server, caller, wait, told)
@@ -228,26 +228,26 @@ class RemoteServices:
             self._stubs[name]._line.ask(RENEW)
         return self._stubs[name]
 
-    def serve(self, wired: Instances, node: str, replica: int) -> None:
+    def serve(self, instances: Instances, node: str, replica: int) -> None:
         """A service was made here; its clients elsewhere may call."""
         for edge in link_edges(self._graph):
             name = _name(edge, replica)
             if edge.source.node == node and name in self._desks:
-                told = self._contexts(wired, node, replica)
+                told = self._contexts(instances, node, replica)
                 counter = ServiceEndpoint(
                     self._service(edge),
-                    lambda: wired.services[node, replica],
-                    lambda: wired.renew_service(node, replica),
+                    lambda: instances.services[node, replica],
+                    lambda: instances.renew_service(node, replica),
                     told,
                     self._waiting.as_service(instance_key(node, replica)),
                 )
                 channels = self._waiting.channels
                 CallServer(channels, *self._desks[name], counter.serve, counter.failed)
 
-    def _contexts(self, wired: Instances, service: str, replica: int) -> Contexts:
+    def _contexts(self, instances: Instances, service: str, replica: int) -> Contexts:
         """A service's context and those of the services it calls, if one client tells for them."""
         names = [n for n in (service, *self._owned[service]) if n in self._told_by_client]
-        found = [wired.told.setdefault((n, replica), Context(n, replica)) for n in names]
+        found = [instances.told.setdefault((n, replica), Context(n, replica)) for n in names]
         return {context.key: context for context in found}
 
     def _service(self, edge: Edge) -> Service:

@@ -61,7 +61,7 @@ class PacedView:
 
     def take(self) -> Token:
         """The version that this part of the program is paced by: others came for firings that were left out."""
-        paced_by = self._site.at[-2] + 1
+        paced_by = self._site.position_prefix[-2] + 1
         while self._version < paced_by:
             state = self._arriving.popleft()[0]
             self._version, self._token = state.version, (state, state.clock)

@@ -122,7 +122,7 @@ class SiteWaits:
             wait.times += 1
             self._within_s = before_s + whole_s
             if outer is None:
-                site.last_s += whole_s
+                site.last_fired_s += whole_s
                 self._within_s = 0.0
             site.waiting = outer
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import select
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,26 +13,27 @@ from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
-from flowrl.nodes.env_managers.env_error import how_ended
-from flowrl.nodes.env_managers.workers.board import LEAVING, Board, shared_memory
-from flowrl.nodes.env_managers.workers.gong import can_sleep_here
-from flowrl.nodes.env_managers.workers.process import ring
-from flowrl.nodes.env_managers.workers.server import Server
+from flowrl.machine.child_process import ChildProcess
+from flowrl.nodes.env_managers.env_error import describe_exit
+from flowrl.nodes.env_managers.workers.futex_waker import futex_is_available
+from flowrl.nodes.env_managers.workers.process import wake_reader
+from flowrl.nodes.env_managers.workers.shared_rows import STOPPING, SharedRows, create_shared_memory
+from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
 
-LEAVE_S = 5.0
+STOP_TIMEOUT_S = 5.0
 TAIL_BYTES = 4000
 
 
-class Bell:
+class PipeWaker:
     """A pipe to sleep at; ringing twice wakes once."""
 
     def __init__(self) -> None:
         self.ear, self.rope = os.pipe()
         os.set_blocking(self.rope, False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake who sleeps."""
-        ring(self.rope)
+        wake_reader(self.rope)
 
     def close(self) -> None:
         """Both ends."""
@@ -45,7 +43,7 @@ class Bell:
                 os.close(end)
 
 
-class Answers(Bell):
+class ManagerWaker(PipeWaker):
     """The bell that workers ring for the manager, who sleeps with a deadline."""
 
     def __init__(self) -> None:
@@ -66,21 +64,16 @@ class ProcessWorker:
 
     own_process = True
 
-    def __init__(self, told: Mapping[str, Any], answers: Bell) -> None:
+    def __init__(self, told: Mapping[str, Any], answers: PipeWaker) -> None:
         with ExitStack() as undo:  # where it cannot be started, nothing stays open
-            self._bell = None if can_sleep_here() else Bell()
+            self._bell = None if futex_is_available() else PipeWaker()
             if self._bell is not None:
                 undo.callback(self._bell.close)
-            life, self._life = os.pipe()
-            undo.callback(self._let_go)
-            try:
-                self._output = undo.enter_context(_appended())
-                fds = {"life": life, "answer": answers.rope}
-                if self._bell is not None:
-                    fds["bell"] = self._bell.ear
-                self._process = _started(told, fds, self._output)
-            finally:
-                os.close(life)
+            self._output = undo.enter_context(_appended())
+            fds = {"answer": answers.rope}
+            if self._bell is not None:
+                fds["bell"] = self._bell.ear
+            self._process = _started(told, fds, self._output)
             undo.pop_all()
 
     @property
@@ -91,12 +84,12 @@ class ProcessWorker:
     def wake(self) -> None:
         """There is something to do. (Where there is a gong, that wakes several at once.)"""
         if self._bell is not None:
-            self._bell.ring()
+            self._bell.wake()
 
     def why_dead(self) -> str | None:
         """How its process ended, if it did."""
-        code = self._process.poll()
-        return None if code is None else how_ended(code)
+        code = self._process.exit_status()
+        return None if code is None else describe_exit(code)
 
     def printed_bytes(self) -> int:
         """How much it has printed since that was last dropped."""
@@ -121,58 +114,39 @@ class ProcessWorker:
 
     def give_up(self) -> None:
         """End it now, and all that it started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
-        self._process.wait()
         self._free()
 
     def leave(self, deadline: float) -> bool:
         """It was told to leave: wait for that, but not for ever; whether it did."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(deadline - time.monotonic(), 0.05))
-        left = self._process.poll() is not None
+        left = self._process.wait(max(deadline, time.monotonic() + 0.05)) is not None
         self.give_up()
         return left
 
     def _free(self) -> None:
         if self._bell is not None:
             self._bell.close()
-        self._let_go()
         self._output.close()
-
-    def _let_go(self) -> None:
-        life, self._life = self._life, -1
-        with suppress(OSError):
-            os.close(life)
 
 
 def _appended() -> BinaryIO:
     """A file for what a worker prints."""
-    output = os.fdopen(shared_memory(), "w+b")  # no full disk ends an env that prints
+    output = os.fdopen(create_shared_memory(), "w+b")  # no full disk ends an env that prints
     flags = fcntl.fcntl(output, fcntl.F_GETFL)
     fcntl.fcntl(output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be cut
     return output
 
 
-def _started(
-    told: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO
-) -> subprocess.Popen[bytes]:
-    words = json.dumps({**told, **fds, "path": sys.path}).encode()
+def _started(told: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO) -> ChildProcess:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
-    with os.fdopen(shared_memory(), "w+b") as file:  # a pipe might fill before anybody reads
-        file.write(words)
-        file.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-m", "flowrl.nodes.env_managers.workers.process"],
-            stdin=file,
-            stdout=output,
-            stderr=output,
-            pass_fds=(told["memory"], *fds.values()),
-            env=environment,
-            start_new_session=True,
-        )
+    return ChildProcess(
+        "flowrl.nodes.env_managers.workers.process",
+        {**told, **fds},
+        output=output,
+        fds=(told["memory"], *fds.values()),
+        environment=environment,
+    )
 
 
 class ThreadWorker:
@@ -180,7 +154,9 @@ class ThreadWorker:
 
     own_process = False
 
-    def __init__(self, make: Callable[[], Server], board: Board, answers: Bell) -> None:
+    def __init__(
+        self, make: Callable[[], WorkerLoop], board: SharedRows, answers: PipeWaker
+    ) -> None:
         self._board, self._server = board, make()
         self._more: SimpleQueue[None] = SimpleQueue()  # far cheaper to wait at than an `Event`
         self._failed: str | None = None
@@ -190,16 +166,16 @@ class ThreadWorker:
 
     def _run(self) -> None:
         try:
-            self._server.serve(self._sleep, self._answers.ring, 0.0)
+            self._server.serve(self._sleep, self._answers.wake, 0.0)
             if self._server.alive:
                 self._server.close()
         except BaseException as error:  # an env may call sys.exit()
             self._failed = f"its thread ended by {type(error).__name__}: {error}"
-            self._answers.ring()
+            self._answers.wake()
 
     def _sleep(self) -> bool:
         self._more.get()
-        leaving = self._board.state[self._server.worker] == LEAVING
+        leaving = self._board.state[self._server.worker] == STOPPING
         return self._server.alive and not leaving
 
     def wake(self) -> None:

@@ -13,7 +13,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 
-class Sticky(Wrapper):
+class StickyActionsEnv(Wrapper):
     """The first action of an episode is always taken."""
 
     def __init__(self, env: Any, probability: float) -> None:
@@ -34,7 +34,7 @@ class Sticky(Wrapper):
         return self.env.step(action)
 
 
-class Repeated(Wrapper):
+class ActionRepeatEnv(Wrapper):
     """Ends with the episode, however often the action was taken by then."""
 
     def __init__(self, env: Any, n: int, brightest: bool) -> None:
@@ -58,7 +58,7 @@ class Repeated(Wrapper):
         return obs, total, terminated, truncated, info
 
 
-def scaled(env: Any) -> Any:
+def scale_actions(env: Any) -> Any:
     """The env with actions from -1 to 1."""
     space = env.action_space
     if not isinstance(space, Box) or not space.is_bounded():

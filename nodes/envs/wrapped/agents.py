@@ -12,7 +12,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 
 
-class Told(gymnasium.Env):
+class PlayedStepEnv(gymnasium.Env):
     """Its step was taken already, together with all others': wrappers are told what came of it."""
 
     def __init__(self, seen: Any, done: Any) -> None:
@@ -37,11 +37,11 @@ class Told(gymnasium.Env):
         return self.got
 
 
-class Agent:
+class WrappedAgent:
     """An agent in its wrappers."""
 
     def __init__(self, seen: Any, done: Any, wrappers: Wrappers) -> None:
-        self._inner = self._outer = Told(seen, done)
+        self._inner = self._outer = PlayedStepEnv(seen, done)
         for wrapper in wrappers:
             part: Any = wrapper.make() if isinstance(wrapper, PartSpec) else wrapper
             if not part.of_agents:

@@ -19,7 +19,7 @@ def shares(old: int, new: int) -> tuple[Array, Array]:
     return np.minimum(index, old - 1), share.astype(np.float32)
 
 
-def shrinker(old: tuple[int, int], new: tuple[int, int]) -> Change:
+def make_resizer(old: tuple[int, int], new: tuple[int, int]) -> Change:
     """Images (H, W) or (H, W, C) of the old size to the new one, in their own dtype."""
     rows, columns = shares(old[0], new[0]), shares(old[1], new[1])
 

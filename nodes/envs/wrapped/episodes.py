@@ -10,7 +10,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng
 
 
-class Waited(Wrapper):
+class NoopStartEnv(Wrapper):
     """How long it waits follows from the episode's seed."""
 
     def __init__(self, env: Any, most: int, action: int) -> None:
@@ -27,7 +27,7 @@ class Waited(Wrapper):
         return obs, info
 
 
-class Fired(Wrapper):
+class FireOnResetEnv(Wrapper):
     """Begins with one step."""
 
     def __init__(self, env: Any, action: int) -> None:
@@ -41,7 +41,7 @@ class Fired(Wrapper):
         return self.env.reset(options=options) if terminated or truncated else (obs, info)
 
 
-class Lives(Wrapper):
+class EpisodicLifeEnv(Wrapper):
     """A new game begins where the old one is over, or was left in the middle of a life."""
 
     def __init__(self, env: Any, action: int) -> None:

@@ -10,19 +10,19 @@ from gymnasium.spaces import Box
 
 from flowrl.core.batch import Array
 from flowrl.nodes.envs.spec import FRAMES
-from flowrl.nodes.envs.wrapped.spaces import box_at, put_at
+from flowrl.nodes.envs.wrapped.spaces import find_box, replace_leaf
 
 
-class Stacked(Wrapper):
+class FrameStackEnv(Wrapper):
     """Every observation is a new array: who holds one may keep it."""
 
     def __init__(self, env: Any, n: int, leaf: str | None) -> None:
         super().__init__(env)
-        box = box_at(env, leaf, "frame_stack")
+        box = find_box(env, leaf, "frame_stack")
         low, high = (np.repeat(bound[None], n, 0) for bound in (box.low, box.high))
         stacked = Box(low, high, dtype=box.dtype.type)
         setattr(stacked, FRAMES, n)
-        self.observation_space = put_at(env.observation_space, leaf, stacked)
+        self.observation_space = replace_leaf(env.observation_space, leaf, stacked)
         self._n, self._leaf = n, leaf
         self._frames: Array = np.empty(stacked.shape, stacked.dtype)
 

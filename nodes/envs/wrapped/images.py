@@ -7,23 +7,27 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.envs.wrapped.area import shrinker
-from flowrl.nodes.envs.wrapped.spaces import Changed, image_box, like
+from flowrl.nodes.envs.wrapped.area import make_resizer
+from flowrl.nodes.envs.wrapped.spaces import ObservationTransformEnv, box_of_shape, find_image_box
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
-def grayed(env: Any, leaf: str | None) -> Any:
+def make_gray(env: Any, leaf: str | None) -> Any:
     """The env with gray images; those that are gray already stay."""
-    box = image_box(env, leaf, "gray")
-    return env if len(box.shape) == 2 else Changed(env, leaf, like(box, box.shape[:2]), gray)
+    box = find_image_box(env, leaf, "gray")
+    return (
+        env
+        if len(box.shape) == 2
+        else ObservationTransformEnv(env, leaf, box_of_shape(box, box.shape[:2]), gray)
+    )
 
 
-def resized(env: Any, size: tuple[int, int], leaf: str | None) -> Any:
+def make_resized(env: Any, size: tuple[int, int], leaf: str | None) -> Any:
     """The env with images of this size."""
-    box = image_box(env, leaf, "resize")
-    change = shrinker((box.shape[0], box.shape[1]), size)
-    return Changed(env, leaf, like(box, (*size, *box.shape[2:])), change)
+    box = find_image_box(env, leaf, "resize")
+    change = make_resizer((box.shape[0], box.shape[1]), size)
+    return ObservationTransformEnv(env, leaf, box_of_shape(box, (*size, *box.shape[2:])), change)
 
 
 def gray(image: Array) -> Array:

@@ -10,13 +10,13 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.wrapped.spaces import more_leaves, with_leaves
+from flowrl.nodes.envs.wrapped.spaces import add_leaf_values, add_leaves
 from flowrl.nodes.models.features import ACTION_MASK
 
 LAST_ACTION, LAST_REWARD = "last_action", "last_reward"
 
 
-class Remembered(Wrapper):
+class PreviousStepEnv(Wrapper):
     """Remembers one step."""
 
     def __init__(self, env: Any, action: bool, reward: bool) -> None:
@@ -24,7 +24,7 @@ class Remembered(Wrapper):
         more: dict[str, Any] = {LAST_ACTION: env.action_space} if action else {}
         more |= {LAST_REWARD: Box(-np.inf, np.inf, (1,), np.float32)} if reward else {}
         self._inner, self._names = env.observation_space, tuple(more)
-        self.observation_space = more_leaves(self._inner, more, "previous")
+        self.observation_space = add_leaves(self._inner, more, "previous")
         self._none = _zeros(env.action_space) if action else None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
@@ -39,7 +39,7 @@ class Remembered(Wrapper):
 
     def _seen(self, obs: Any, action: Any, reward: Any) -> dict[str, Any]:
         last = {LAST_ACTION: action, LAST_REWARD: np.array([reward], np.float32)}
-        return with_leaves(self._inner, obs, {name: last[name] for name in self._names})
+        return add_leaf_values(self._inner, obs, {name: last[name] for name in self._names})
 
 
 def _zeros(space: Any) -> Any:
@@ -51,7 +51,7 @@ def _zeros(space: Any) -> Any:
     raise UnsoundError(f"previous: actions are {space}", "set action: false", "env")
 
 
-class Masked(Wrapper):
+class ActionMaskEnv(Wrapper):
     """Moves the mask from the info into the observation."""
 
     def __init__(self, env: Any, key: str) -> None:
@@ -61,7 +61,7 @@ class Masked(Wrapper):
             raise UnsoundError(what, "it needs one of n; leave it out", "env")
         self._key, self._inner, self._n = key, env.observation_space, int(env.action_space.n)
         more = {ACTION_MASK: MultiBinary(self._n)}
-        self.observation_space = more_leaves(self._inner, more, "action_mask")
+        self.observation_space = add_leaves(self._inner, more, "action_mask")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """With what may be done first."""
@@ -74,7 +74,7 @@ class Masked(Wrapper):
         return self._seen(obs, info), reward, terminated, truncated, info
 
     def _seen(self, obs: Any, info: Any) -> dict[str, Any]:
-        return with_leaves(self._inner, obs, {ACTION_MASK: self._mask(info)})
+        return add_leaf_values(self._inner, obs, {ACTION_MASK: self._mask(info)})
 
     def _mask(self, info: Any) -> Array:
         if self._key not in info:

@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium import Wrapper
 
 
-class Innermost(Wrapper):
+class RewardSumEnv(Wrapper):
     """Sums the env's own rewards."""
 
     total = 0.0
@@ -21,10 +21,10 @@ class Innermost(Wrapper):
         return stepped
 
 
-class Outermost(Wrapper):
+class UnwrappedReturnEnv(Wrapper):
     """Knows the return of an episode as whoever acts sees it: since the last reset from outside."""
 
-    def __init__(self, env: Any, innermost: Innermost) -> None:
+    def __init__(self, env: Any, innermost: RewardSumEnv) -> None:
         super().__init__(env)
         self._innermost = innermost
 
@@ -40,7 +40,7 @@ class Outermost(Wrapper):
         return self._innermost.total
 
 
-def counted(env: Any, wrap_all: Callable[[Any], Any]) -> Outermost:
+def count_unwrapped_return(env: Any, wrap_all: Callable[[Any], Any]) -> UnwrappedReturnEnv:
     """The env, wrapped, with its own rewards counted."""
-    innermost = Innermost(env)
-    return Outermost(wrap_all(innermost), innermost)
+    innermost = RewardSumEnv(env)
+    return UnwrappedReturnEnv(wrap_all(innermost), innermost)

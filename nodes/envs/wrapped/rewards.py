@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flowrl.nodes.envs.wrappers.rewards import RewardClip
 
 
-class Clipped(Wrapper):
+class RewardClipEnv(Wrapper):
     """Changes the reward of each step."""
 
     def __init__(self, env: Any, config: RewardClip.Config) -> None:
@@ -28,7 +28,7 @@ class Clipped(Wrapper):
         return obs, float(changed), *rest
 
 
-class Normalised(Wrapper):
+class RewardNormaliseEnv(Wrapper):
     """Measures the discounted sum of past rewards (Engstrom et al. 2020, section 3)."""
 
     def __init__(self, env: Any, gamma: float, limit: float) -> None:

@@ -17,7 +17,7 @@ OBSERVATION = "observation"  # the leaf of what was not nested before
 Change = Callable[[Array], Array]
 
 
-def box_at(env: Any, leaf: str | None, who: str) -> Box:
+def find_box(env: Any, leaf: str | None, who: str) -> Box:
     """The Box that a wrapper changes: the observation, or one leaf of a Dict."""
     space = env.observation_space
     if leaf is not None:
@@ -32,26 +32,26 @@ def box_at(env: Any, leaf: str | None, who: str) -> Box:
     return space
 
 
-def put_at(space: Any, leaf: str | None, changed: Any) -> Any:
+def replace_leaf(space: Any, leaf: str | None, changed: Any) -> Any:
     """The observation space with the changed Box in it."""
     return changed if leaf is None else Dict({**space.spaces, leaf: changed})
 
 
-def image_box(env: Any, leaf: str | None, who: str) -> Box:
+def find_image_box(env: Any, leaf: str | None, who: str) -> Box:
     """The Box of images, (H, W) or (H, W, C)."""
-    box = box_at(env, leaf, who)
+    box = find_box(env, leaf, who)
     if len(box.shape) not in (2, 3):
         what = f"{who}: observations of shape {box.shape} are no images (H, W) or (H, W, C)"
         raise UnsoundError(what, "put it before frame_stack", "env")
     return box
 
 
-def like(box: Box, shape: tuple[int, ...]) -> Box:
+def box_of_shape(box: Box, shape: tuple[int, ...]) -> Box:
     """A Box of another shape, with the same bounds where these are one number."""
     return Box(box.low.min(), box.high.max(), shape, box.dtype.type)
 
 
-def more_leaves(space: Any, more: Mapping[str, Any], who: str) -> Dict:
+def add_leaves(space: Any, more: Mapping[str, Any], who: str) -> Dict:
     """The space with further leaves; what was not a Dict becomes the leaf `observation`."""
     leaves = dict(space.spaces) if isinstance(space, Dict) else {OBSERVATION: space}
     taken = sorted(leaves.keys() & more.keys())
@@ -62,18 +62,18 @@ def more_leaves(space: Any, more: Mapping[str, Any], who: str) -> Dict:
     return Dict({**leaves, **more})
 
 
-def with_leaves(space: Any, obs: Any, more: Mapping[str, Any]) -> dict[str, Any]:
+def add_leaf_values(space: Any, obs: Any, more: Mapping[str, Any]) -> dict[str, Any]:
     """An observation of the inner space with further leaves."""
     return {**(obs if isinstance(space, Dict) else {OBSERVATION: obs}), **more}
 
 
-class Changed(ObservationWrapper):
+class ObservationTransformEnv(ObservationWrapper):
     """Changes each observation, or one leaf of it, by a function of nothing else."""
 
     def __init__(self, env: Any, leaf: str | None, box: Box, change: Change) -> None:
         super().__init__(env)
         self._leaf, self._change = leaf, change
-        self.observation_space = put_at(env.observation_space, leaf, box)
+        self.observation_space = replace_leaf(env.observation_space, leaf, box)
 
     def observation(self, observation: Any) -> Any:
         """The changed one."""

@@ -18,9 +18,9 @@ class StickyActions(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env, less obedient."""
-        from flowrl.nodes.envs.wrapped.actions import Sticky
+        from flowrl.nodes.envs.wrapped.actions import StickyActionsEnv
 
-        return Sticky(env, self.config.probability)
+        return StickyActionsEnv(env, self.config.probability)
 
 
 class ActionRepeat(Wrapper):
@@ -36,9 +36,9 @@ class ActionRepeat(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env in longer steps."""
-        from flowrl.nodes.envs.wrapped.actions import Repeated
+        from flowrl.nodes.envs.wrapped.actions import ActionRepeatEnv
 
-        return Repeated(env, self.config.n, self.config.brightest)
+        return ActionRepeatEnv(env, self.config.n, self.config.brightest)
 
 
 class ActionScale(Wrapper):
@@ -46,6 +46,6 @@ class ActionScale(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with such actions."""
-        from flowrl.nodes.envs.wrapped.actions import scaled
+        from flowrl.nodes.envs.wrapped.actions import scale_actions
 
-        return scaled(env)
+        return scale_actions(env)

@@ -36,9 +36,9 @@ class NoopStart(Wrapper):
     def wrap(self, env: Any) -> Any:
         """The env with later beginnings."""
         _needs_action(env, self.config.action, "noop_start")
-        from flowrl.nodes.envs.wrapped.episodes import Waited
+        from flowrl.nodes.envs.wrapped.episodes import NoopStartEnv
 
-        return Waited(env, self.config.most, self.config.action)
+        return NoopStartEnv(env, self.config.most, self.config.action)
 
 
 class FireOnReset(Wrapper):
@@ -52,9 +52,9 @@ class FireOnReset(Wrapper):
     def wrap(self, env: Any) -> Any:
         """The env, with the button pressed."""
         _needs_action(env, self.config.action, "fire_on_reset")
-        from flowrl.nodes.envs.wrapped.episodes import Fired
+        from flowrl.nodes.envs.wrapped.episodes import FireOnResetEnv
 
-        return Fired(env, self.config.action)
+        return FireOnResetEnv(env, self.config.action)
 
 
 class EpisodicLife(Wrapper):
@@ -72,9 +72,9 @@ class EpisodicLife(Wrapper):
     def wrap(self, env: Any) -> Any:
         """The env in lives."""
         _needs_action(env, self.config.action, "episodic_life")
-        from flowrl.nodes.envs.wrapped.episodes import Lives
+        from flowrl.nodes.envs.wrapped.episodes import EpisodicLifeEnv
 
-        return Lives(env, self.config.action)
+        return EpisodicLifeEnv(env, self.config.action)
 
 
 def _needs_action(env: Any, action: int, who: str) -> None:

@@ -21,6 +21,6 @@ class FrameStack(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with stacked observations."""
-        from flowrl.nodes.envs.wrapped.frame_stack import Stacked
+        from flowrl.nodes.envs.wrapped.frame_stack import FrameStackEnv
 
-        return Stacked(env, self.config.n, self.config.leaf)
+        return FrameStackEnv(env, self.config.n, self.config.leaf)

@@ -18,9 +18,9 @@ class Gray(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with gray images; those that are gray already stay."""
-        from flowrl.nodes.envs.wrapped.images import grayed
+        from flowrl.nodes.envs.wrapped.images import make_gray
 
-        return grayed(env, self.config.leaf)
+        return make_gray(env, self.config.leaf)
 
 
 class Resize(Wrapper):
@@ -33,6 +33,6 @@ class Resize(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with images of the given size."""
-        from flowrl.nodes.envs.wrapped.images import resized
+        from flowrl.nodes.envs.wrapped.images import make_resized
 
-        return resized(env, (self.config.height, self.config.width), self.config.leaf)
+        return make_resized(env, (self.config.height, self.config.width), self.config.leaf)

@@ -20,9 +20,9 @@ class Previous(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with these leaves."""
-        from flowrl.nodes.envs.wrapped.leaves import Remembered
+        from flowrl.nodes.envs.wrapped.leaves import PreviousStepEnv
 
-        return Remembered(env, self.config.action, self.config.reward)
+        return PreviousStepEnv(env, self.config.action, self.config.reward)
 
 
 class ActionMask(Wrapper):
@@ -38,6 +38,6 @@ class ActionMask(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with this leaf."""
-        from flowrl.nodes.envs.wrapped.leaves import Masked
+        from flowrl.nodes.envs.wrapped.leaves import ActionMaskEnv
 
-        return Masked(env, self.config.key)
+        return ActionMaskEnv(env, self.config.key)

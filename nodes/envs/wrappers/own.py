@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.core.config import param
-from flowrl.nodes.envs.entry import entry_point
+from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 
-class ByPath(Wrapper):
+class ImportedWrapper(Wrapper):
     """Gymnasium's wrappers, or a class or function of one's own: called with the env."""
 
     class Config(Wrapper.Config):
@@ -20,4 +20,4 @@ class ByPath(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env, as the class or function makes it."""
-        return entry_point(self.config.id)(env, **self.config.kwargs)
+        return import_entry_point(self.config.id)(env, **self.config.kwargs)

@@ -29,9 +29,9 @@ class RewardClip(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with such rewards."""
-        from flowrl.nodes.envs.wrapped.rewards import Clipped
+        from flowrl.nodes.envs.wrapped.rewards import RewardClipEnv
 
-        return Clipped(env, self.config)
+        return RewardClipEnv(env, self.config)
 
 
 class RewardNormalise(Wrapper):
@@ -51,6 +51,6 @@ class RewardNormalise(Wrapper):
 
     def wrap(self, env: Any) -> Any:
         """The env with such rewards."""
-        from flowrl.nodes.envs.wrapped.rewards import Normalised
+        from flowrl.nodes.envs.wrapped.rewards import RewardNormaliseEnv
 
-        return Normalised(env, self.config.gamma, self.config.limit)
+        return RewardNormaliseEnv(env, self.config.gamma, self.config.limit)

@@ -34,7 +34,7 @@ class Wrapper(Part):
 Wrappers = Sequence[PartSpec | Wrapper]
 
 
-def for_purpose(wrappers: Wrappers, purpose: str) -> tuple[PartSpec | Wrapper, ...]:
+def select_for_purpose(wrappers: Wrappers, purpose: str) -> tuple[PartSpec | Wrapper, ...]:
     """Those that are put on for a purpose."""
     return tuple(w for w in wrappers if _only(w) in (None, purpose))
 
@@ -44,7 +44,7 @@ def _only(wrapper: PartSpec | Wrapper) -> str | None:
     return wrapper.config.only
 
 
-def everywhere(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
+def for_any_purpose(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
     """The same wrapper, for whichever purpose."""
     config = wrapper.config.model_copy(update={"only": None})
     if isinstance(wrapper, PartSpec):
@@ -52,11 +52,11 @@ def everywhere(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
     return type(wrapper)(config)
 
 
-def wrapped(env: Any, wrappers: Wrappers) -> Any:
+def wrap_env(env: Any, wrappers: Wrappers) -> Any:
     """The env in its wrappers, the first of them innermost; it counts the unwrapped rewards."""
     if not wrappers:
         return env
-    from flowrl.nodes.envs.wrapped.returns import counted
+    from flowrl.nodes.envs.wrapped.returns import count_unwrapped_return
 
     def wrap_all(inner: Any) -> Any:
         for wrapper in wrappers:
@@ -64,10 +64,10 @@ def wrapped(env: Any, wrappers: Wrappers) -> Any:
             inner = part.wrap(inner)
         return inner
 
-    return counted(env, wrap_all)
+    return count_unwrapped_return(env, wrap_all)
 
 
-def refuse_across_episodes(env: Any) -> None:
+def refuse_wrappers_across_episodes(env: Any) -> None:
     """Raises `Unsound` where an episode cannot be begun in another env than the last one."""
     for wrapper in getattr(getattr(env, "config", None), "wrappers", ()):  # a function has none
         cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
@@ -76,7 +76,7 @@ def refuse_across_episodes(env: Any) -> None:
             raise UnsoundError(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
 
 
-def refuse_carried(carried: Sequence[str]) -> None:
+def refuse_carry_over(carried: Sequence[str]) -> None:
     """The same, once envs have said what they carry from episode to episode."""
     if any(carried):
         what = "the envs carry something from one episode to the next"

@@ -1,0 +1,315 @@
+"""YAML as text and as values: reading with source locations, and writing text that reads back as the same data.
+
+The reader builds a tree of `YamlValue` from the parser's events. It constructs nothing but mappings, lists and plain
+scalars (YAML 1.2's core schema, so that `3e-4` is a number), and it bounds depth and size whatever the file contains.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flowrl.core.errors import GraphError, Problem
+
+MAX_BYTES = 8 << 20
+MAX_DEPTH = 50
+MAX_ITEMS = 500_000
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """A place in a file, or the words on a command line."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class YamlValue:
+    """A value with the places of its key and of itself."""
+
+    value: dict[str, YamlValue] | list[YamlValue] | Scalar
+    location: SourceLocation
+    key_location: SourceLocation | None = None
+
+    @property
+    def entry_location(self) -> SourceLocation:
+        """Where a reader looks first: the key, where there is one."""
+        return self.key_location or self.location
+
+    @property
+    def fields(self) -> dict[str, YamlValue]:
+        """The entries of a mapping (empty for anything else)."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def items(self) -> list[YamlValue]:
+        """The entries of a list (empty for anything else)."""
+        return self.value if isinstance(self.value, list) else []
+
+    def plain(self) -> Any:
+        """The value without places."""
+        if isinstance(self.value, dict):
+            return {k: v.plain() for k, v in self.value.items()}
+        if isinstance(self.value, list):
+            return [v.plain() for v in self.value]
+        return self.value
+
+
+def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = None) -> YamlValue:
+    """Plain data as items that all stand at one place."""
+    if isinstance(value, Mapping):
+        return YamlValue(
+            {str(k): item_of(v, location, location) for k, v in value.items()}, location, key
+        )
+    if isinstance(value, list | tuple):
+        return YamlValue([item_of(v, location) for v in value], location, key)
+    return YamlValue(value, location, key)
+
+
+def read_yaml(path: Path, shown: str = "") -> YamlValue:
+    """The tree of a file; raises GraphError with the place of what is wrong."""
+    name = shown or str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise GraphError([Problem(name, f"cannot be read: {error.strerror}")]) from None
+    return parse_yaml(data, name)
+
+
+def parse_yaml(data: bytes | str, name: str) -> YamlValue:
+    """The tree of a text; raises GraphError with the place of what is wrong."""
+    root = _parse(data, name)
+    if root is None:
+        hint = "a graph has at least 'nodes'; 'flowrl new DIR' makes one"
+        raise _wrong(SourceLocation(name), "is empty", hint)
+    return root
+
+
+def _parse(data: bytes | str, name: str) -> YamlValue | None:
+    if len(data) > MAX_BYTES:
+        raise _wrong(SourceLocation(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
+    try:
+        # a str is encoded too: words of a command line may hold what is not text
+        text = (data.encode() if isinstance(data, str) else data).decode("utf-8-sig")
+    except UnicodeError as error:
+        where = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
+        what = f"is not UTF-8 text (byte {where})"
+        raise _wrong(SourceLocation(name), what, "save it as UTF-8") from None
+    try:
+        return _Builder(name, text).document()
+    except yaml.MarkedYAMLError as error:
+        at = error.problem_mark or error.context_mark
+        location = SourceLocation(name, at.line + 1, at.column + 1) if at else SourceLocation(name)
+        raise _wrong(location, f"is not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        first = str(error).splitlines()[0]
+        raise _wrong(SourceLocation(name), f"is not YAML: {first}") from None
+
+
+def parse_value(text: str, where: str) -> YamlValue:
+    """The value of a `--set key=value`."""
+    try:
+        item = _parse(text, where) or YamlValue("", SourceLocation(where))
+        return item_of(item.plain(), SourceLocation(where))  # a place in a word says nothing
+    except GraphError as error:
+        raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
+
+
+def _wrong(location: SourceLocation, what: str, hint: str = "") -> GraphError:
+    return GraphError([Problem(str(location), what, hint)])
+
+
+class _Builder:
+    """Events to items, with every bound checked on the way."""
+
+    def __init__(self, name: str, text: str) -> None:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self.name = name
+        self.events: Iterator[Any] = yaml.parse(text, Loader=loader)
+        self.anchors: dict[str, tuple[YamlValue, int]] = {}
+        self.count = 0
+
+    def location(self, event: Any) -> SourceLocation:
+        return SourceLocation(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def document(self) -> YamlValue | None:
+        root: YamlValue | None = None
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    raise _wrong(
+                        self.location(event), "a second document begins", "a graph is one document"
+                    )
+            elif isinstance(event, yaml.NodeEvent):
+                root = self.item(event, 0)
+        return root
+
+    def item(self, event: Any, depth: int, key: SourceLocation | None = None) -> YamlValue:
+        location = self.location(event)
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event, location, depth, key)
+        self.grow(1, location)
+        if depth > MAX_DEPTH:
+            raise _wrong(location, f"is nested more than {MAX_DEPTH} deep")
+        self.untagged(event, location)
+        before = self.count
+        if isinstance(event, yaml.ScalarEvent):
+            item = YamlValue(self.scalar(event, location), location, key)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            item = YamlValue(
+                [self.item(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)], location, key
+            )
+        else:
+            item = YamlValue(self.mapping(depth), location, key)
+        if event.anchor:
+            self.anchors[event.anchor] = (item, self.count - before + 1)
+        return item
+
+    def untagged(self, event: Any, location: SourceLocation) -> None:
+        if event.tag is not None and event.tag != "!":
+            hint = "graphs are plain data; leave the tag out"
+            raise _wrong(location, f"has the tag '{event.tag}'", hint)
+
+    def until(self, end: type) -> Iterator[Any]:
+        for event in self.events:
+            if isinstance(event, end):
+                return
+            yield event
+
+    def mapping(self, depth: int) -> dict[str, YamlValue]:
+        fields: dict[str, YamlValue] = {}
+        for event in self.until(yaml.MappingEndEvent):
+            location = self.location(event)
+            name = self.key(event, location)
+            if name in fields:
+                first = f"first at {fields[name].key_location}"
+                raise _wrong(location, f"the key '{name}' stands here twice", first)
+            fields[name] = self.item(next(self.events), depth + 1, location)
+        return fields
+
+    def key(self, event: Any, location: SourceLocation) -> str:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _wrong(
+                location, "a key must be a word", "put it in quotes if it is meant as text"
+            )
+        self.untagged(event, location)
+        if event.value == "<<" and event.implicit[0]:
+            hint = "use 'extends' or 'params'"
+            raise _wrong(location, "merge keys ('<<') are not part of the format", hint)
+        return str(event.value)
+
+    def alias(
+        self, event: Any, location: SourceLocation, depth: int, key: SourceLocation | None
+    ) -> YamlValue:
+        if event.anchor not in self.anchors:
+            raise _wrong(location, f"there is no finished anchor '&{event.anchor}' before this")
+        item, size = self.anchors[event.anchor]
+        self.grow(size, location)
+        if depth + _height(item) > MAX_DEPTH:
+            raise _wrong(location, f"is nested more than {MAX_DEPTH} deep")
+        return YamlValue(item.value, location, key)
+
+    def grow(self, items: int, location: SourceLocation) -> None:
+        self.count += items
+        if self.count > MAX_ITEMS:
+            raise _wrong(
+                location, f"the file has more than {MAX_ITEMS} values (aliases counted in full)"
+            )
+
+    def scalar(self, event: Any, location: SourceLocation) -> Scalar:
+        if event.style is not None and event.style != "":
+            return str(event.value)
+        try:
+            return plain_scalar(event.value)
+        except ValueError:
+            shown = event.value if len(event.value) < 30 else f"{event.value[:27]}…"
+            raise _wrong(location, f"the number {shown} does not fit into 64 bits") from None
+
+
+def _height(item: YamlValue) -> int:
+    inner = item.fields.values() if isinstance(item.value, dict) else item.items
+    return 1 + max(map(_height, inner), default=0)
+
+
+_INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_HEX = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+
+
+def plain_scalar(text: str) -> Scalar:
+    """What an unquoted word means: YAML 1.2's core schema, and 20_000 for 20000."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text) or _HEX.fullmatch(text):
+        number = int(text, 0 if text[:2] in ("0x", "0o") else 10)
+        if not -(2**63) <= number < 2**63:
+            raise ValueError(text)
+        return number
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+_PLAIN = re.compile(
+    r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z_]\w*)?( (->|<->|[A-Za-z0-9_./+(),-]+))*", re.ASCII
+)
+_AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})  # booleans to other readers of YAML
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def scalar_text(value: Scalar) -> str:
+    """A scalar as YAML."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
+    if isinstance(value, int):
+        return str(value)
+    return value if _is_plain(value) else _quoted(value)
+
+
+def flow_text(value: Any) -> str:
+    """Plain data on one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{flow_text(str(k))}: {flow_text(v)}" for k, v in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow_text, value)) + "]"
+    if isinstance(value, str) and ("," in value or " " in value):
+        return _quoted(value)
+    return scalar_text(value)
+
+
+def _is_plain(text: str) -> bool:
+    if text.lower() in _AMBIGUOUS or not _PLAIN.fullmatch(text):
+        return False
+    return isinstance(plain_scalar(text), str)
+
+
+def _quoted(text: str) -> str:
+    """In double quotes; what a file may not hold as such, by its number."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

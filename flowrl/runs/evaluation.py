@@ -1,0 +1,123 @@
+"""Evaluates the best checkpoint of a run with the evaluator of its graph: `flowrl eval`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowrl.checks.check import check
+from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.core.wording import count_text
+from flowrl.graph.loading import load_graph
+from flowrl.graph.model import NodeSpec
+from flowrl.machine.numerics import reset_numerics
+from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runtime.instances import context_of
+from flowrl.version import VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEvaluation:
+    """The metrics of a checkpoint, and how they were measured."""
+
+    run_dir: str
+    checkpoint: str
+    train_iters: int
+    env_steps: int
+    episodes: int
+    seed: int
+    metrics: dict[str, float]
+    videos: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        shown = "\n".join(f"  {name:<16} {value:10.2f}" for name, value in self.metrics.items())
+        return (
+            f"{self.checkpoint}: after {count_text(self.train_iters, 'train iteration')} "
+            f"and {count_text(self.env_steps, 'env step')}\n"
+            f"{count_text(self.episodes, 'episode')}, seed {self.seed}\n{shown}"
+            + "".join(f"\nfilmed: {video}" for video in self.videos)
+            + "".join(f"\nwarning: {warning}" for warning in self.warnings)
+        )
+
+
+def evaluate_best_checkpoint(
+    run: Path, episodes: int | None = None, seed: int = 0, video: Path | None = None
+) -> CheckpointEvaluation:
+    """Play evaluation episodes with the best checkpoint. `video` is a folder or a file for films of them."""
+    if not (run / "graph.yaml").is_file():
+        raise UsageError(f"{run}: is not a run's folder, as it has no graph.yaml")
+    checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
+    names = checked.graph.nodes_of_role("evaluator")
+    if not names:
+        raise RunError(f"{run}: its graph has no evaluator; only runs with one can be evaluated")
+    path = run / "checkpoints" / "best.safetensors"
+    state, info = read_checkpoint(path)
+    spec = _without_goal(checked.graph.nodes[names[0]], episodes)
+    reset_numerics(checked.graph.torch_threads)
+    context = context_of(checked, spec, 0, seed)
+    context.consumed_outputs = frozenset()
+    if video is not None and not hasattr(spec.cls, "film"):
+        raise UsageError(
+            f"--video: the evaluator '{spec.name}' cannot film, as it has no method `film`"
+        )
+    videos = _evaluate(spec, context, state, video)
+    measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
+    metrics = dict(measured[-1]) if measured else {}
+    reset_numerics(checked.graph.torch_threads)
+    played = getattr(spec.config, "episodes", 0)
+    return CheckpointEvaluation(
+        str(run),
+        str(path),
+        info["train_iters"],
+        info["env_steps"],
+        played,
+        seed,
+        metrics,
+        [str(film) for film in videos],
+        _version_warnings(run),
+    )
+
+
+def _version_warnings(run: Path) -> list[str]:
+    """A warning if another version of flowrl made the run, as its evaluator may have played differently."""
+    path = run / "environment.json"
+    made_by = json.loads(path.read_text(encoding="utf-8")).get("flowrl") if path.is_file() else None
+    if made_by in (None, VERSION):
+        return []
+    return [f"the run was made by flowrl {made_by}, and this is {VERSION}"]
+
+
+def _without_goal(spec: NodeSpec, episodes: int | None) -> NodeSpec:
+    """The evaluator without its goal, because there is no run to stop, and with the given number of episodes."""
+    changes: dict[str, Any] = (
+        {"stop_value": None} if "stop_value" in type(spec.config).model_fields else {}
+    )
+    if episodes is not None:
+        if "episodes" not in type(spec.config).model_fields:
+            raise UsageError(f"--episodes: the evaluator '{spec.name}' has no such parameter")
+        changes["episodes"] = episodes
+    config = spec.config.model_copy(update=changes)
+    return NodeSpec(spec.name, spec.type, spec.cls, config, spec.written, shared=spec.shared)
+
+
+def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) -> list[Path]:
+    """Fire the evaluator once, and return the files of the films."""
+    node: Any = None
+    try:
+        node = spec.cls(config=spec.config, context=context)
+        if video is None:
+            node.fire(state)
+            return []
+        return list(node.film(state, video))
+    except Exception as error:
+        raise NodeError(spec.name, "evaluating a checkpoint", error) from error
+    finally:
+        if node is not None:
+            node.close()

@@ -1,0 +1,112 @@
+"""How a graph reaches the processes of its sites: on this machine as YAML text, on hosts as data and files.
+
+Each process group reads the graph and checks it once more (`read_graph`), so a site needs nothing of the
+process that started it. A host is sent the files that the graph names and the Python files beside it, too. It
+compares fingerprints, so that another version of a package that changes the graph ends the run and not its
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowrl.checks.check import CheckedGraph, check
+from flowrl.checks.fingerprint import differing_parts, graph_data, graph_fingerprint, value_at
+from flowrl.core.errors import FlowError, UsageError
+from flowrl.graph.expand import expand
+from flowrl.graph.loading import LoadedGraph, load_data, load_text
+from flowrl.graph.needed_files import file_params, files_beside
+
+MODULES, MODULE_BYTES = 2000, 32 << 20  # Python files, and their size together
+FILE_BYTES = 1 << 30  # of all other files together
+PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SentGraph:
+    """What a host is sent."""
+
+    config: Mapping[str, Any]  # what `read_graph` reads
+    files: tuple[tuple[str, Path], ...]  # names in the host's folder, and their content
+
+    def pieces(self) -> Iterator[tuple[str, bytes]]:
+        """All files, in pieces."""
+        for name, path in self.files:
+            with path.open("rb") as file:
+                yield name, file.read(PIECE_BYTES)
+                while piece := file.read(PIECE_BYTES):
+                    yield name, piece
+
+
+def graph_on_this_machine(checked: CheckedGraph) -> dict[str, Any]:
+    """What `read_graph` needs in another process of this machine."""
+    return {"title": checked.graph.name, "graph": expand(checked.graph)}
+
+
+def graph_to_send(checked: CheckedGraph) -> SentGraph:
+    """What `read_graph` needs on another machine."""
+    graph = checked.graph
+    data = graph_data(graph)
+    named = {keys: value_at(data, keys) for keys in file_params(graph)}
+    names = {
+        path: f"files/{n}/{Path(path).name}" for n, path in enumerate(sorted({*named.values()}))
+    }
+    beside = files_beside(graph)
+    modules = tuple(
+        (f"modules/{n}/{file.as_posix()}", folder / file)
+        for n, folder in enumerate(beside)
+        for file in beside[folder]
+    )
+    files = tuple((name, Path(path)) for path, name in names.items())
+    _check_size("Python files beside the graph", modules, MODULE_BYTES, MODULES)
+    _check_size("files that the graph names", files, FILE_BYTES, len(files))
+    config = {
+        "title": graph.name,
+        "graph": data,
+        "modules": [f"modules/{n}" for n in range(len(beside))],
+        "paths": [[list(keys), names[path]] for keys, path in named.items()],
+        "fingerprint": graph_fingerprint(checked),
+    }
+    return SentGraph(config, (*modules, *files))
+
+
+def read_graph(config: Mapping[str, Any]) -> CheckedGraph:
+    """The graph of a run in a process of its sites; GraphMismatch if a host reads another one than was sent."""
+    if "fingerprint" not in config:
+        return check(load_text(config["graph"], config["title"]))
+    checked = check(load_sent_graph(config, Path(config["files"])))
+    different = differing_parts(graph_fingerprint(checked), config["fingerprint"])
+    if different:
+        raise GraphMismatch(different, checked)
+    return checked
+
+
+def load_sent_graph(config: Mapping[str, Any], folder: Path) -> LoadedGraph:
+    """The graph that was sent; `folder` holds its files."""
+    data = {**config["graph"], "modules": [str(folder / name) for name in config["modules"]]}
+    for (*outer, last), name in config["paths"]:
+        value_at(data, outer)[last] = str(folder / name)
+    return load_data(data, config["title"])
+
+
+class GraphMismatch(FlowError):
+    """A host reads the graph differently from the machine that started the run."""
+
+    def __init__(self, parts: list[str], checked: CheckedGraph) -> None:
+        problems = "; ".join(map(str, checked.problems))
+        why = problems or "install the same versions of the packages that its types are from"
+        super().__init__(f"this host reads the graph differently ({', '.join(parts)}): {why}")
+
+
+def _check_size(
+    what: str, files: tuple[tuple[str, Path], ...], limit_bytes: int, limit: int
+) -> None:
+    size = sum(path.stat().st_size for _, path in files)
+    if size > limit_bytes or len(files) > limit:
+        raise UsageError(
+            f"hosts: the {what} are {len(files)}, of {size} bytes together; at most "
+            f"{limit} of {limit_bytes} bytes are sent"
+        )

@@ -1,0 +1,50 @@
+"""Shows the status of a site in a process of its own while the site fires or waits for long and reports nothing
+itself.
+
+A thread reads the scheduler's state twice a second. If the current activity has lasted for some time, the
+thread sends the status to the coordinator through a socket of its own. A firing that holds Python's lock
+silences the beacon, and the coordinator sees that as well.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+from flowrl.channels.site_connections import SiteConnections
+from flowrl.graph.site_layout import COORDINATOR
+from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.status import read_status
+
+PERIOD_S = 0.5
+LONG_S = 0.3  # the site itself reports what is shorter
+
+
+class StatusBeacon:
+    """One for each site process."""
+
+    def __init__(self, connections: SiteConnections, coordinator: str) -> None:
+        """`connections` has the site's name and is owned by the beacon; `coordinator` is an address."""
+        self._connections = connections
+        connections.connect(COORDINATOR, coordinator)
+        self._scheduler: Scheduler | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="beacon", daemon=True)
+
+    def start(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed.wait(PERIOD_S):
+            assert self._scheduler is not None
+            status = read_status(self._scheduler)
+            if status.doing.for_s >= LONG_S:
+                self._connections.send_out_of_band(COORDINATOR, json.dumps(status.as_data()))
+                self._connections.flush()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._scheduler is not None:
+            self._thread.join()
+        self._connections.close(drop=True)

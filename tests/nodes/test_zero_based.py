@@ -1,0 +1,102 @@
+"""Choices that an env counts from elsewhere are counted from 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.utils.env_checker import check_env
+
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
+from tests.nodes.env_managers import manager, same
+
+DIE = f"{__name__}:Die"
+
+
+class Die(gymnasium.Env):
+    """Shows a die, 1 to 6, and a pair; a bet of -1, 0 or 1 is paid as it is."""
+
+    action_space: Any = Discrete(3, start=-1)
+
+    def __init__(self, nested: bool = False) -> None:
+        pair = MultiDiscrete([2, 3], start=[5, 7])
+        self.nested = nested
+        self.observation_space = Discrete(6, start=1)
+        if nested:
+            real = Box(-1, 1, (2,), np.float32)
+            self.observation_space = Dict(die=Discrete(6, start=1), more=Tuple([pair, real]))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.bet = action
+        return self.seen(), float(action), False, False, {}
+
+    def seen(self) -> Any:
+        self.die = int(self.np_random.integers(1, 7))
+        if not self.nested:
+            return self.die
+        return {"die": self.die, "more": (np.array([6, 9]), np.zeros(2, np.float32))}
+
+
+class Levers(Die):
+    action_space = MultiDiscrete([2, 2], start=[3, 4])
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        return self.seen(), float(action[0] * 10 + action[1]), False, False, {}
+
+
+@pytest.mark.parametrize("env", [Gymnasium(id=DIE), Die], ids=["by path", "by hand"])
+def test_what_is_chosen_and_seen_begins_at_0(env: Any) -> None:
+    envs = SerialEnvManager(env=env, count=2)
+    spec = envs.spec()
+    assert (spec.obs.n, spec.action.n) == (6, 3)
+    first = envs.reset()
+    assert first.tolist() == [one.unwrapped.die - 1 for one in envs._here.envs]
+    steps = envs.advance(np.array([0, 2]))
+    assert steps.reward.tolist() == [-1.0, 1.0]
+    assert steps.obs.tolist() == [one.unwrapped.die - 1 for one in envs._here.envs]
+
+
+def test_several_choices_each_begin_at_0() -> None:
+    envs = SerialEnvManager(env=Levers, count=1)
+    envs.reset()
+    assert envs.advance(np.array([[0, 0]])).reward.tolist() == [34.0]
+    assert envs.advance(np.array([[1, 1]])).reward.tolist() == [45.0]
+
+
+def test_leaves_of_nested_observations_do_too() -> None:
+    envs = SerialEnvManager(env=Gymnasium(id=DIE, kwargs={"nested": True}), count=1)
+    obs = envs.reset()
+    assert (obs["die"][0], obs["more/0"].tolist()) == (
+        envs._here.envs[0].unwrapped.die - 1,
+        [[1, 2]],
+    )
+    assert envs.advance(np.array([1])).obs["more/1"].tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.filterwarnings("ignore")  # advice
+@pytest.mark.parametrize("nested", [False, True])
+def test_gymnasiums_checker_passes(nested: bool) -> None:
+    check_env(Gymnasium(id=DIE, kwargs={"nested": nested}).make(0), skip_render_check=True)
+
+
+def test_an_env_that_begins_at_0_is_let_be() -> None:
+    assert type(Gymnasium(id="tests.nodes.toy_envs:Counting").make(0)).__name__ == "Counting"
+
+
+@pytest.mark.parametrize("kind", ["sync", "thread"])
+def test_it_is_the_same_in_every_kind_of_manager(kind: str) -> None:
+    with manager("base", DIE, nested=True) as base, manager(kind, DIE, nested=True) as other:
+        np.testing.assert_array_equal(base.reset(), other.reset())
+        for action in (0, 1, 2, 1):
+            acts = np.full(3, action)
+            assert same(base.advance(acts), other.advance(acts))
