@@ -1,7 +1,7 @@
 """Calls across sites: a channel of requests and a channel of replies, so a call, too, happens exactly once.
 
-A site that waits for a reply serves the calls of others meanwhile. A server that is busy, because its service waits for a
-call of its own, does not start a second one.
+A site that waits for a reply serves the calls of others meanwhile. A server that is busy, because its service waits
+for a call of its own, does not start a second one.
 """
 
 from __future__ import annotations

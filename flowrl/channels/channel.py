@@ -1,9 +1,10 @@
 """A channel: one direction of one edge, with a sender on one site and a receiver on another.
 
-Both ends share sequence numbers and nothing else. The sender numbers its tokens and keeps each one until the receiver's
-credit says that it was taken. So it can resend what a broken connection lost, and it limits what is under way. The receiver
-accepts only the next sequence number: it drops a token that it has seen, and requests a resend at a gap. It sends credit,
-the number of tokens taken, when half of the channel's limits is used up, and before its site waits.
+Both ends share sequence numbers and nothing else. The sender numbers its tokens and keeps each one until the
+receiver's credit says that it was taken. So it can resend what a broken connection lost, and it limits what is
+under way. The receiver accepts only the next sequence number: it drops a token that it has seen, and requests a
+resend at a gap. It sends credit, the number of tokens taken, when half of the channel's limits is used up, and
+before its site waits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from flowrl.channels.errors import ChannelBroken, ChannelClosed, RefusedMessage, WouldBlock
 from flowrl.channels.messages import CREDIT, CREDIT_REQUEST, END, RECEIVER_CLOSED, RESEND
 from flowrl.channels.transport import ChannelLimits, ChannelStatistics, Connection, PackedFrame
-from flowrl.core.state import START, Clock
+from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]
 
@@ -49,7 +50,7 @@ class Sender:
     def all_taken(self) -> bool:
         return not self._kept
 
-    def send(self, value: Any, clock: Clock = START) -> None:
+    def send(self, value: Any, clock: Clock = EMPTY_CLOCK) -> None:
         """Send a token, which must not change any more."""
         if self.send_error:
             raise self.send_error
@@ -150,7 +151,7 @@ class Receiver:
         self._taken = self._credited = 0
         self._uncredited_bytes = self._largest = 0
         self._requested_gap = -1  # the sequence number whose resend was requested last
-        self._clock = START
+        self._clock = EMPTY_CLOCK
         self._bytes = self._duplicates = 0
 
     def is_ready(self) -> bool:

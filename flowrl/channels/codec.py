@@ -1,12 +1,14 @@
 """Encodes values for messages, and decodes them again.
 
-A value becomes a *tree* of what msgpack knows, and a *payload* with the bytes of its arrays. In the tree None, booleans,
-numbers, strings and bytes stand for themselves. Everything else is a list that begins with its kind. An array is
-represented by its dtype, its shape and its offset in the payload, where all arrays follow each other, each aligned. How
-the payload travels (in the message, as parts of their own, or in shared memory) is the transport's choice.
+A value becomes a *tree* of what msgpack knows, and a *payload* with the bytes of its arrays. In the tree None,
+booleans, numbers, strings and bytes stand for themselves. Everything else is a list that begins with its kind. An
+array is represented by its dtype, its shape and its offset in the payload, where all arrays follow each other, each
+aligned. How the payload travels (in the message, as parts of their own, or in shared memory) is the transport's
+choice.
 
-Decoding trusts nothing, as the bytes may come from anybody: no code is executed, no memory is allocated beyond what the
-message itself holds, and the only error is `RefusedMessage`. Decoded arrays are read-only views of the received memory.
+Decoding trusts nothing, as the bytes may come from anybody: no code is executed, no memory is allocated beyond what
+the message itself holds, and the only error is `RefusedMessage`. Decoded arrays are read-only views of the received
+memory.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 from flowrl.channels.dtype_codec import decode_dtype, decode_shape, encode_dtype
 from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.batch import Array, Batch
-from flowrl.core.state import START, Clock, Count, State
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 ALIGN = 64  # bytes: a cache line, and more than any vector instruction needs
 MAX_DEPTH = 60  # of nested values; msgpack and Python's stack could bear more
@@ -333,7 +335,7 @@ def decode_clock(tree: Tree) -> Clock:
         if type(node) is not str or not all(type(n) is int and n >= 0 for n in count):
             raise RefusedMessage("clock")
         counts[node] = Count(*count)
-    return Clock(counts) if counts else START
+    return Clock(counts) if counts else EMPTY_CLOCK
 
 
 def _require(value: Any, kind: type) -> Any:

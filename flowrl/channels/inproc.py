@@ -64,7 +64,9 @@ class Inbox:
             os.close(self._write_fd)
 
 
-InboxRegistry = dict[str, Inbox]  # the inboxes of all sites in a process, by site; one for each process
+InboxRegistry = dict[
+    str, Inbox
+]  # the inboxes of all sites in a process, by site; one for each process
 
 
 class ReferenceFrame:

@@ -1,6 +1,7 @@
 """The transport between processes of one machine: Unix sockets, and shared memory for large payloads.
 
-The sockets lie in a folder that only this user may enter. Where no slot of shared memory is free, the socket serves.
+The sockets lie in a folder that only this user may enter. Where no slot of shared memory is free, the socket
+serves.
 """
 
 from __future__ import annotations

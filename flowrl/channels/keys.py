@@ -1,7 +1,7 @@
 """CURVE keys of sites, and key files.
 
-In a run over several machines each site has a pair of keys that is made for the run. A key file holds one pair that all
-machines of a cluster share, and nobody else has.
+In a run over several machines each site has a pair of keys that is made for the run. A key file holds one pair that
+all machines of a cluster share, and nobody else has.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def read_key(path: Path) -> Keys:
     except UnicodeError:
         lines, others = [], 0
     if others:
-        raise UsageError(f"--key {path}: others can read the file; make it secret with 'chmod 600 {path}'")
+        raise UsageError(
+            f"--key {path}: others can read the file; make it secret with 'chmod 600 {path}'"
+        )
     pairs = [line.partition(": ") for line in lines if not line.startswith("#")]
     found = {name: value.encode() for name, _, value in pairs}
     if set(found) != {"public", "secret"} or not all(map(_is_key, found.values())):

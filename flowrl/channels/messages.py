@@ -1,17 +1,18 @@
 """Messages and their frames, as sites exchange them over sockets.
 
-A *message* has several parts (ZeroMQ's message parts). Its first part, the header, is read by msgpack: it names the run and
-the sending site and lists *frames*. A frame is a list that begins with its kind; a token is one kind of frame.
+A *message* has several parts (ZeroMQ's message parts). Its first part, the header, is read by msgpack: it names the
+run and the sending site and lists *frames*. A frame is a list that begins with its kind; a token is one kind of
+frame.
 
-Small payloads follow each other in the second part, the body. The arrays of a large payload are parts of their own, and
-what lies in shared memory is only referred to. A token's `location` says which:
+Small payloads follow each other in the second part, the body. The arrays of a large payload are parts of their own,
+and what lies in shared memory is only referred to. A token's `location` says which:
 
     n > 0                 the next n bytes of the body      [k]                   the next k parts
     0                     no payload                        [slab, slot, n]       n bytes of shared memory
 
-Every frame of a channel holds the channel's name, its epoch and a number: a token's sequence number, the number of tokens
-that the receiver has taken, or the first sequence number that it has not seen. These numbers only grow, so a frame that
-arrives twice, late or never does no harm.
+Every frame of a channel holds the channel's name, its epoch and a number: a token's sequence number, the number of
+tokens that the receiver has taken, or the first sequence number that it has not seen. These numbers only grow, so a
+frame that arrives twice, late or never does no harm.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def attach_payloads(
             frame[6] = IncomingPayload.from_parts([*map(_as_aligned, parts[next_part:end])])
             next_part = end
         elif len(location) == 3 and read_slot is not None:
-            frame[6] = SharedPayload(*location, read_slot)
+            frame[6] = SharedPayload(location[0], location[1], location[2], read_slot)
         else:
             raise RefusedMessage("payload")
     return frames

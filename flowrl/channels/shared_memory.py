@@ -1,11 +1,12 @@
 """Shared memory for large payloads: one copy when sending, none when receiving.
 
-The sending site owns *slabs* of equally large slots. A slab is a memfd: it has no name, so nothing can stay behind however
-the processes end, and a small /dev/shm is no limit. The receiving site opens it through /proc; until it has confirmed that,
-nothing is sent in the slab. Slabs are sealed, so their size cannot change under whoever has them mapped.
+The sending site owns *slabs* of equally large slots. A slab is a memfd: it has no name, so nothing can stay behind
+however the processes end, and a small /dev/shm is no limit. The receiving site opens it through /proc; until it has
+confirmed that, nothing is sent in the slab. Slabs are sealed, so their size cannot change under whoever has them
+mapped.
 
-The first page of a slab holds one byte for each slot, which is 1 while the slot is in use. The sender sets the byte, and
-the receiver clears it when the last view of the slot is gone. So returning a slot costs no message.
+The first page of a slab holds one byte for each slot, which is 1 while the slot is in use. The sender sets the
+byte, and the receiver clears it when the last view of the slot is gone. So returning a slot costs no message.
 """
 
 from __future__ import annotations

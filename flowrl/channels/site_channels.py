@@ -1,7 +1,7 @@
 """All channels of one site, multiplexed over its connections. Wherever a site waits, it waits here.
 
-While a site waits for one channel, all are served: tokens are received, credits are counted, and what was lost is requested
-again. Every wait has a deadline, and notices when a site that it waits for is dead.
+While a site waits for one channel, all are served: tokens are received, credits are counted, and what was lost is
+requested again. Every wait has a deadline, and notices when a site that it waits for is dead.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ class SiteChannels:
                 channel.waited_s += waited_s
 
     def _wait(
-        self, condition: Callable[[], bool], channels: list[Channel], began: float, deadline_s: float
+        self,
+        condition: Callable[[], bool],
+        channels: list[Channel],
+        began: float,
+        deadline_s: float,
     ) -> None:
         next_check, next_probe = began + PEER_CHECK_S, began + PROBE_S
         while True:

@@ -1,8 +1,8 @@
 """The connections of one site to its peers, over whichever transports their addresses name.
 
-A site may be reached at several addresses at once: `inproc://name` by threads of its process, `ipc://path` by processes of
-its machine, `tcp://host:port` by other machines. Each peer uses one of them, and a message that comes over another
-transport than that of its sender is refused.
+A site may be reached at several addresses at once: `inproc://name` by threads of its process, `ipc://path` by
+processes of its machine, `tcp://host:port` by other machines. Each peer uses one of them, and a message that comes
+over another transport than that of its sender is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SiteConnections:
         max_token_bytes: int = 1 << 30,
         shared_bytes: int = 256 << 20,
     ) -> None:
-        """`run` is the run's secret, which every message holds; `shared_bytes` limits the shared memory for each peer."""
+        """`run` is the run's secret, which is in every message; `shared_bytes` limits shared memory for each peer."""
         self.site = site
         self.connections: dict[str, Connection[Any]] = {}
         self._inbox = Inbox()

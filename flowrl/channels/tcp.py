@@ -1,6 +1,7 @@
 """The transport between machines.
 
-CURVE encrypts and authenticates: both ends are known by their keys. Without keys only the loopback interface is allowed.
+CURVE encrypts and authenticates: both ends are known by their keys. Without keys only the loopback interface is
+allowed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a transport provides, and which transports there are.
 
-A transport moves frames between sites that use the same scheme of addresses, such as `ipc://path`. To add one, write a
-module with a class that satisfies `Transport`, and register it in `TRANSPORTS`.
+A transport moves frames between sites that use the same scheme of addresses, such as `ipc://path`. To add one,
+write a module with a class that satisfies `Transport`, and register it in `TRANSPORTS`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Connection(ABC, Generic[P]):
         for send_credit in deferred:
             send_credit()
 
-    def flush(self) -> None:  # noqa: B027
+    def flush(self) -> None:
         """Send what was gathered."""
 
     def flush_credits(self) -> None:
@@ -97,7 +97,7 @@ class Connection(ABC, Generic[P]):
             self._send_deferred_credits()
         self.flush()
 
-    def close(self, drop: bool = False) -> None:  # noqa: B027
+    def close(self, drop: bool = False) -> None:
         """Send what was gathered, or drop it, and release all resources."""
 
     def traffic(self) -> Traffic:
@@ -180,9 +180,9 @@ def scheme_of(address: str) -> str:
     return scheme
 
 
-def transport_for(reach: str) -> TransportEntry:
-    """Return the transport that connects sites of this reach."""
-    return next(entry for entry in TRANSPORTS.values() if entry.reach == reach)
+def transport_modules() -> tuple[str, ...]:
+    """Return the modules of all transports, for a process that imports them before it forks."""
+    return tuple(entry.factory.partition(":")[0] for entry in TRANSPORTS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,4 +212,6 @@ class SiteTraffic:
     shared_bytes: int  # of shared memory, held for sending
     not_shared: int  # tokens large enough for shared memory that found no free slot
     lost_connections: int
-    refused: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by reason and peer ('?': unknown)
+    refused: Mapping[tuple[str, str], int] = field(
+        default_factory=dict
+    )  # by reason and peer ('?': unknown)

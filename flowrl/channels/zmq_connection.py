@@ -1,7 +1,7 @@
 """A connection to a site in another process: frames are gathered into messages on a socket.
 
-A frame is sent at once if nothing was sent to this site for a short while. What follows in a burst is gathered, and sent
-when enough has come together, when the short while is over, or when the site is about to wait.
+A frame is sent at once if nothing was sent to this site for a short while. What follows in a burst is gathered, and
+sent when enough has come together, when the short while is over, or when the site is about to wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from flowrl.core.state import Clock
 BURST_S = 200e-6  # what follows within this time is gathered
 GATHER_BYTES = 64 << 10  # a message is sent when it holds this many bytes
 GATHER_FRAMES = 256  # or this many frames
-MAX_BODY_BYTES = 16 << 10  # a payload up to this size is copied into the body; arrays of larger ones are parts
+MAX_BODY_BYTES = (
+    16 << 10
+)  # a payload up to this size is copied into the body; arrays of larger ones are parts
 
 Location = int | list[int]
 

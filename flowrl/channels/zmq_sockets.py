@@ -1,7 +1,7 @@
 """ZeroMQ sockets with CURVE authentication and monitors.
 
-Everything in flowrl that uses ZeroMQ makes its sockets here: channels between processes and machines, and the control
-connections between a run and its hosts.
+Everything in flowrl that uses ZeroMQ makes its sockets here: channels between processes and machines, and the
+control connections between a run and its hosts.
 """
 
 from __future__ import annotations
