@@ -1,27 +1,33 @@
-# make run    set up and train CartPole          make check   format, lint, types, quick tests
-# make test   set up and run all tests           make bench   the benchmarks (an hour or so; alone on the machine)
+# make run    set up, and train CartPole          make check      format, lint, types, quick tests
+# make test   set up, and run the quick tests     make test-all   all tests
+# make bench  the benchmarks (an hour or so; nothing else should run on the machine)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.flowrl-installed
 TYPED := .mypy_cache/installed
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal -rs
 
-.PHONY: run test check types bench clean
+.PHONY: run test test-slow test-all check types bench clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
 	$(BIN)/flowrl run cartpole_dqn
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not slow" tests
-	$(BIN)/pytest -n 2 -m slow tests
+	$(PYTEST) -m "not slow" tests
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow tests
+
+test-all: test test-slow
 
 check: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(MAKE) --no-print-directory types
-	$(BIN)/pytest -n 2 -m "not slow" tests
+	$(MAKE) --no-print-directory test
 
 # mypy looks for flowrl.nodes in flowrl/nodes, so it is shown the packages as they are installed
 types:

@@ -77,7 +77,7 @@ class Lanes:
         self._sender.send(value)
 
     def take(self) -> Any:
-        if not self._receiver.ready():
+        if not self._receiver.is_ready():
             self._channels.wait(self._receiver, WAIT_S)
         return self._receiver.take()[0]
 

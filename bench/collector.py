@@ -38,7 +38,7 @@ CELLS = [
 ]
 CONTENDERS: Mapping[str, Peer | None] = {
     "flowrl sync": None,
-    "flowrl own_pace": None,
+    "flowrl independent": None,
     "flowrl async": None,
     "sb3 sync": SB3,
     "tianshou sync": TIANSHOU,
@@ -185,7 +185,7 @@ def loaded(share: float) -> Iterator[None]:
 def verdicts(found: Mapping[str, Any]) -> list[str]:
     """What was to be reached in a cell, and what was."""
     times = {name: row["ms"] for name, row in found.items() if "ms" in row}
-    ours = [times[name] for name in ("flowrl sync", "flowrl own_pace") if name in times]
+    ours = [times[name] for name in ("flowrl sync", "flowrl independent") if name in times]
     peers = [ms for name, ms in times.items() if name.endswith(" sync") and "flowrl" not in name]
     told = []
     if "flowrl async" in times:

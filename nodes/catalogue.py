@@ -54,7 +54,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
     },
     "wrapper": {
-        "wrapper": "flowrl.nodes.envs.wrappers.own:ImportedWrapper",
+        "wrapper": "flowrl.nodes.envs.wrappers.wrapper:ImportedWrapper",
         "frame_stack": "flowrl.nodes.envs.wrappers.frame_stack:FrameStack",
         "gray": "flowrl.nodes.envs.wrappers.images:Gray",
         "resize": "flowrl.nodes.envs.wrappers.images:Resize",

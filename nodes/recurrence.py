@@ -1,4 +1,4 @@
-"""How a learner's network sees a batch: step by step, or as unrolls of a model that remembers."""
+"""Recurrent models in policies: minibatches of steps or unrolls to learn from, and memory to act with."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from flowrl.nodes.models.model import observation_tensors
 
 
 class RowLayout(Protocol):
-    """The rows of a batch are dealt into minibatches; all reckoning is on steps, (N,)."""
+    """Whether a batch's row is a step or an unroll. Minibatches are of rows, losses of steps (N,)."""
 
     def steps(self, batch: Batch) -> Batch:
-        """Its steps, one a row."""
+        """The batch with one step in each row."""
 
-    def rows(self, steps: int) -> int:
-        """So many steps in rows of a batch."""
+    def row_count(self, steps: int) -> int:
+        """The number of rows that hold so many steps."""
 
-    def dealt(self, batch: Batch, *columns: Any) -> list[Any]:
-        """What minibatches take of each row: what `heads` does, then columns of its steps."""
+    def minibatch_columns(self, batch: Batch, *step_columns: Any) -> list[Any]:
+        """The columns to cut minibatches from: the network's inputs, then `step_columns` by row."""
 
-    def heads(self, dealt: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
-        """What the network says of a minibatch, and the columns of its steps."""
+    def evaluate(self, minibatch: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
+        """The network's heads on a minibatch, and its step columns, by step."""
 
     def values(self, batch: Batch, cut_t: Array) -> tuple[Array, Array]:
-        """The value of each step's observation; and of what came next, at the cuts alone."""
+        """The value of each step's observation, and of the next observation at the cuts only."""
 
 
 class StepRows:
-    """A row is a step, and the network sees nothing but its observation."""
+    """A row is a step, and the network has no memory."""
 
     def __init__(self, net: Any) -> None:
         self.net = net
@@ -41,27 +41,26 @@ class StepRows:
     def steps(self, batch: Batch) -> Batch:
         return batch
 
-    def rows(self, steps: int) -> int:
+    def row_count(self, steps: int) -> int:
         return steps
 
-    def dealt(self, batch: Batch, *columns: Any) -> list[Any]:
-        return [observation_tensors(batch, "obs"), *columns]
+    def minibatch_columns(self, batch: Batch, *step_columns: Any) -> list[Any]:
+        return [observation_tensors(batch, "obs"), *step_columns]
 
-    def heads(self, dealt: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
-        obs, *columns = dealt
-        return self.net(obs), columns
+    def evaluate(self, minibatch: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
+        obs, *step_columns = minibatch
+        return self.net(obs), step_columns
 
     def values(self, batch: Batch, cut_t: Array) -> tuple[Array, Array]:
         with torch.no_grad():
             v_t = self.net(observation_tensors(batch, "obs"))["value"].squeeze(1).numpy()
-            at_cuts = (
-                self.net(observation_tensors(batch, "next_obs", cut_t))["value"].squeeze(1).numpy()
-            )
-        return v_t, at_cuts
+            next_obs = observation_tensors(batch, "next_obs", cut_t)
+            v_tp1_at_cuts = self.net(next_obs)["value"].squeeze(1).numpy()
+        return v_t, v_tp1_at_cuts
 
 
 class UnrollRows:
-    """A row is an unroll (T, …), which the network goes through from what was remembered then."""
+    """A row is an unroll (T, …), through which the network runs from the memory at its begin."""
 
     def __init__(self, net: Any, steps: int, memory: Schema) -> None:
         self.net, self.length = net, steps
@@ -71,43 +70,46 @@ class UnrollRows:
         names = [name for name in batch if name != self.memory]
         return Batch({n: batch[n].reshape(-1, *batch[n].shape[2:]) for n in names})
 
-    def rows(self, steps: int) -> int:
+    def row_count(self, steps: int) -> int:
         return max(1, steps // self.length)
 
-    def dealt(self, batch: Batch, *columns: Any) -> list[Any]:
-        folded = [c.reshape(-1, self.length, *c.shape[1:]) for c in columns]
-        return [*self._unrolls(batch), *folded]
+    def minibatch_columns(self, batch: Batch, *step_columns: Any) -> list[Any]:
+        unrolled = [c.reshape(-1, self.length, *c.shape[1:]) for c in step_columns]
+        return [*self._network_inputs(batch), *unrolled]
 
-    def heads(self, dealt: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
-        *unrolls, columns = *dealt[:3], dealt[3:]
-        return self._through(*unrolls), [c.flatten(0, 1) for c in columns]
+    def evaluate(self, minibatch: list[Any]) -> tuple[Mapping[str, Any], list[Any]]:
+        *network_inputs, step_columns = *minibatch[:3], minibatch[3:]
+        return self._unroll(*network_inputs), [c.flatten(0, 1) for c in step_columns]
 
     def values(self, batch: Batch, cut_t: Array) -> tuple[Array, Array]:
-        """At a cut, the value of the next observation for whoever remembers what came before."""
+        """At a cut, the value of the next observation is computed with the memory of the step before."""
         next_obs = observation_tensors(self.steps(batch), "next_obs", cut_t)
         with torch.no_grad():
-            found = self._through(*self._unrolls(batch))
-            after = found[self.memory][tensor(np.flatnonzero(cut_t))]
-            no = torch.zeros((len(after), 1), dtype=torch.bool)
-            at_cuts = self.net.module(next_obs, after, no)["value"].squeeze(1).numpy()
-        return found["value"].squeeze(1).numpy(), at_cuts
+            heads = self._unroll(*self._network_inputs(batch))
+            memory = heads[self.memory][tensor(np.flatnonzero(cut_t))]
+            begins = torch.zeros((len(memory), 1), dtype=torch.bool)
+            v_tp1_at_cuts = self.net.module(next_obs, memory, begins)["value"].squeeze(1).numpy()
+        return heads["value"].squeeze(1).numpy(), v_tp1_at_cuts
 
-    def _unrolls(self, batch: Batch) -> list[Any]:
+    def _network_inputs(self, batch: Batch) -> list[Any]:
         begins = np.zeros_like(batch["last"])
         begins[:, 1:] = batch["last"][:, :-1]
         return [observation_tensors(batch, "obs"), tensor(batch[self.memory]), tensor(begins)]
 
-    def _through(self, obs: Any, memory: Any, begins: Any) -> Mapping[str, Any]:
-        if isinstance(obs, Mapping):
-            flat: Any = {leaf: column.flatten(0, 1) for leaf, column in obs.items()}
-        else:
-            flat = obs.flatten(0, 1)
-        found: Mapping[str, Any] = self.net.module(flat, memory, begins)
-        return found
+    def _unroll(self, obs: Any, memory: Any, begins: Any) -> Mapping[str, Any]:
+        heads: Mapping[str, Any] = self.net.module(flatten_time(obs), memory, begins)
+        return heads
+
+
+def flatten_time(obs: Any) -> Any:
+    """Observations (N, T, …) as (N T, …); nested ones leaf by leaf."""
+    if isinstance(obs, Mapping):
+        return {leaf: column.flatten(0, 1) for leaf, column in obs.items()}
+    return obs.flatten(0, 1)
 
 
 class RecurrentModeAdapter:
-    """Acts as a mode with `infer` and `choose` does; what the model remembers is passed through."""
+    """Makes a `RecurrentActMode` of a mode with a recurrent `model` and a method `choose`."""
 
     def __init__(self, mode: Any, memory: Schema) -> None:
         self.mode, self.memory = mode, memory
@@ -116,14 +118,12 @@ class RecurrentModeAdapter:
         self.mode.load(state)
 
     def forward(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
-        out = self.mode.model(obs, memory)
-        return {**self.mode.choose(out), **{name: out[name] for name in self.memory}}
+        heads = self.mode.model(obs, memory)
+        return {**self.mode.choose(heads), **{name: heads[name] for name in self.memory}}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next actions depend on beside weights and memory."""
         return self.mode.state_dict() if hasattr(self.mode, "state_dict") else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         if hasattr(self.mode, "load_state_dict"):
             self.mode.load_state_dict(state)

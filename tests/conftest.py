@@ -1,4 +1,4 @@
-"""Runs of tests are listed apart from those of the user; what a test imports from its own folder, it forgets."""
+"""Tests have a registry of runs of their own, and modules that a test imports from its own folder are unloaded."""
 
 from __future__ import annotations
 
@@ -14,27 +14,36 @@ import pytest
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
+from tests.needs import skip_or_fail_without
 
-# before any module of the tests remembers the environment
-FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
+# set before any module of the tests copies the environment
+RUNTIME_FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
 
 
 @pytest.fixture(autouse=True)
-def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Modules beside a test's graph are no other test's, though both be called `mine`."""
+def unload_test_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Several tests write a module with the same name beside their graph."""
     path, known = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
     folder = str(tmp_path_factory.getbasetemp())
     for name in sys.modules.keys() - known:
-        about = getattr(sys.modules[name], "__dict__", {})  # some modules make up what one asks for
-        places = about.get("__path__") or [about.get("__file__") or ""]
-        if any(str(place).startswith(folder) for place in places):
+        # not getattr: some modules invent any attribute
+        namespace = getattr(sys.modules[name], "__dict__", {})
+        paths = namespace.get("__path__") or [namespace.get("__file__") or ""]
+        if any(str(path).startswith(folder) for path in paths):
             del sys.modules[name]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for program in mark.args:
+            skip_or_fail_without(program)
+
+
 def pytest_unconfigure() -> None:
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    shutil.rmtree(RUNTIME_FOLDER, ignore_errors=True)
 
 
 Write = Callable[..., Path]

@@ -24,7 +24,7 @@ EPISODES = 400  # of an env, more than any run plays
 SYNC = {"envs_per_worker": 1, "pre_reset": True}
 MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "sync": (SyncSubprocessEnvManager, SYNC, {"stepping": "together"}),
-    "own_pace": (SyncSubprocessEnvManager, SYNC, {"stepping": "own_pace"}),
+    "independent": (SyncSubprocessEnvManager, SYNC, {"stepping": "independent"}),
     "async": (
         AsyncSubprocessEnvManager,
         {**SYNC, "wait_num": 1, "step_wait_timeout_s": 0.0},
@@ -32,7 +32,7 @@ MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 LEAST = {
-    "own_pace": {"small": 8, "middle": 8, "big": 1},  # 8: as together
+    "independent": {"small": 8, "middle": 8, "big": 1},  # 8: as together
     "async": {"small": 4, "middle": 4, "big": 1},
 }
 
@@ -82,7 +82,7 @@ class Thinking:
 def make(
     mode: str, sleeper: Callable[[int], Sleeper], think: Callable[[], None], size: Size, seed: int
 ) -> Collect:
-    """`sync` and `own_pace` are deterministic, `async` is not; all begin episodes ahead of time."""
+    """`sync` and `independent` are deterministic, `async` is not; all begin episodes ahead of time."""
     name, resets, _ = sleeper.args  # type: ignore[attr-defined]
     kind, of_envs, of_collector = MODES[mode]
     env = Gymnasium(

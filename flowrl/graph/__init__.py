@@ -1,1 +1,1 @@
-"""From a graph file to a resolved graph: YAML with positions, edges, placements, the resolved text."""
+"""The graph format: from YAML files to a resolved graph, its placements, and back to YAML."""

@@ -1,4 +1,4 @@
-"""The graphs that come with flowrl, by name."""
+"""Finds graph files: bundled ones by name, others by path."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from flowrl.core.errors import UsageError, spelling_hint
 
 
 def graphs_folder() -> Path:
-    """Where the bundled graphs lie."""
     return Path(str(resources.files("flowrl.graphs")))
 
 
 def bundled_graphs() -> list[str]:
-    """The names of the bundled graphs."""
+    """The names of the bundled graphs, sorted."""
     return sorted(p.stem for p in graphs_folder().glob("*.yaml"))
 
 
 def find_bundled(name: str) -> Path | None:
-    """The file of a bundled graph."""
     stem = name.removesuffix(".yaml")
     return graphs_folder() / f"{stem}.yaml" if stem in bundled_graphs() else None
 
 
 def locate(name: str, *folders: Path) -> Path | None:
-    """The file that a graph's name or path means: in one of the folders, or bundled."""
+    """The file that a graph's name or path means: in the first of the folders that has it, or bundled."""
     for folder in folders:
-        # os.path says no where pathlib raises: to names that no file can have
+        # os.path returns False for names that no file can have; pathlib raises.
         if os.path.isfile(path := folder / name):
             return path
     return find_bundled(name)
 
 
 def locate_graph(name: str) -> Path:
-    """The file of the graph that was asked for on the command line or from Python."""
+    """The file of a graph that was named on the command line or from Python."""
     path = locate(name, Path())
     if path is not None:
         return path

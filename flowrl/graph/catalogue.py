@@ -1,7 +1,7 @@
-"""The catalogue: from a type's name to its class. Classes are imported when they are first asked for.
+"""The catalogue finds the class that a type's name in a graph means, and imports it when it is first needed.
 
-A name is built in (or from a package that registers under the entry-point group `flowrl.catalogue`), or it is
-`package.module:Class`, or `module:Class` of a Python file beside the graph.
+A name is either registered or an import path. Names are registered by flowrl and by packages with an entry point of the
+group `flowrl.catalogue`. An import path is `package.module:Class`, or `module:Class` of a Python file beside the graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Table = Mapping[str, Mapping[str, str]]
 
 
 class UnknownType(LookupError):
-    """A type that cannot be found or imported; says what is wrong and how to mend it."""
+    """A type cannot be found or imported."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         self.what, self.hint = what, hint
@@ -39,28 +39,27 @@ class UnknownType(LookupError):
 
 @dataclass
 class Catalogue:
-    """Finds types by name; `folders` are where modules beside the graph lie."""
+    """Finds types by name. `folders` are the folders of modules beside the graph."""
 
     folders: tuple[Path, ...] = ()
     _tables: list[Table] = field(default_factory=list)
     _found: dict[tuple[str, str], type[Any]] = field(default_factory=dict)
 
     def names(self, kind: str) -> list[str]:
-        """All registered names of a kind."""
+        """All registered names of a kind, sorted."""
         return sorted({name for table in self._all() for name in table.get(kind, {})})
 
     def kinds(self) -> list[str]:
-        """All registered kinds."""
+        """All registered kinds, sorted."""
         return sorted({kind for table in self._all() for kind in table})
 
     def find(self, kind: str, name: str) -> type[Any]:
-        """The class of a type's name."""
         if (kind, name) not in self._found:
             self._found[kind, name] = self._find(kind, name)
         return self._found[kind, name]
 
     def path(self, kind: str, name: str) -> str | None:
-        """The import path that a registered name stands for."""
+        """The import path of a registered name."""
         for table in self._all():
             if name in table.get(kind, {}):
                 return table[kind][name]
@@ -107,7 +106,7 @@ class Catalogue:
         return getattr(found, name)
 
     def _unambiguous(self, module: str) -> None:
-        """A module beside the graph that another one of its name would hide is a mistake."""
+        """Refuse a module beside the graph that an installed module of the same name would hide."""
         beside = [f for f in self.folders if has_module(f, module)]
         spec = _spec(module) if beside else None
         if spec is None or spec.origin is None:
@@ -140,7 +139,7 @@ def _where(error: BaseException) -> str:
 
 
 def is_type(found: Any, *bases: type[T]) -> TypeGuard[type[T]]:
-    """Whether it is a class with one of these bases. To Python 3.10 `list[int]` is a class, too."""
+    """Whether `found` is a class with one of these bases. (Python 3.10 takes `list[int]` for a class, too.)"""
     return isinstance(found, type) and not set(bases).isdisjoint(found.__mro__)
 
 
@@ -188,9 +187,9 @@ def _load_table(path: str) -> Table:
 
 
 def _importable(folders: tuple[Path, ...]) -> None:
-    """Modules beside the graph come after the installed ones, so that nothing is hidden by accident.
+    """Make modules beside the graph importable, after the installed ones, so that they hide none by accident.
 
-    They stay importable: a node may import a neighbour when it first fires.
+    They stay importable, because a node may import a neighbour when it first fires.
     """
     for folder in (str(f.resolve()) for f in folders):
         if folder not in sys.path:

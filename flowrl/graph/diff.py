@@ -17,12 +17,12 @@ _SIGNS: Mapping[How, str] = {"added": "+", "removed": "-", "changed": "~"}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference: of which section, of what in it, and how; each key's old and new value."""
+    """One difference: in which section, of what, and how; with the old and the new value of each key."""
 
     section: str  # graph, node, edge, warmup or placement
     name: str
     how: How
-    about: str = ""  # what was added or removed, in few words
+    about: str = ""  # what was added or removed
     values: tuple[tuple[str, Any, Any], ...] = ()  # changed: key, old value, new value (None: none)
 
     def __str__(self) -> str:
@@ -38,16 +38,16 @@ def diff_graphs(a: Graph, b: Graph) -> str:
     found = changes(a, b)
     if not found:
         return NOTHING
-    return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, _together(found))])
+    return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, _merge_alike(found))])
 
 
 def changes(a: Graph, b: Graph) -> list[Change]:
-    """What makes graph `b` of graph `a`."""
+    """The changes that turn graph `a` into graph `b`."""
     return [*_graph(a, b), *_nodes(a, b), *_edges(a, b), *_phases(a, b), *_placements(a, b)]
 
 
 def compute_alike(a: Graph, b: Graph) -> bool:
-    """Whether they differ at most in where they run, and where they end."""
+    """Whether two graphs compute the same: they differ at most in where they run and where they end."""
     return all(
         change.section == "placement"
         or (change.section == "graph" and change.values[0][0].startswith("limits."))
@@ -55,20 +55,20 @@ def compute_alike(a: Graph, b: Graph) -> bool:
     )
 
 
-def _together(found: list[Change]) -> list[Change]:
-    """What changed alike in several nodes (a shared section did), told once."""
-    told: list[Change] = []
+def _merge_alike(found: list[Change]) -> list[Change]:
+    """Changes that are the same for several nodes (a shared section changed) become one."""
+    merged: list[Change] = []
     for change in found:
-        alike = next((t for t in told if replace(t, name=change.name) == change), None)
+        alike = next((t for t in merged if replace(t, name=change.name) == change), None)
         if alike is None or change.section != "node" or change.how != "changed":
-            told.append(change)
+            merged.append(change)
         else:
-            told[told.index(alike)] = replace(alike, name=f"{alike.name}, {change.name}")
-    return told
+            merged[merged.index(alike)] = replace(alike, name=f"{alike.name}, {change.name}")
+    return merged
 
 
 def _count(found: list[Change]) -> str:
-    """How much changed: `1 node added, 1 edge changed`."""
+    """The number of changes of each sort: `1 node added, 1 edge changed`."""
     counts: dict[tuple[str, How], int] = {}
     for change in found:
         key = (change.section, change.how)
@@ -82,7 +82,7 @@ def _count(found: list[Change]) -> str:
 
 
 def _graph(a: Graph, b: Graph) -> Iterator[Change]:
-    """What is said once for the whole graph, but not its name and what it is about."""
+    """Changes of the settings of the whole graph. Its name and its `about` are left out."""
     old, new = _settings(a), _settings(b)
     for values in _values(old, new):
         yield Change("graph", "", "changed", values=(values,))
@@ -109,12 +109,12 @@ def _nodes(a: Graph, b: Graph) -> Iterator[Change]:
 
 
 def _kept(spec: NodeSpec) -> dict[str, Any]:
-    """What a node keeps when its type changes."""
+    """The keys that a node keeps when its type changes."""
     return {"replicas": spec.replicas, "on_failure": spec.on_failure}
 
 
 def _params(spec: NodeSpec) -> dict[str, Any]:
-    """The parameters, those of parts by their path."""
+    """The parameters of a node. Those of parts are keyed by their path."""
     return {**_kept(spec), **_flat("", written_params(spec.config))}
 
 
@@ -128,7 +128,7 @@ def _flat(path: str, value: Any) -> dict[str, Any]:
 
 
 def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The keys whose values differ; below a part whose type differs nothing is compared."""
+    """The keys whose values differ. Below a part whose type differs, nothing is compared."""
     other = [
         key.removesuffix("type")
         for key in old
@@ -145,7 +145,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _edges(a: Graph, b: Graph) -> Iterator[Change]:
-    """Edges are known by their ends; what changes is their options."""
+    """Changes of edges. An edge is identified by its ends; its options are what can change."""
     old, new = ({e.to: e for e in graph.edges} for graph in (a, b))
     for to, edge in old.items():
         other = new.get(to)
@@ -169,7 +169,7 @@ def _option_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _phases(a: Graph, b: Graph) -> Iterator[Change]:
-    """Phases are known by the paths that are active in them."""
+    """Changes of warm-up phases. A phase is identified by its active paths."""
     old, new = ({paths_text(p): _phase(p) for p in graph.phases} for graph in (a, b))
     for paths, phase in old.items():
         if paths not in new:
@@ -192,7 +192,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """A part by its type, where that says it all."""
+    """A part without parameters is shown by its type."""
     return value["type"] if isinstance(value, Mapping) and set(value) == {"type"} else value
 
 

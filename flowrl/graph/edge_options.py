@@ -1,8 +1,8 @@
 """What an option of an edge is. The options themselves are fields of `Edge` (graph/model.py), each declared there once.
 
-From its declaration come the check of its value and the error text, the JSON schema, the table in docs/graph.md, the
-reason that `check` gives where it makes runs differ, and its label in reports and pictures. An option without an effect
-of its own therefore needs no other code; the engine reads it as an attribute of the edge.
+All that is known of an option comes from its declaration: which values the reader accepts and its error text, the JSON
+schema, the table in docs/graph.md, the reason that `check` gives where a value makes runs differ, and the labels in
+reports and pictures. The engine reads an option as an attribute of the edge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Edges between ports: what the statements of a graph file mean.
+"""Finds the ports that the edge statements of a graph mean.
 
-An edge is known by the input that it ends in. A later file's edge into the same input replaces an earlier
-file's; null removes it.
+An edge is identified by the input that it ends in. An edge of a later file into the same input replaces that of an
+earlier file; null removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PortPair = tuple[PortRef, PortRef]  # an output and the input that it feeds
 
 
 class EdgeReader:
-    """Finds the ports that statements mean; collects problems."""
+    """Turns statements into edges between ports, and collects problems."""
 
     def __init__(
         self,
@@ -29,8 +29,9 @@ class EdgeReader:
         removed: Mapping[str, frozenset[str]],
         problems: Problems,
     ) -> None:
-        """`parts`: the ports of each part-graph; `broken`: nodes with a problem that was told already;
-        `removed`: nodes that null removed, and the files that may name them yet."""
+        """`part_ports` are the ports that part-graphs show. `broken_nodes` have a problem that was reported before.
+        `removed_nodes` were removed by null, each with the files whose edges to it go, too.
+        """
         self.nodes, self.part_ports, self.broken_nodes, self.problems = (
             nodes,
             parts,
@@ -38,12 +39,10 @@ class EdgeReader:
             problems,
         )
         self.removed_nodes = removed
-        self.incomplete: set[str] = (
-            set()
-        )  # nodes that miss an edge because of a problem told already
+        self.incomplete: set[str] = set()  # nodes that may lack an edge because it has a problem
 
     def read_edges(self, statements: Iterable[EdgeStatement]) -> dict[PortRef, Edge]:
-        """The edge into each input."""
+        """The edge into each connected input."""
         found: dict[PortRef, Edge] = {}
         for statement in statements:
             if self.is_removed_with_node(statement):
@@ -58,7 +57,7 @@ class EdgeReader:
         return found
 
     def is_removed_with_node(self, statement: EdgeStatement) -> bool:
-        """Whether an edge went with a node that a later file removed."""
+        """Whether an edge is removed because a later file removed one of its nodes."""
         gone = [
             end.node not in self.nodes
             and statement.location.file in self.removed_nodes.get(end.node, ())
@@ -67,7 +66,7 @@ class EdgeReader:
         return any(gone)
 
     def node_names(self, name: str) -> set[str]:
-        """A node, or the nodes that a part-graph shows ports of."""
+        """The node of this name, or the nodes whose ports the part-graph of this name shows."""
         return (
             {ref.node for ref in self.part_ports[name].values()}
             if name in self.part_ports
@@ -116,11 +115,11 @@ class EdgeReader:
                 self.problems.add(statement.location, what, spelling_hint(end.node, names))
                 self.incomplete |= self.node_names(closest_word(end.node, names) or "")
         if not all(map(self.is_known, ends)):
-            told = (
+            of_options = (
                 written_option_problem(str(statement.to), n, i)
                 for n, i in statement.options.items()
             )
-            self.problems.extend(problem for problem in told if problem)
+            self.problems.extend(problem for problem in of_options if problem)
             return None
         pairs = [self.resolve_pair(statement, source) for source in statement.sources]
         found = [pair for pair in pairs if pair is not None]
@@ -139,7 +138,7 @@ class EdgeReader:
         return end.node in self.nodes
 
     def resolve_pair(self, statement: EdgeStatement, source: EdgeEnd) -> PortPair | None:
-        """The one pair of ports that fits, or a problem that lists the candidates."""
+        """The one pair of ports that fits; else None, and a problem that lists the candidates."""
         to, location = statement.to, statement.location
         for end in (source, to):
             if not self.ports_at(end):
@@ -169,7 +168,7 @@ class EdgeReader:
         return None
 
     def ports_at(self, end: EdgeEnd) -> list[tuple[PortRef, str, Port]]:
-        """The ports that an end may mean, with their names there; a part-graph shows the ones it lists."""
+        """The ports that an end may mean, by their names at that end. A part-graph has those that it shows."""
         inner = self.part_ports.get(end.node)
         if inner is None:
             ports = self.nodes[end.node].cls.ports
@@ -181,7 +180,7 @@ class EdgeReader:
         return [f for f in found if end.port in ("", f[1])]
 
     def fitting_pairs(self, source: EdgeEnd, to: EdgeEnd, link: bool) -> list[PortPair]:
-        """Pairs of ports of one type; optional inputs count only where they are named, and outputs come second."""
+        """Pairs of ports of one type. Optional inputs fit by name only; required outputs come first."""
         found = [
             (o, i, out.optional)
             for o, _, out in self.ports_at(source)
@@ -238,7 +237,7 @@ class EdgeReader:
         return edge
 
     def set_option(self, edge: Edge, name: str, item: YamlValue) -> Edge:
-        """The edge with one option set; the same edge if that is wrong."""
+        """The edge with one option set, or the same edge and a problem."""
         problem = option_problem(edge, name, item)
         if problem is None:
             return edge.with_option(name, item.value)
@@ -247,7 +246,7 @@ class EdgeReader:
 
 
 def option_problem(edge: Edge, name: str, item: YamlValue) -> Problem | None:
-    """What is wrong with an option of this edge, if anything is."""
+    """The problem of an option of this edge, if it has one."""
     declared = EDGE_OPTIONS.get(name)
     if declared is not None and edge.kind not in declared.kinds:
         fitting = ", ".join(n for n, o in EDGE_OPTIONS.items() if edge.kind in o.kinds)
@@ -259,7 +258,7 @@ def option_problem(edge: Edge, name: str, item: YamlValue) -> Problem | None:
 
 
 def written_option_problem(to: str, name: str, item: YamlValue) -> Problem | None:
-    """What is wrong with an option as it is written, whatever edge it is for."""
+    """The problem of an option as it is written, whatever the kind of the edge."""
     if name not in EDGE_OPTIONS:
         hint = spelling_hint(name, EDGE_OPTIONS)
         return Problem(str(item.entry_location), f"edges: unknown option '{name}'", hint)

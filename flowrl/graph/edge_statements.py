@@ -1,4 +1,4 @@
-"""The `edges` list as it is written: chains taken apart, before anything is known of ports."""
+"""Parses the `edges` list: chains become single edges between names. Ports are not known yet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EdgeEnd:
 
 @dataclass(frozen=True, slots=True)
 class EdgeStatement:
-    """One edge as it is written, or (`removes`) that there is to be none."""
+    """One edge as it is written, or with `removes` the removal of one."""
 
     arrow: str
     sources: tuple[EdgeEnd, ...]
@@ -38,7 +38,7 @@ class EdgeStatement:
     removes: bool = False
 
     def within(self, prefix: str) -> EdgeStatement:
-        """The same statement about the nodes of a part-graph."""
+        """The same statement with the names that its nodes have in a part-graph."""
         if not prefix:
             return self
         sources = tuple(EdgeEnd(prefix + s.node, s.port) for s in self.sources)
@@ -49,42 +49,42 @@ class EdgeStatement:
 
 
 def parse_end(text: str) -> EdgeEnd:
-    """`node` or `node.port`."""
     node, _, port = text.strip().partition(".")
     return EdgeEnd(node, port)
 
 
 def parse_statements(items: list[YamlValue], problems: Problems) -> Iterator[EdgeStatement]:
-    """The edges of a list."""
     for item in items:
         if isinstance(item.value, str):
-            yield from _chain(item.value, {}, item.location, problems)
+            yield from _parse_chain(item.value, {}, item.location, problems)
         elif "from" in item.fields or "to" in item.fields:
-            yield from _full(item, problems)
+            yield from _parse_full(item, problems)
         elif len(item.fields) == 1:
             [(text, options)] = item.fields.items()
-            yield from _short(text, options, problems)
+            yield from _parse_with_options(text, options, problems)
         else:
             hint = "write 'a -> b', 'a <-> b', 'a -> b: {lag: 1}' or {from: a.port, to: b.port}"
             problems.add(item.location, "edges: this is not an edge", hint)
 
 
-def _short(text: str, options: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
-    """`chain: options`, or with null the removal of an edge: `chain: null`, `input: null`."""
+def _parse_with_options(
+    text: str, options: YamlValue, problems: Problems
+) -> Iterator[EdgeStatement]:
+    """`chain: options`. With null it removes an edge: `chain: null`, `input: null`."""
     location = options.entry_location
     if isinstance(options.value, dict):
-        yield from _chain(text, options.value, location, problems)
+        yield from _parse_chain(text, options.value, location, problems)
     elif options.value is not None:
         what = f"edges: the options of '{text}' are not a mapping"
         problems.add(options.location, what, "write {lag: 1}, or null to remove the edge")
     elif "->" in text:
-        for statement in _chain(text, {}, location, problems):
+        for statement in _parse_chain(text, {}, location, problems):
             yield replace(statement, removes=True)
     else:
         yield EdgeStatement("->", (), parse_end(text), {}, location, removes=True)
 
 
-def _chain(
+def _parse_chain(
     text: str, options: Mapping[str, YamlValue], location: SourceLocation, problems: Problems
 ) -> Iterator[EdgeStatement]:
     if not _CHAIN.fullmatch(text):
@@ -102,7 +102,7 @@ def _chain(
             yield EdgeStatement(arrow, sources, to, options, location)
 
 
-def _full(item: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
+def _parse_full(item: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
     """`{from: a.port, to: b.port, …}`; `from` may be a list, `link: true` makes it a link."""
     fields = dict(item.fields)
     source, to = fields.pop("from", None), fields.pop("to", None)
@@ -110,8 +110,10 @@ def _full(item: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
         hint = "{from: a.port, to: b.port}"
         problems.add(item.location, "edges: an edge in full has 'from' and 'to'", hint)
         return
-    sources = [_end(i) for i in (source.items if isinstance(source.value, list) else [source])]
-    target = _end(to)
+    sources = [
+        _checked_end(i) for i in (source.items if isinstance(source.value, list) else [source])
+    ]
+    target = _checked_end(to)
     for key, ends in (("from", sources), ("to", [target])):
         if not ends or None in ends:
             what = f"edges: '{key}' is not a node or port"
@@ -125,6 +127,6 @@ def _full(item: YamlValue, problems: Problems) -> Iterator[EdgeStatement]:
         yield EdgeStatement(arrow, tuple(s for s in sources if s), target, fields, item.location)
 
 
-def _end(item: YamlValue) -> EdgeEnd | None:
+def _checked_end(item: YamlValue) -> EdgeEnd | None:
     good = isinstance(item.value, str) and _END.fullmatch(item.value.strip())
     return parse_end(str(item.value)) if good else None

@@ -1,4 +1,4 @@
-"""The resolved graph as YAML: every default filled in, every port named, and where each value came from."""
+"""Writes the resolved graph as YAML: with every default, every port, and where each value came from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMN = 44  # where the comments begin
 
 
 def expand(graph: Graph, origins: bool = False) -> str:
-    """YAML that loads as the same graph; with `origins`, each line says where its value was written."""
+    """YAML that reads as the same graph. With `origins`, a comment on each line says where its value was written."""
     lines = [f"# {graph.name}, resolved: this file alone repeats the run"]
     if graph.about:
         lines.append(f"about: {scalar_text(graph.about)}")
@@ -40,7 +40,7 @@ def expand(graph: Graph, origins: bool = False) -> str:
 
 
 def _modules(graph: Graph) -> list[str]:
-    """The folders beside the graph whose modules it names: the resolved graph lies elsewhere."""
+    """The folders whose modules the graph names, as absolute paths: the resolved graph lies in another folder."""
     return sorted({str(folder.resolve()) for folder in modules_beside(graph).values()})
 
 
@@ -73,7 +73,7 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
 def _value(
     name: str, value: Any, depth: int, written: list[YamlValue], origins: bool
 ) -> Iterator[str]:
-    """A parameter; parts and mappings over several lines."""
+    """The lines of a parameter. Parts and mappings take several."""
     pad = "  " * depth
     if isinstance(value, Mapping) and value:
         yield f"{pad}{scalar_text(name)}:"

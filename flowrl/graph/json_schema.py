@@ -1,7 +1,7 @@
 """The graph format as JSON schema (draft 2020-12), with which editors complete and check graphs.
 
-It knows the built-in types and lets a user's own (`package.module:Class`) have any parameters. What
-a file that extends another leaves out is not missed.
+The schema knows the registered types. A user's own type (`package.module:Class`) may have any parameters. A file that
+extends another may leave out whatever the other one gives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PART_GRAPH: Schema = {"type": "string", "pattern": r"\.ya?ml$", "description": "
 
 
 def json_schema(catalogue: Catalogue) -> Schema:
-    """The schema of a graph file, for the types of a catalogue."""
+    """The schema of a graph file, with the types of a catalogue."""
     kinds = [kind for kind in catalogue.kinds() if kind != "node"]
     definitions: Schema = {"node": _node(catalogue)}
     for kind in catalogue.kinds():
@@ -62,7 +62,7 @@ def _ref(name: str) -> Schema:
 
 
 def _root() -> Schema:
-    """The keys that every graph may have."""
+    """The keys at the top of every graph."""
     return {
         "about": {"type": ["string", "null"], "description": "what the graph is, in a line"},
         "extends": {"type": "string", "description": "the graph that this one changes"},
@@ -154,7 +154,7 @@ def _short_edge() -> Schema:
 
 
 def _warmup() -> Schema:
-    """The list of phases."""
+    """The list of warm-up phases."""
     number = {"type": "integer", "minimum": 0}
     phase = {
         "type": "object",
@@ -186,7 +186,7 @@ def _placements() -> Schema:
 
 
 def _sections(catalogue: Catalogue) -> dict[str, str]:
-    """The sections at the top that types take parts from, and the kind of part in each."""
+    """The sections at the top that types take parts from, each with its kind of part."""
     found: dict[str, str] = {}
     for kind in catalogue.kinds():
         for name in catalogue.names(kind):
@@ -197,7 +197,7 @@ def _sections(catalogue: Catalogue) -> dict[str, str]:
 
 
 def _whole(catalogue: Catalogue, sections: Mapping[str, str]) -> Schema:
-    """What a graph that extends none must say."""
+    """What a graph must give that extends no other."""
     node = {"type": ["object", "string"], "required": ["type"]}
     properties: Schema = {"nodes": {"type": "object", "minProperties": 1}}
     properties["nodes"]["additionalProperties"] = node
@@ -209,7 +209,7 @@ def _whole(catalogue: Catalogue, sections: Mapping[str, str]) -> Schema:
 
 
 def _default_type(catalogue: Catalogue, section: str) -> str:
-    """The type that a section without one means, where all who take it agree."""
+    """The type of a section that names none, where all types that take the section agree on it."""
     found = set()
     for kind in catalogue.kinds():
         for name in catalogue.names(kind):
@@ -235,7 +235,7 @@ def _engine_keys() -> Schema:
 
 
 def _choice(catalogue: Catalogue, kind: str, *more: Schema) -> Schema:
-    """A type's name, or a mapping with the parameters of its type."""
+    """A type's name, or a mapping with a type and its parameters."""
     names = catalogue.names(kind)
     known = [{"const": n, "description": type_summary(catalogue.find(kind, n))} for n in names]
     name: Schema = {"anyOf": [*known, OWN_TYPE, SUBSTITUTED, *more]}
@@ -266,7 +266,7 @@ def _type(catalogue: Catalogue, kind: str, name: str) -> Schema:
 
 
 def _required(config: type[Config]) -> list[str]:
-    """Parameters that must be given where the type is; parts may come from a section at the top."""
+    """Parameters that must be given beside the type. A part may also come from a section at the top."""
     found = []
     for name, info in config.model_fields.items():
         noted, missing = extra(info), info.is_required()
@@ -293,7 +293,7 @@ def _param(info: FieldInfo) -> Schema:
 
 
 def _values(info: FieldInfo) -> Schema:
-    """What a parameter may be, as its annotation says; anything, where that is no JSON."""
+    """The values of a parameter by its annotation; any value where JSON cannot express the annotation."""
     words = (info.annotation, *info.metadata)
     annotation = cast(Any, Annotated)[words] if info.metadata else cast(Any, info.annotation)
     try:

@@ -31,5 +31,5 @@ EDGE_CHAIN = rf"{_EDGE_ENDS}(?:(?:<->|->){_EDGE_ENDS})+"  # a -> b, c <-> d
 
 
 def is_file(type_name: str) -> bool:
-    """Whether a node's type is a part-graph."""
+    """Whether a node's type is the file of a part-graph."""
     return type_name.endswith((".yaml", ".yml"))

@@ -1,4 +1,4 @@
-"""The graph as data: what a graph file means once it is read."""
+"""The graph as data, once its files are read."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ class PortRef:
 
 @dataclass(slots=True)
 class NodeSpec:
-    """A node of the graph: its type, parameters, and how many there are of it."""
+    """A node of the graph: its type, its parameters, and its number of replicas."""
 
     name: str
     type: str
     cls: NodeType
     config: Config
-    written: YamlValue  # the parameters as they were written, for their places
+    written: YamlValue  # the parameters as they were written, with their locations
     replicas: int = 1
     on_failure: OnFailure = "stop"
     shared: Mapping[str, YamlValue] = field(
         default_factory=dict
-    )  # the sections at the top that it may take
+    )  # the sections at the top that it may take parts from
 
     @property
     def fires(self) -> bool:
-        """Whether it has firings of its own; others are only called."""
+        """Whether the node has firings of its own. Other nodes are only called."""
         return self.cls.fire is not Node.fire
 
     @property
     def fires_on_any(self) -> bool:
-        """Whether it fires with what there is, and gives as much as it likes: no rate of it balances."""
+        """Whether the node fires with whatever tokens there are, so that none of its rates balances."""
         return self.cls.fires_on_any(self.config)
 
     def port(self, name: str) -> Port:
-        """A port by its name."""
         return self.cls.ports[name]
 
     def rate(self, name: str) -> int | None:
@@ -66,7 +65,7 @@ class NodeSpec:
         return rate if isinstance(rate, int) else None
 
     def rate_param(self, name: str) -> str | None:
-        """The parameter that a stream port's rate is."""
+        """The parameter that gives the rate of a stream port; None where the rate is a number or `auto`."""
         rate = self._written_rate(name)
         return rate if isinstance(rate, str) and rate != AUTO else None
 
@@ -76,7 +75,7 @@ class NodeSpec:
         return port.rate
 
     def location(self, key: str = "") -> SourceLocation:
-        """Where a parameter (`env.id`: of a part) was written, or else the node."""
+        """Where a parameter (or a part's, as `env.id`) was written; else where the node was."""
         for written in (self.written.fields, self.shared):
             if found := _along(written, key):
                 return found.entry_location
@@ -84,7 +83,7 @@ class NodeSpec:
 
 
 def _along(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
-    """As far as the words of `env.id` lead."""
+    """The last value on the path `env.id` that is written."""
     found = None
     for word in key.split("."):
         if word not in fields:
@@ -102,7 +101,7 @@ def _lag_report(rounds: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What feeds one input: a stream, a state or a link. Every option is declared here, and only here."""
+    """What feeds one input: a stream, a state or a link. Each option of edges is declared here, and nowhere else."""
 
     kind: EdgeKind
     sources: tuple[PortRef, ...]
@@ -176,11 +175,10 @@ class Edge:
 
     @property
     def source(self) -> PortRef:
-        """The only source."""
+        """The first source, which is the only one of a state edge."""
         return self.sources[0]
 
     def with_option(self, name: str, value: Any) -> Edge:
-        """The same edge with one option set."""
         return replace(self, **{name: value})
 
     def __str__(self) -> str:
@@ -218,11 +216,11 @@ EDGE_OPTIONS: Mapping[str, EdgeOption] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A warm-up phase: the paths that are active, settings that differ, and its length."""
+    """A warm-up phase: the paths that are active, the settings that differ, and its length."""
 
     paths: tuple[
         tuple[tuple[str, ...], tuple[str, ...]], ...
-    ]  # from nodes, to nodes (a part-graph is several)
+    ]  # from nodes to nodes; a part-graph stands for several
     location: SourceLocation
     steps: int | None = None  # env steps, rounded up to whole rounds
     rounds: int | None = None
@@ -245,15 +243,15 @@ class Limits:
     rounds: int | None = None
     time_s: float | None = None
 
-    def overridden_by(self, **given: Any) -> Limits:
-        """These limits, with those that are given in their place."""
+    def overridden_by(self, **others: Any) -> Limits:
+        """These limits, except where another one is given."""
         known = {n: getattr(self, n) for n in Limits.__slots__}
-        return Limits(**{**known, **{k: v for k, v in given.items() if v is not None}})
+        return Limits(**{**known, **{k: v for k, v in others.items() if v is not None}})
 
 
 @dataclass(slots=True)
 class Graph:
-    """A graph, resolved: every port found, every parameter filled in."""
+    """A resolved graph: every port is found and every parameter has a value."""
 
     name: str
     about: str = ""
@@ -268,22 +266,21 @@ class Graph:
     folders: tuple[Path, ...] = ()  # where modules beside the graph lie
 
     def edges_into(self, node: str) -> list[Edge]:
-        """The edges that end in a node."""
         return [e for e in self.edges if e.to.node == node]
 
     def nodes_of_role(self, role: str) -> list[str]:
-        """The names of the nodes of a role, sorted."""
+        """The names of the nodes with a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
 
 
 def link_edges(graph: Graph) -> list[Edge]:
-    """The links of a graph, each with one service: one that names several is one for each."""
+    """The links of a graph, each with one service. An edge with several services becomes several links."""
     found = [edge for edge in graph.edges if edge.kind == "link"]
     return [replace(edge, sources=(source,)) for edge in found for source in edge.sources]
 
 
 def linked_groups(graph: Graph) -> list[set[str]]:
-    """The nodes that links join, as groups (every node is in one)."""
+    """The groups of nodes that links join. Every node is in one group."""
     group: dict[str, set[str]] = {n: {n} for n in graph.nodes}
     for edge in link_edges(graph):
         a, b = group[edge.source.node], group[edge.to.node]

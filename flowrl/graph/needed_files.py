@@ -1,7 +1,7 @@
-"""The files that a graph needs beside its YAML: files that its parameters name, and Python modules beside it.
+"""The files that a graph needs beside its YAML: data files that its parameters name, and Python modules beside it.
 
-A graph names a module in words like `package.module:Class`, as a type or in a parameter. Imports are read from the
-source, so that a module that a node imports only when it first fires is found, too; nothing is executed.
+A graph names a module as `package.module:Class`, as a type or in a parameter. Imports are read from the source of the
+module, and nothing is executed. What a node imports only when it first fires is found, too; dynamic imports are not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def modules_beside(graph: Graph) -> dict[str, Path]:
 
 
 def files_beside(graph: Graph) -> dict[Path, list[Path]]:
-    """The Python files that the graph needs, by folder; each sorted, and relative to its folder."""
+    """The Python files that the graph needs, by folder. They are sorted, and relative to their folder."""
     wanted = list(modules_beside(graph))
     found: dict[Path, set[Path]] = {}
     seen: set[str] = set()
@@ -71,7 +71,7 @@ def _folder_of(module: str, folders: tuple[Path, ...]) -> Path | None:
 
 
 def _files_of(module: str, folder: Path) -> Iterator[Path]:
-    """A module's file, or all those of a package."""
+    """A module's file, or all files of a package."""
     package = folder / module
     if (package / "__init__.py").is_file():
         yield from package.rglob("*.py")
@@ -80,11 +80,11 @@ def _files_of(module: str, folder: Path) -> Iterator[Path]:
 
 
 def _imports(file: Path) -> Iterator[str]:
-    """The top-level modules that a file imports by their full names."""
+    """The top-level modules that a file imports by absolute imports."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
-        return  # whoever imports it is told
+        return  # the import itself will fail
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -93,7 +93,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 def file_params(graph: Graph) -> list[Keys]:
-    """Where in the graph's data there is the name of a file that is there."""
+    """The paths, in the graph's data, of parameters that name an existing file."""
     return [
         ("nodes", name, *keys)
         for name, spec in graph.nodes.items()

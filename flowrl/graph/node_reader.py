@@ -1,4 +1,4 @@
-"""One node of the graph file: its type, its parameters, and what the engine is told of it."""
+"""Reads one node of a graph file: its type, its parameters, `replicas` and `on_failure`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_REPLICAS = 10_000
 
 
 class NodeReader:
-    """Reads nodes; collects problems."""
+    """Reads nodes and collects problems."""
 
     def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
         self.params = ParamReader(catalogue, problems)
 
     def read_type(self, name: str, item: YamlValue) -> YamlValue | None:
-        """The written type of a node."""
+        """The type as it is written; None, and a problem, where there is none."""
         if not isinstance(item.value, dict):
             what = f"nodes.{name}: expected a type, or a mapping with 'type'"
             self.problems.add(
@@ -43,7 +43,7 @@ class NodeReader:
     def read_node(
         self, name: str, type_name: YamlValue, item: YamlValue, shared: Shared
     ) -> NodeSpec | None:
-        """The node, or None if something is wrong with it."""
+        """The node; None, and problems, if something is wrong with it."""
         path = f"nodes.{name}"
         try:
             cls = self.catalogue.find("node", str(type_name.value))
@@ -63,7 +63,7 @@ class NodeReader:
     def read_engine_keys(
         self, name: str, item: YamlValue, cls: NodeType | None
     ) -> tuple[int, OnFailure]:
-        """`replicas` and `on_failure` of a node, or (no class) of a part-graph."""
+        """`replicas` and `on_failure` of a node, or of a part-graph (`cls` is None)."""
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
         count = 1 if replicas is None else self.read_replicas(f"nodes.{name}.replicas", replicas)
         failure = "stop" if on_failure is None else on_failure.value
@@ -74,7 +74,7 @@ class NodeReader:
         elif on_failure is not None and failure != "stop" and cls is not None:
             self.check_on_failure(name, on_failure, cls)
         if replicas is not None and count > 1 and cls is not None and cls.role == "learner":
-            hint = "leave replicas out: groups of learners are not there yet"
+            hint = "leave replicas out: groups of learners are not implemented yet"
             self.problems.add(replicas.location, f"nodes.{name}: a learner has one replica", hint)
         return count, cast(OnFailure, failure)
 

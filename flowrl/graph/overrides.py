@@ -1,7 +1,8 @@
-"""The values of `--set`: put where they belong before nodes are read.
+"""The values of `--set`, put into the tree of a graph before its nodes are read.
 
-`learner.lr=3e-4` is a parameter of a node or of one of its parts, `collector.weights.lag=0` an option of the edge
-into a port, `policy.lr=…`, `seed=…`, `limits.steps=…` sections; `pair/learner.lr=…` reaches into a part-graph.
+A key names a parameter of a node or of one of its parts (`learner.lr`), an option of the edge into a port
+(`collector.weights.lag`), or a section (`policy.lr`, `seed`, `limits.steps`). A node of a part-graph is named by its
+path: `pair/learner.lr`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from flowrl.graph.yaml_text import YamlValue, parse_value
 
 Path = list[str]
 
-_NOT_SET = {"nodes", "edges", "ports", "extends"}  # made of names: an extending file changes them
+_NOT_SETTABLE = {"nodes", "edges", "ports", "extends"}  # an extending file changes them
 
 
 class Overrides:
-    """Values that still wait for their place."""
+    """The values that are not placed yet."""
 
-    def __init__(self, given: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
+    def __init__(self, values: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
         self.pending: list[tuple[Path, YamlValue]] = []
         self.edge_options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
-        for key, text in given.items():
+        for key, text in values.items():
             try:
                 value = parse_value(text, f"--set {key}={text}")
             except GraphError as error:
@@ -39,7 +40,7 @@ class Overrides:
                 self.pending.append((key.strip().split("."), value))
 
     def set_graph_params(self, tree: YamlValue) -> YamlValue:
-        """The tree with the graph's own parameters set, which come before everything else."""
+        """The tree with values for the graph's own `params`, which are set before all others."""
         mine = [s for s in self.pending if s[0][0] == "params"]
         self.pending = [s for s in self.pending if s[0][0] != "params"]
         for path, value in mine:
@@ -58,7 +59,7 @@ class Overrides:
         return tree
 
     def set_values(self, tree: YamlValue, prefix: str) -> YamlValue:
-        """The tree of the graph, or of the part-graph with this prefix, with its values set."""
+        """The tree of the graph, or of the part-graph with this prefix, with the values that belong into it."""
         left, self.pending = self.pending, []
         for path, value in left:
             name, known = path[0].removeprefix(prefix), tree.fields.get("nodes", tree).fields
@@ -74,7 +75,7 @@ class Overrides:
 
     def settable_sections(self, tree: YamlValue, prefix: str) -> set[str]:
         own, keys = set(tree.fields), PART_KEYS if prefix else ROOT_KEYS
-        return (own - set(keys) if prefix else own | set(keys)) - _NOT_SET
+        return (own - set(keys) if prefix else own | set(keys)) - _NOT_SETTABLE
 
     def set_in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
         name, node = path[0], as_mapping(tree.fields["nodes"].fields[path[0]])
@@ -98,7 +99,7 @@ class Overrides:
         return tree
 
     def node_type(self, node: YamlValue) -> NodeType | None:
-        """A node's class; None for a part-graph, and where the type is wrong (told when the node is read)."""
+        """A node's class; None for a part-graph, and for a type that is reported when the node is read."""
         named = node.fields.get("type")
         if named is None or not isinstance(named.value, str) or is_file(named.value):
             return None
@@ -110,7 +111,7 @@ class Overrides:
     def part_parameters(
         self, cls: NodeType, node: YamlValue, tree: YamlValue
     ) -> Iterator[tuple[str, Iterable[str]]]:
-        """The parameters of a node's parts."""
+        """Each part of a node with the names of its parameters."""
         for part, about in part_fields(cls.Config).items():
             item = node.fields.get(part) or tree.fields.get(about["shared"])
             named = as_mapping(item).fields.get("type") if item else None
@@ -132,7 +133,6 @@ class Overrides:
             self.edge_options.append((to, path[0], value))
 
     def set_edge_options(self, edges: dict[PortRef, Edge]) -> None:
-        """Set the options of edges."""
         for to, option, item in self.edge_options:
             if to not in edges:
                 self.problems.add(
@@ -144,7 +144,7 @@ class Overrides:
                 edges[to] = edges[to].with_option(option, item.value)
 
     def report_unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
-        """Tell what found no place."""
+        """Report values whose key names nothing."""
         known = {*nodes, *self.settable_sections(tree, "")}
         for path, value in self.pending:
             what = f"there is no node or section '{path[0]}'"

@@ -1,4 +1,4 @@
-"""Parameters from the graph file: written items to a checked `Config`, every mistake with its place."""
+"""Reads the parameters of a node or part into a checked `Config`, and reports every mistake with its location."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
 
 def extra(info: FieldInfo) -> Mapping[str, Any]:
-    """What `param` and `part` noted beside a field."""
+    """What `param` and `part` declared beside a field."""
     found = info.json_schema_extra
     return found if isinstance(found, dict) else {}
 
@@ -31,20 +31,20 @@ def part_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:
 
 
 def parts_fields(config: type[Config]) -> dict[str, str]:
-    """The parameters of a config that are lists of parts, and the parts' kind."""
+    """The parameters of a config that are lists of parts, each with the kind of part."""
     fields = config.model_fields.items()
     return {n: str(extra(i)["parts"]) for n, i in fields if "parts" in extra(i)}
 
 
 def part_default(about: Mapping[str, Any]) -> str | None:
-    """The type that a part has where the graph gives none."""
+    """The type of a part where the graph gives none."""
     default = about["written"]
     named = default.get("type") if isinstance(default, Mapping) else default
     return named if isinstance(named, str) else None
 
 
 class ParamReader:
-    """Builds configs; collects problems, and which shared sections were used."""
+    """Builds configs; collects problems, and the shared sections that were used."""
 
     def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
@@ -61,9 +61,9 @@ class ParamReader:
         path: str,
         also: Iterable[str] = (),
     ) -> Config | None:
-        """The config that the written parameters make; None if something is wrong with them.
+        """The config that the written parameters make; None, and problems, if something is wrong with them.
 
-        `also` are other words that may stand here, for the hints.
+        `also` are other words that are valid here; hints name them.
         """
         before = len(self.problems)
         parts, several = part_fields(cls), parts_fields(cls)
@@ -74,13 +74,13 @@ class ParamReader:
             elif name in several:
                 values[name] = self.read_parts(several[name], item, shared, f"{path}.{name}")
             elif name not in parts:
-                values[name] = _given(cls.model_fields[name], item)
+                values[name] = _written_value_of(cls.model_fields[name], item)
         for name, about in parts.items():
             spec = self.read_part(name, about, written, shared, path)
             if spec is not REQUIRED:
                 values[name] = spec
         sound = len(self.problems) == before
-        config = self.validate(cls, values, written, path, told=() if sound else parts)
+        config = self.validate(cls, values, written, path, reported=() if sound else parts)
         return config if sound else None
 
     def report_unknown_key(
@@ -161,16 +161,16 @@ class ParamReader:
         values: dict[str, Any],
         written: YamlValue,
         path: str,
-        told: Container[str] = (),
+        reported: Container[str] = (),
     ) -> Config | None:
-        """Pydantic's verdict, told in our words; `told` are parameters whose problems are told already."""
+        """The config, checked by pydantic. Problems of the parameters in `reported` are not reported again."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
             for e in error.errors(include_url=False):
-                if not (e["loc"] and e["loc"][0] in told):
+                if not (e["loc"] and e["loc"][0] in reported):
                     self.report_invalid(e, written, path, cls)
-        except Exception as error:  # from a validator of the type's own
+        except Exception as error:  # a validator of the type may raise anything
             self.report(written, f"{path}: its validator raised {type(error).__name__}: {error}")
         return None
 
@@ -180,11 +180,11 @@ class ParamReader:
             name = ".".join(map(str, error["loc"]))
             self.report(written, what, f"add '{name}: …'", key=True)
         else:
-            self.report(_place(written, error["loc"]), what, hint)
+            self.report(_innermost_value(written, error["loc"]), what, hint)
 
 
-def _place(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
-    """The innermost written value on the way to what is wrong."""
+def _innermost_value(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
+    """The innermost written value on the path to an error."""
     for step in steps:
         if step in item.fields:
             item = item.fields[step]
@@ -193,8 +193,8 @@ def _place(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
     return item
 
 
-def _given(info: FieldInfo, item: YamlValue) -> Any:
-    """A written value; a file is meant beside the graph file that names it."""
+def _written_value_of(info: FieldInfo, item: YamlValue) -> Any:
+    """A written value. A relative path of a file is resolved beside the graph file that names it."""
     value = item.plain()
     if isinstance(value, str) and extra(info).get("file") and item.location.line:
         beside = Path(item.location.file).parent / value
@@ -203,12 +203,11 @@ def _given(info: FieldInfo, item: YamlValue) -> Any:
 
 
 def written_params(config: Config) -> dict[str, Any]:
-    """A config as plain data that reads back as the same config: every default filled in."""
+    """A config as plain data, with every default, that reads back as the same config."""
     return {name: written_value(getattr(config, name)) for name in type(config).model_fields}
 
 
 def written_value(value: Any) -> Any:
-    """One parameter as plain data."""
     if isinstance(value, PartSpec):
         return {"type": value.type, **written_params(value.config)}
     if isinstance(value, Config):

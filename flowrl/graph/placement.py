@@ -1,8 +1,9 @@
-"""Placements: which nodes share a site. They say where a graph runs, and nothing it computes.
+"""Placements: which nodes share a site. They say where a graph runs, and change nothing that it computes.
 
-A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. Alone it means a site for each
-linked group that is put there; with a name (`process:left`) it is one site for all that are put there. What a
-placement does not name goes with the nodes it is linked to, or else to the main site, where the run was started.
+A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. A place alone makes one site for
+each linked group that is put there; a place with a name (`process:left`) makes one site for all nodes that are put
+there. Nodes that a placement does not name go with the nodes that they are linked to, or else to the main site, in the
+process where the run was started.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HostOffer:
-    """A machine that is offered to a run: what a placement can call it."""
+    """A machine that is offered to a run, with the names that a placement can use for it."""
 
     name: str
     labels: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class HostOffer:
 
 
 def matching_hosts(place: str, offers: Iterable[HostOffer]) -> list[str]:
-    """The hosts that a place means, in the order of their names: cpu-2 comes before cpu-10."""
+    """The names of the hosts that a place means, in natural order: cpu-2 comes before cpu-10."""
     return sorted((o.name for o in offers if o.matches(place)), key=_natural)
 
 
@@ -61,7 +62,7 @@ def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
 
 
 def resolve_placement(graph: Graph, text: str) -> dict[str, str]:
-    """What `--placement` means: a name, a YAML file, or `collector=process,learner=thread`."""
+    """The placement that `--placement` names: by its name, a YAML file, or `collector=process,learner=thread`."""
     text = text.strip()
     if text in graph.placements:
         return _of_nodes(graph, graph.placements[text], f"placements.{text}")
@@ -79,7 +80,7 @@ def resolve_placement(graph: Graph, text: str) -> dict[str, str]:
 
 
 def nodes_by_site(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
-    """The nodes of each site, in the order of the graph; the main site first, if it has any."""
+    """The nodes of each site, in the order of the graph. The main site comes first, if it has nodes."""
     where: dict[str, str] = {}
     for group in linked_groups(graph):
         names = [n for n in graph.nodes if n in group]
@@ -94,7 +95,7 @@ def nodes_by_site(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[
 
 
 def _head(graph: Graph, group: list[str]) -> str:
-    """The node that a linked group is called after: the first that serves none of the others."""
+    """The node after which a linked group's site is named: the first, by name, that serves no other."""
     serving = {e.source.node for e in link_edges(graph)}
     return min((n for n in group if n not in serving), default=min(group))
 
@@ -104,7 +105,7 @@ def _site(place: str, head: str) -> str:
 
 
 def _of_nodes(graph: Graph, written: Mapping[str, str], where: str) -> dict[str, str]:
-    """Places by node: a part-graph's name stands for all of its nodes."""
+    """Places by node. A part-graph's name stands for all of its nodes."""
     found: dict[str, str] = {}
     for name, place in written.items():
         members = [n for n in graph.nodes if n == name or n.startswith(f"{name}/")]

@@ -1,4 +1,4 @@
-"""One file's nodes and edges: those of the graph itself, or of a part-graph in it, which nest."""
+"""Reads the nodes and edges of one scope: of the graph, or of a part-graph in it. Scopes nest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTHING: Mapping[str, YamlValue] = {}
 
 
 class ScopeReader:
-    """Reads nodes under their full names, and edges as they are written; collects problems."""
+    """Reads nodes under their full names and edges as they are written, and collects problems."""
 
     def __init__(
         self, catalogue: Catalogue, overrides: Overrides, problems: Problems, folder: Path | None
@@ -34,11 +34,11 @@ class ScopeReader:
         self.problems, self.folder = problems, folder
         self.node_reader = NodeReader(catalogue, problems)
         self.nodes: dict[str, NodeSpec] = {}
-        self.broken_nodes: set[str] = set()  # names whose node has a problem
-        self.part_ports: dict[str, dict[str, PortRef]] = {}  # the ports of each part-graph
+        self.broken_nodes: set[str] = set()  # nodes that could not be read
+        self.part_ports: dict[str, dict[str, PortRef]] = {}  # the ports that each part-graph shows
         self.statements: list[EdgeStatement] = []
-        self.all_edges_read = True  # every edge could be read
-        # nodes that null removed, and the files that may name them yet
+        self.all_edges_read = True  # whether every edge could be read
+        # Nodes that null removed, each with the files that may still name them.
         self.removed_nodes: dict[str, frozenset[str]] = {}
         self._sources: dict[Path, GraphSource] = {}
 
@@ -46,16 +46,16 @@ class ScopeReader:
         self,
         source: GraphSource,
         prefix: str = "",
-        given: Mapping[str, YamlValue] = _NOTHING,
+        arguments: Mapping[str, YamlValue] = _NOTHING,
         outer: Shared = _NOTHING,
         above: tuple[Path, ...] = (),
     ) -> YamlValue:
-        """Reads a scope; names get the prefix, `given` are a part-graph's parameters, `outer` the sections around."""
+        """Read a scope: `prefix` precedes its names, `arguments` are a part-graph's parameters, `outer` sections."""
         tree, keys = source.tree, PART_KEYS if prefix else ROOT_KEYS
         self.removed_nodes |= {prefix + name: files for name, files in source.removed.items()}
         if not prefix:
             tree = self.overrides.set_graph_params(tree)
-        tree = self.overrides.set_values(self.substitute_params(tree, given), prefix)
+        tree = self.overrides.set_values(self.substitute_params(tree, arguments), prefix)
         sections = {k: v for k, v in tree.fields.items() if k not in keys}
         nodes = tree.fields.get("nodes", YamlValue({}, tree.location))
         if not nodes.fields:
@@ -79,21 +79,21 @@ class ScopeReader:
         self.statements += [s.within(prefix) for s in parse_statements(edges.items, self.problems)]
         self.all_edges_read &= len(self.problems) == before
 
-    def substitute_params(self, tree: YamlValue, given: Mapping[str, YamlValue]) -> YamlValue:
-        """The tree without its parameters, which stand where they were named."""
+    def substitute_params(self, tree: YamlValue, arguments: Mapping[str, YamlValue]) -> YamlValue:
+        """The tree with every `${name}` replaced, and without `params`."""
         params = tree.fields.get("params", YamlValue({}, tree.location))
         if not isinstance(params.value, dict):
             what = "params: expected a mapping of names to values"
             self.problems.add(params.location, what, "params: {width: 64}")
-        for name, item in given.items():
+        for name, item in arguments.items():
             if name not in params.fields:
                 what = f"unknown parameter '{name}' of the part-graph"
                 self.problems.add(
                     item.entry_location, what, spelling_hint(name, [*params.fields, *NODE_KEYS])
                 )
         fill = Substitution(self.problems)
-        for name, item in params.fields.items():  # each may use those before it
-            value = given[name] if name in given else fill.item(item)
+        for name, item in params.fields.items():  # each parameter may use those before it
+            value = arguments[name] if name in arguments else fill.item(item)
             fill.params[name] = value or YamlValue(None, item.location, item.key_location)
         rest = {k: v for k, v in tree.fields.items() if k != "params"}
         done = fill.item(YamlValue(rest, tree.location, tree.key_location)) or tree
@@ -104,7 +104,7 @@ class ScopeReader:
         return done
 
     def report_unused_sections(self, sections: Shared, keys: tuple[str, ...]) -> None:
-        """Sections that no node of this scope takes are mistakes."""
+        """Report sections that no node of this scope takes."""
         if not sections:
             return
         configs = {spec.cls.Config for spec in self.nodes.values()}
@@ -116,7 +116,7 @@ class ScopeReader:
             if name not in shared | kinds:
                 hint = spelling_hint(name, {*keys, "extends", *shared, *kinds})
                 self.problems.add(item.entry_location, f"unknown key '{name}'", hint)
-            elif not self.broken_nodes:  # a broken node may have been meant to use it
+            elif not self.broken_nodes:  # a node that could not be read may be the one that uses it
                 self.problems.add(item.entry_location, f"the section '{name}' is used by no node")
 
     def read_node(
@@ -152,15 +152,17 @@ class ScopeReader:
         shared: Shared,
         above: tuple[Path, ...],
     ) -> None:
-        """The nodes and edges of a file, under this node's name."""
+        """Read a part-graph's nodes and edges under this node's name."""
         source = self.read_part_file(name, type_name, above)
         if source is None:
             return
         folders = (f.parent for f in source.files)
         self.catalogue.folders = tuple(dict.fromkeys([*self.catalogue.folders, *folders]))
-        given = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
+        arguments = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
         before = len(self.nodes)
-        tree = self.read(source, f"{name}/", given, shared, (*above, source.files[-1].resolve()))
+        tree = self.read(
+            source, f"{name}/", arguments, shared, (*above, source.files[-1].resolve())
+        )
         replicas, on_failure = self.node_reader.read_engine_keys(name, item, None)
         for spec in islice(self.nodes.values(), before, None):
             spec.replicas *= replicas
@@ -172,7 +174,7 @@ class ScopeReader:
     def read_part_file(
         self, name: str, type_name: YamlValue, above: tuple[Path, ...]
     ) -> GraphSource | None:
-        """A part-graph's file; its path is from the file that names it."""
+        """Read a part-graph's file. Its path is relative to the file that names it."""
         location = type_name.location
         beside = Path(location.file).parent if location.line else self.folder or Path()
         path = locate(str(type_name.value), beside)
@@ -199,7 +201,7 @@ class ScopeReader:
             return None
 
     def read_part_ports(self, part: str, tree: YamlValue, path: Path) -> dict[str, PortRef]:
-        """The ports that a part-graph shows: its names for ports of its nodes."""
+        """The ports that a part-graph shows, by the names that it gives them."""
         ports = tree.fields.get("ports")
         if ports is None or not ports.fields:
             what = f"the part-graph '{part}' shows no ports"

@@ -1,4 +1,4 @@
-"""The sections of a graph that are not nodes or edges: seed, limits, placements and so on."""
+"""Reads the sections of a graph that are neither nodes, edges nor warm-up: seed, limits, placements and so on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def part_members(
 
 
 def read_modules(item: YamlValue | None, problems: Problems) -> tuple[Path, ...]:
-    """Folders of Python modules, from the file that names them."""
+    """The folders of Python modules. A path is relative to the file that names it."""
     if item is None:
         return ()
     found = []
@@ -66,7 +66,7 @@ def read_modules(item: YamlValue | None, problems: Problems) -> tuple[Path, ...]
 
 
 def share_replicas(graph: Graph, problems: Problems) -> None:
-    """A linked group has one number of replicas: whichever of its nodes says it."""
+    """Give all nodes of a linked group the number of replicas that one of them has."""
     for group in linked_groups(graph):
         counts = {graph.nodes[n].replicas for n in group} - {1}
         if len(counts) > 1:
@@ -79,7 +79,7 @@ def share_replicas(graph: Graph, problems: Problems) -> None:
 
 
 def parse_seconds(value: Any) -> float | None:
-    """A time such as 90, 30s, 10m or 2h in seconds."""
+    """The seconds of a time such as 90, 30s, 10m or 2h; None for anything else."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value) if 0 < value < float("inf") else None
     found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -135,7 +135,6 @@ def _limits(item: YamlValue | None, problems: Problems) -> Limits:
 def _placements(
     item: YamlValue | None, names: Mapping[str, tuple[str, ...]], problems: Problems
 ) -> dict[str, dict[str, str]]:
-    """Named placements: which nodes run where."""
     if item is None or item.value is None:
         return {}
     if not isinstance(item.value, dict):

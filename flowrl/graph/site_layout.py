@@ -1,4 +1,4 @@
-"""Which instance lives on which site, what kind of thing a site is, and what lies between two of them."""
+"""The layout of a run: which instance lives on which site, what kind of site it is, and what connects two sites."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ SiteKind = Literal["thread", "process"]
 Reach = Literal["site", "process", "machine", "network"]
 InstanceId = tuple[str, int]  # a node, and its replica's number
 
-COORDINATOR = "coordinator"  # the one that fires nothing
+COORDINATOR = "coordinator"  # it fires no node
 
 
 @dataclass(frozen=True, slots=True)
 class SiteLayout:
-    """The sites of a run, in order, and who lives there."""
+    """The sites of a run, in order, and the instances on each."""
 
     kinds: Mapping[str, SiteKind]
     site_of: Mapping[InstanceId, str]
-    hosts: Mapping[str, str] = field(default_factory=dict)  # of the sites that are elsewhere
+    hosts: Mapping[str, str] = field(default_factory=dict)  # of the sites on other machines
 
     def instances_on(self, site: str) -> list[InstanceId]:
-        """Who lives on a site."""
         return [instance for instance, at in self.site_of.items() if at == site]
 
     def host(self, site: str) -> str:
-        """The host that a site is on; '' is where the run was started."""
+        """The host of a site; '' is the machine where the run was started."""
         return self.hosts.get(site, "")
 
     def reach(self, a: str, b: str) -> Reach:
@@ -46,12 +45,12 @@ class SiteLayout:
 def make_layout(
     graph: Graph, placement: Mapping[str, str], offers: Iterable[HostOffer] | None = None
 ) -> SiteLayout:
-    """The layout of a placement: replicas of what has a site of its own have sites of their own.
+    """The layout of a placement. Replicas whose site is not shared have a site each.
 
-    Without offers, each place that is a host stands for one of that name.
+    Without offers, each place that is a host stands for one host of that name.
     """
     kinds: dict[str, SiteKind] = {}
-    where: dict[InstanceId, str] = {}
+    site_of: dict[InstanceId, str] = {}
     hosts: dict[str, str] = {}
     known = None if offers is None else tuple(offers)
     for name, nodes in nodes_by_site(graph, placement).items():
@@ -59,17 +58,17 @@ def make_layout(
         machines = (
             [place] if known is None or place in LOCAL_PLACES else _machines(place, known, nodes)
         )
-        shared = name == MAIN or label not in nodes  # a site that was given a name
+        shared = name == MAIN or label not in nodes  # a site with a name of its own
         for node in nodes:
             for replica in range(graph.nodes[node].replicas):
                 machine = machines[replica % len(machines)]
                 site = _site(machine, label, 0 if shared else replica)
                 kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
-                where[node, replica] = site
+                site_of[node, replica] = site
                 if place not in LOCAL_PLACES:
                     hosts[site] = machine
-    _check_links(graph, where)
-    return SiteLayout(kinds, where, hosts)
+    _check_links(graph, site_of)
+    return SiteLayout(kinds, site_of, hosts)
 
 
 def _site(machine: str, label: str, replica: int) -> str:
@@ -88,11 +87,11 @@ def _machines(place: str, offers: tuple[HostOffer, ...], nodes: list[str]) -> li
     return found
 
 
-def _check_links(graph: Graph, where: Mapping[InstanceId, str]) -> None:
-    """Between sites a service may be called that does nothing else: its firings and its calls have an order."""
+def _check_links(graph: Graph, site_of: Mapping[InstanceId, str]) -> None:
+    """Refuse two sites for a client and a service that also fires: its firings and calls have one order."""
     for edge in link_edges(graph):
         service, client = edge.source.node, edge.to.node
-        apart = where[service, 0] != where[client, 0]
+        apart = site_of[service, 0] != site_of[client, 0]
         if apart and graph.nodes[service].fires:
             raise UsageError(
                 f"placement: {client} calls {service}, which also fires; put both on one site"

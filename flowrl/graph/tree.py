@@ -1,4 +1,4 @@
-"""Graph files as trees: `extends` and `${params}`, each value keeping the place that gave it."""
+"""Graph files as trees: applies `extends` and `${params}`. Each value keeps the location where it was written."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PARAM = re.compile(r"\$\{([^{}]*)\}")
 
 
 def merge(base: YamlValue, over: YamlValue) -> YamlValue:
-    """`over` laid over `base`: mappings by key, null removes a name, all else replaces."""
+    """`over` laid over `base`: mappings are merged by key, null removes a key, anything else replaces the value."""
     if isinstance(over.value, dict):
         base = as_mapping(base)
     if not isinstance(base.value, dict) or not isinstance(over.value, dict):
         return over
     old, new = base.value.get("type"), over.value.get("type")
     if old is not None and new is not None and old.value != new.value:
-        return over  # another type: the old one's parameters mean nothing to it
+        return over  # another type has other parameters
     fields = dict(base.value)
     for name, item in over.value.items():
         if item.value is None and name in fields:
@@ -35,7 +35,7 @@ def merge(base: YamlValue, over: YamlValue) -> YamlValue:
 
 
 def as_mapping(item: YamlValue) -> YamlValue:
-    """`policy: random` is short for `policy: {type: random}`."""
+    """The long form of a value: `policy: random` is short for `policy: {type: random}`."""
     if isinstance(item.value, str):
         return YamlValue(
             {"type": YamlValue(item.value, item.location)}, item.location, item.key_location
@@ -44,7 +44,7 @@ def as_mapping(item: YamlValue) -> YamlValue:
 
 
 def merge_graph(base: YamlValue, over: YamlValue) -> YamlValue:
-    """A graph file laid over the one it extends: the `edges` of both, one after the other."""
+    """A graph file laid over the one that it extends. The `edges` of both follow each other."""
     merged = merge(base, over).fields
     lists = [g.fields["edges"] for g in (base, over) if "edges" in g.fields]
     if len(lists) == 2 and all(isinstance(edges.value, list) for edges in lists):
@@ -54,7 +54,7 @@ def merge_graph(base: YamlValue, over: YamlValue) -> YamlValue:
 
 
 def display_path(path: Path) -> str:
-    """A file as it is shown in messages: below the working folder by its relative path."""
+    """A file as messages show it: by its relative path, if it is below the working folder."""
     try:
         return str(path.resolve().relative_to(Path.cwd().resolve()))
     except ValueError:
@@ -63,16 +63,16 @@ def display_path(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GraphSource:
-    """A graph file with all it extends laid under it."""
+    """A graph file, merged with all that it extends."""
 
     tree: YamlValue
-    files: tuple[Path, ...]  # the deepest first
+    files: tuple[Path, ...]  # the one that extends no other comes first
+    # Nodes that null removed, each with the files whose edges to it are removed, too.
     removed: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    # ^ nodes that null removed, and the files under it, whose edges to them go too
 
 
 def read_tree(path: Path) -> GraphSource:
-    """Read a graph file."""
+    """Read a graph file and the files that it extends."""
     return _read(path, ())
 
 
@@ -85,21 +85,21 @@ def _read(path: Path, above: tuple[Path, ...]) -> GraphSource:
     tree = YamlValue(fields, tree.location, tree.key_location)
     if extends is None:
         return GraphSource(tree, (path,))
-    here = (*above, path.resolve())
-    under = _read(_base(extends, path, here), here)
+    chain = (*above, path.resolve())
+    under = _read(_base(extends, path, chain), chain)
     removed = {**under.removed, **_removed(under, tree)}
     return GraphSource(merge_graph(under.tree, tree), (*under.files, path), removed)
 
 
 def _removed(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:
-    """The nodes that a file removes from the one that it extends."""
+    """The nodes that a file removes from the graph that it extends."""
     before = under.tree.fields.get("nodes", over).fields
     now = over.fields.get("nodes", YamlValue({}, over.location)).fields
     files = frozenset(map(display_path, under.files))
     return {n: files for n, item in now.items() if item.value is None and n in before}
 
 
-def _base(extends: YamlValue, path: Path, here: tuple[Path, ...]) -> Path:
+def _base(extends: YamlValue, path: Path, chain: tuple[Path, ...]) -> Path:
     """The file that a graph extends."""
     if not isinstance(extends.value, str):
         raise _wrong(extends, "extends: expected the name of one graph")
@@ -107,8 +107,8 @@ def _base(extends: YamlValue, path: Path, here: tuple[Path, ...]) -> Path:
     if base is None:
         hint = spelling_hint(extends.value, bundled_graphs())
         raise _wrong(extends, f"extends: there is no graph '{extends.value}'", hint)
-    if base.resolve() in here:
-        names = " -> ".join(p.name for p in [*here, base])
+    if base.resolve() in chain:
+        names = " -> ".join(p.name for p in [*chain, base])
         raise _wrong(extends, f"extends: the files extend each other: {names}")
     return base
 
@@ -118,14 +118,14 @@ def _wrong(item: YamlValue, what: str, hint: str = "") -> GraphError:
 
 
 class Substitution:
-    """Puts parameters in the place of `${name}`; remembers which were used."""
+    """Replaces `${name}` by parameters, and remembers which were used."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.params: dict[str, YamlValue] = {}
         self.problems, self.used = problems, set[str]()
 
     def item(self, item: YamlValue) -> YamlValue | None:
-        """The item with every `${name}` in it replaced; None where that is wrong (and told)."""
+        """The item with every `${name}` in it replaced; None, and a problem, where that is not possible."""
         if isinstance(item.value, dict):
             fields = {name: self.item(inner) for name, inner in item.value.items()}
             return YamlValue(
@@ -139,7 +139,7 @@ class Substitution:
         return self.text(item, item.value)
 
     def text(self, item: YamlValue, text: str) -> YamlValue | None:
-        """`${name}` alone is the parameter itself; within a text it is a piece of the text."""
+        """`${name}` alone becomes the parameter itself; within a text it becomes a piece of the text."""
         names = [name.strip() for name in _PARAM.findall(text)]
         unknown = [name for name in names if not self.known(item, name)]
         if unknown:
@@ -169,7 +169,7 @@ class Substitution:
 
 
 def set_value(tree: YamlValue, path: list[str], value: YamlValue) -> YamlValue:
-    """The tree with one value set; mappings on the way are made."""
+    """The tree with one value set. Mappings on the path are made where they are missing."""
     fields = dict(tree.fields)
     name, rest = path[0], path[1:]
     if rest:

@@ -1,4 +1,4 @@
-"""The `warmup` section: what comes before round 0."""
+"""Reads the `warmup` section: the phases that come before round 0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 2**62  # steps or rounds
 
 
 class PhaseReader:
-    """Reads phases; collects problems."""
+    """Reads phases and collects problems."""
 
     def __init__(
         self,
@@ -35,7 +35,6 @@ class PhaseReader:
         self.known_names = {*graph.nodes, *parts, *broken}
 
     def read(self, item: YamlValue) -> list[Phase]:
-        """The phases of a graph."""
         if item.value is None:
             return []
         if not isinstance(item.value, list):
@@ -73,7 +72,7 @@ class PhaseReader:
         return [path for entry in edges.items for path in self.read_path(entry)]
 
     def read_path(self, item: YamlValue) -> Paths:
-        """`a -> b`: every stream on the way from a to b is active."""
+        """`a -> b` as pairs of nodes: every stream between a and b is active."""
         text = item.value if isinstance(item.value, str) else ""
         ends = [[name.strip() for name in end.split(",")] for end in text.split("->")]
         if len(ends) < 2:
@@ -100,7 +99,7 @@ class PhaseReader:
         return None
 
     def read_settings(self, item: YamlValue | None) -> dict[str, dict[str, Any]]:
-        """Values that parameters have during the phase: node -> parameter -> value."""
+        """The values that parameters have during the phase: node -> parameter -> value."""
         found: dict[str, dict[str, Any]] = {}
         if item is not None and not isinstance(item.value, dict):
             hint = "set: {collector.policy: random}"
@@ -122,7 +121,7 @@ class PhaseReader:
         return found
 
     def read_setting(self, item: YamlValue, node: str, key: str) -> Any:
-        """The value of a setting, checked as the node's parameter is."""
+        """The value of a setting, checked like the node's parameter."""
         if node in self.part_members:
             hint = f"set a node of it: '{node}/NODE.{key}'"
             self.problems.add(item.entry_location, f"warmup: '{node}' is a part-graph", hint)

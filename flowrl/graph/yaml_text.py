@@ -26,7 +26,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a file, or the words on a command line."""
+    """A position in a file, or the argument of the command line that gave a value."""
 
     file: str
     line: int = 0
@@ -38,7 +38,7 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class YamlValue:
-    """A value with the places of its key and of itself."""
+    """A value, with the locations of its key and of itself."""
 
     value: dict[str, YamlValue] | list[YamlValue] | Scalar
     location: SourceLocation
@@ -46,21 +46,21 @@ class YamlValue:
 
     @property
     def entry_location(self) -> SourceLocation:
-        """Where a reader looks first: the key, where there is one."""
+        """Where the entry begins: the location of the key, if there is one."""
         return self.key_location or self.location
 
     @property
     def fields(self) -> dict[str, YamlValue]:
-        """The entries of a mapping (empty for anything else)."""
+        """The entries of a mapping; empty for anything else."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> list[YamlValue]:
-        """The entries of a list (empty for anything else)."""
+        """The entries of a list; empty for anything else."""
         return self.value if isinstance(self.value, list) else []
 
     def plain(self) -> Any:
-        """The value without places."""
+        """The value as plain data, without locations."""
         if isinstance(self.value, dict):
             return {k: v.plain() for k, v in self.value.items()}
         if isinstance(self.value, list):
@@ -69,7 +69,7 @@ class YamlValue:
 
 
 def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = None) -> YamlValue:
-    """Plain data as items that all stand at one place."""
+    """Plain data as a tree whose values all have one location."""
     if isinstance(value, Mapping):
         return YamlValue(
             {str(k): item_of(v, location, location) for k, v in value.items()}, location, key
@@ -80,7 +80,7 @@ def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = N
 
 
 def read_yaml(path: Path, shown: str = "") -> YamlValue:
-    """The tree of a file; raises GraphError with the place of what is wrong."""
+    """The tree of a file. Raises GraphError, with the location, where it is invalid."""
     name = shown or str(path)
     try:
         data = path.read_bytes()
@@ -90,7 +90,7 @@ def read_yaml(path: Path, shown: str = "") -> YamlValue:
 
 
 def parse_yaml(data: bytes | str, name: str) -> YamlValue:
-    """The tree of a text; raises GraphError with the place of what is wrong."""
+    """The tree of a text. Raises GraphError, with the location, where it is invalid."""
     root = _parse(data, name)
     if root is None:
         hint = "a graph has at least 'nodes'; 'flowrl new DIR' makes one"
@@ -102,7 +102,7 @@ def _parse(data: bytes | str, name: str) -> YamlValue | None:
     if len(data) > MAX_BYTES:
         raise _wrong(SourceLocation(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
     try:
-        # a str is encoded too: words of a command line may hold what is not text
+        # A str is encoded as well, because arguments of a command line may contain bytes that are no text.
         text = (data.encode() if isinstance(data, str) else data).decode("utf-8-sig")
     except UnicodeError as error:
         where = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
@@ -123,7 +123,9 @@ def parse_value(text: str, where: str) -> YamlValue:
     """The value of a `--set key=value`."""
     try:
         item = _parse(text, where) or YamlValue("", SourceLocation(where))
-        return item_of(item.plain(), SourceLocation(where))  # a place in a word says nothing
+        return item_of(
+            item.plain(), SourceLocation(where)
+        )  # line and column within an argument mean nothing
     except GraphError as error:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 
@@ -133,7 +135,7 @@ def _wrong(location: SourceLocation, what: str, hint: str = "") -> GraphError:
 
 
 class _Builder:
-    """Events to items, with every bound checked on the way."""
+    """Turns parser events into values, and checks every bound on the way."""
 
     def __init__(self, name: str, text: str) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -196,7 +198,7 @@ class _Builder:
             name = self.key(event, location)
             if name in fields:
                 first = f"first at {fields[name].key_location}"
-                raise _wrong(location, f"the key '{name}' stands here twice", first)
+                raise _wrong(location, f"the key '{name}' is written twice", first)
             fields[name] = self.item(next(self.events), depth + 1, location)
         return fields
 
@@ -258,7 +260,7 @@ _WORDS: dict[str, Scalar] = {
 
 
 def plain_scalar(text: str) -> Scalar:
-    """What an unquoted word means: YAML 1.2's core schema, and 20_000 for 20000."""
+    """The value of an unquoted word: YAML 1.2's core schema, and 20_000 for 20000."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text) or _HEX.fullmatch(text):
@@ -274,12 +276,13 @@ def plain_scalar(text: str) -> Scalar:
 _PLAIN = re.compile(
     r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z_]\w*)?( (->|<->|[A-Za-z0-9_./+(),-]+))*", re.ASCII
 )
-_AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})  # booleans to other readers of YAML
+_AMBIGUOUS = frozenset(
+    {"yes", "no", "on", "off", "y", "n"}
+)  # other YAML readers take these for booleans
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def scalar_text(value: Scalar) -> str:
-    """A scalar as YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -292,7 +295,7 @@ def scalar_text(value: Scalar) -> str:
 
 
 def flow_text(value: Any) -> str:
-    """Plain data on one line."""
+    """Plain data as YAML on one line."""
     if isinstance(value, Mapping):
         pairs = (f"{flow_text(str(k))}: {flow_text(v)}" for k, v in value.items())
         return "{" + ", ".join(pairs) + "}"
@@ -310,6 +313,6 @@ def _is_plain(text: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """In double quotes; what a file may not hold as such, by its number."""
+    """A text in double quotes, with unprintable characters as escapes."""
     quoted = json.dumps(text, ensure_ascii=False)
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

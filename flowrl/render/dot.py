@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.render.picture import Arrow, Box, Picture, picture
+from flowrl.render.picture import Arrow, Box, Picture, make_picture
 
 FILLS = {  # what a node is to the run
     "collector": "#d9f0e3",
@@ -30,12 +30,12 @@ _STYLES = {
 }
 
 
-def to_dot(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> str:
+def graph_dot_text(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> str:
     """The graph as DOT text."""
-    return dot_of(picture(checked, placement))
+    return dot_text(make_picture(checked, placement))
 
 
-def dot_of(drawn: Picture, turned: bool = False) -> str:
+def dot_text(drawn: Picture, for_layout: bool = False) -> str:
     """A picture as DOT text.
 
     `turned` is for the dot program: edges that lead back are written from end to beginning, with
@@ -43,7 +43,7 @@ def dot_of(drawn: Picture, turned: bool = False) -> str:
     """
     lines = [f"digraph {quoted(drawn.name)} {{", _HEAD, f"  label=<{_title(drawn)}>;", ""]
     lines += _boxes(drawn)
-    lines += ["", *(_edge(arrow, turned) for arrow in drawn.arrows)]
+    lines += ["", *(_edge(arrow, for_layout) for arrow in drawn.arrows)]
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -110,12 +110,12 @@ def _port(ports: tuple[str, ...], i: int, side: str) -> str:
     return f'<td port={quoted(f"{side}_{ports[i]}")} align="{align}">{text}</td>'
 
 
-def _edge(arrow: Arrow, turned: bool) -> str:
+def _edge(arrow: Arrow, for_layout: bool) -> str:
     source = f"{quoted(arrow.source.node)}:{quoted('out_' + arrow.source.port)}:e"
     to = f"{quoted(arrow.to.node)}:{quoted('in_' + arrow.to.port)}:w"
-    words = "\\n".join(quoted(w)[1:-1] for w in (arrow.type, arrow.facts, arrow.via) if w)
+    words = "\\n".join(quoted(w)[1:-1] for w in (arrow.type, arrow.facts, arrow.transport) if w)
     tooltip = quoted(f"{arrow.source} to {arrow.to}")
     style = f'label="{words}", tooltip={tooltip}, {_STYLES[arrow.kind]}'
-    if arrow.back and turned:
+    if arrow.back and for_layout:
         return f"  {to} -> {source} [{style}, dir=back, weight=0];"
     return f"  {source} -> {to} [{style}{', constraint=false' if arrow.back else ''}];"

@@ -1,4 +1,4 @@
-"""SVG and PNG through the `dot` program of Graphviz."""
+"""Runs the `dot` program of Graphviz."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from flowrl.core.errors import UsageError
 TIMEOUT_S = 60.0
 
 
-def rendered(dot: str, format: str, timeout_s: float = TIMEOUT_S) -> bytes:
-    """A DOT text as a picture; raises where the program is missing or fails."""
+def is_installed() -> bool:
+    return shutil.which("dot") is not None
+
+
+def run_dot(dot: str, format: str, timeout_s: float = TIMEOUT_S) -> bytes:
+    """Draw DOT text as `png` or `svg`."""
     program = shutil.which("dot")
     if program is None:
         raise UsageError(
-            f"draw: .{format} needs the program 'dot', and there is none on the PATH; "
+            f"draw: .{format} needs the program 'dot', which is not on the PATH; "
             "install Graphviz (apt install graphviz, brew install graphviz), "
-            "or draw .html, .md or .dot, which need nothing"
+            "or draw .svg, .html, .md or .dot, which do not need it"
         )
     try:
         done = subprocess.run(
@@ -30,13 +34,13 @@ def rendered(dot: str, format: str, timeout_s: float = TIMEOUT_S) -> bytes:
     except subprocess.TimeoutExpired:
         raise UsageError(
             f"draw: dot has not finished after {timeout_s:g} s; "
-            "draw .html or .md, which need no dot"
+            "draw .html or .md, which do not need it"
         ) from None
     except OSError as error:
         raise UsageError(
             f"draw: {program} cannot be started: {error.strerror}; reinstall Graphviz"
         ) from None
     if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-        raise UsageError(f"draw: dot failed: {said}")
+        reason = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+        raise UsageError(f"draw: dot failed: {reason}")
     return done.stdout

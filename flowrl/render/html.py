@@ -17,12 +17,12 @@ from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_text import YamlValue, flow_text
 from flowrl.render.picture import Picture
 from flowrl.render.report import determinism_lines, edge_facts, schedule_lines
-from flowrl.render.svg import svg_of
+from flowrl.render.svg import svg_element, svg_style
 
 _HOLE = re.compile(r"@(\w+)@")
 
 
-def html_of(drawn: Picture, checked: CheckedGraph) -> str:
+def page_html(drawn: Picture, checked: CheckedGraph) -> str:
     """The page."""
     verdict = [str(p) for p in checked.problems] or determinism_lines(checked)
     holes = {
@@ -30,7 +30,8 @@ def html_of(drawn: Picture, checked: CheckedGraph) -> str:
         "about": escape(drawn.about),
         "verdict": "<br>".join(map(escape, verdict)),
         "verdict_class": "problem" if checked.problems else "faint",
-        "svg": svg_of(drawn),
+        "svg": svg_element(drawn),
+        "svg_style": svg_style(),
         "schedule": "".join(f"<p>{escape(line)}</p>" for line in _schedule(checked)),
         "edges": _edges(checked),
         "data": _json({name: _node(checked, spec) for name, spec in checked.graph.nodes.items()}),

@@ -10,7 +10,7 @@ from flowrl.render.picture import Arrow, Box, Picture
 ARROWS = {"stream": "-->", "state": "-.->", "link": "==="}
 
 
-def mermaid_of(drawn: Picture, facts: str = "") -> str:
+def mermaid_text(drawn: Picture, facts: str = "") -> str:
     """A Markdown page: the title, the picture, and `facts` below it."""
     about = f"{drawn.about}\n\n" if drawn.about else ""
     block = "\n".join(_block(drawn))
@@ -51,7 +51,7 @@ def _node(box: Box, ids: Mapping[str, str]) -> str:
 
 
 def _words(arrow: Arrow) -> str:
-    return "<br/>".join(_escaped(w) for w in (arrow.type, arrow.facts, arrow.via) if w)
+    return "<br/>".join(_escaped(w) for w in (arrow.type, arrow.facts, arrow.transport) if w)
 
 
 def _escaped(text: str) -> str:

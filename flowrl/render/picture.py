@@ -45,17 +45,17 @@ class Arrow:
     back: bool  # to a node that fires before its source: what it carries is seen a round later
     type: str
     facts: str  # rates, staleness
-    via: str = ""  # how it gets to another site
+    transport: str = ""  # how it gets to another site
 
     @property
-    def below(self) -> str:
+    def facts_label(self) -> str:
         """What is written under the arrow."""
-        return " · ".join(words for words in (self.facts, self.via) if words)
+        return " · ".join(words for words in (self.facts, self.transport) if words)
 
     @property
     def label(self) -> str:
         """What the arrow carries, in few words."""
-        return ", ".join(words for words in (self.type, self.below) if words)
+        return ", ".join(words for words in (self.type, self.facts_label) if words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Picture:
     warmup: tuple[str, ...]
 
 
-def picture(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> Picture:
+def make_picture(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> Picture:
     """The picture of a graph, which need not be sound."""
     graph = checked.graph
     known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
@@ -159,8 +159,8 @@ def _arrow(
     late = edge.kind != "link" and order[source.node] >= order[edge.to.node]
     facts = ", ".join(_facts(checked, edge))
     type_ = checked.graph.nodes[edge.to.node].port(edge.to.port).type
-    via = _transport(checked.graph, edge, source, layout) if layout else ""
-    return Arrow(edge.kind, source, edge.to, late, type_, facts, via)
+    transport = _transport(checked.graph, edge, source, layout) if layout else ""
+    return Arrow(edge.kind, source, edge.to, late, type_, facts, transport)
 
 
 def _facts(checked: CheckedGraph, edge: Edge) -> list[str]:

@@ -11,7 +11,7 @@ from flowrl.graph.expand import expand
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.environment import environment
-from flowrl.render.dot import to_dot
+from flowrl.render.dot import graph_dot_text
 from flowrl.runs.folder import RunFolder
 
 ENVIRONMENT = "environment.json"
@@ -21,7 +21,7 @@ def write_beginning(folder: RunFolder, checked: CheckedGraph, seed: int, placeme
     """The graph, the picture, the environment, and what each node is, in its log."""
     graph = checked.graph
     folder.write_text("graph.yaml", expand(graph))
-    folder.write_text("graph.dot", to_dot(checked))
+    folder.write_text("graph.dot", graph_dot_text(checked))
     folder.write_json(ENVIRONMENT, environment_of(checked, seed, placement))
     for spec in graph.nodes.values():
         for replica in range(spec.replicas):

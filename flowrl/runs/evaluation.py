@@ -115,7 +115,7 @@ def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) 
         if video is None:
             node.fire(state)
             return []
-        return list(node.film(state, video))
+        return list(node.record_videos(state, video))
     except Exception as error:
         raise NodeError(spec.name, "evaluating a checkpoint", error) from error
     finally:

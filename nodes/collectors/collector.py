@@ -1,4 +1,4 @@
-"""What collectors have in common: envs, a policy that acts in them, and reports of episodes."""
+"""What all collectors have in common: envs, an actor, the policy of the rows, and reports."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from flowrl.core.errors import shortened_repr
 from flowrl.core.node import Node, Surroundings
 from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
-from flowrl.nodes.collectors.acting import Acting
-from flowrl.nodes.collectors.fleet import fleet, joined
+from flowrl.nodes.collectors.actor import Actor
+from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import NO_WEIGHTS, ORIGIN, Origin
 from flowrl.nodes.policy import AnyActMode, Policy, policy_for
 
-Actor = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
+# What may act: a policy, one of its act modes, or a function from a seed to one.
+PolicyLike = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
 
 
 class Collector(Node):
-    """Acts with the weights that it is given; the graph's policy says what rows are."""
+    """Acts with the weights of its input. The graph's policy defines the rows, whichever one acts."""
 
     role = "collector"
     envs: Any = Link("env_manager", many=True, about="one manager, or several of like envs")
@@ -33,67 +34,66 @@ class Collector(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what acts", shared="policy", phase=True)
-        origin: bool = param(False, f"rows also say {', '.join(ORIGIN)}")
+        origin: bool = param(False, f"rows also have the columns {', '.join(ORIGIN)}")
         log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
 
     @classmethod
-    def described(cls, config: Any, surroundings: Surroundings) -> tuple[EnvSpec, Policy]:
-        """The envs that are linked, and the policy for them."""
-        spec = joined(surroundings.links["envs"])
+    def spec_and_policy(cls, config: Any, surroundings: Surroundings) -> tuple[EnvSpec, Policy]:
+        """The spec of the linked envs, and the policy for them."""
+        spec = join_specs(surroundings.links["envs"])
         return spec, policy_for(config.policy, spec.obs, spec.action)
 
     @classmethod
     def extra_columns(cls, config: Any, policy: Policy) -> Schema:
-        """What rows have beside what the env and the learner ask of every row."""
+        """The columns of rows beside those that every row has."""
         origin = ORIGIN if config.origin else {}
         return {**policy.collect_columns(), **policy.memory_columns(), **origin}
 
     def setup(self) -> None:
-        """The policy of the graph says what rows are, also while another one acts."""
-        self.envs = fleet(self.envs)
+        self.envs = join_managers(self.envs)
         spec = self.envs.spec()
         self._policy = policy_for(self.config.policy, spec.obs, spec.action)
-        self.envstep = 0  # env steps whose rows were given
+        self.envstep = 0  # env steps whose rows were returned
         self._mode: Any = None
         self._weights: State | None = None
-        self._own_weights = False  # whoever acts has its own, or needs none
-        self._start()
+        self._ignores_weights = False  # the acting policy has weights of its own, or none
+        self._restart()
         self.reset_policy(self._policy)
 
-    def _start(self) -> None:
-        """Begin anew in the envs."""
+    def _restart(self) -> None:
+        """Begin to collect anew in the envs."""
         self._origin: Origin | None = None
         if self.config.origin:
-            self._origin = Origin(self.ctx.replica, self.envs.spec().count, self._version)
-        self._acting = Acting(self.envs, self._policy.memory_columns(), self._origin)
+            self._origin = Origin(self.ctx.replica, self.envs.spec().count, self._weights_version)
+        self._actor = Actor(self.envs, self._policy.memory_columns(), self._origin)
         if self._mode is not None:
-            self._acting.let(self._mode, self._policy.collect_columns())
-        self._finished: list[Episode] = []  # since the last report
-        self._unreported = 0  # env steps since then
-        self._dropped = 0  # env steps that were lost with failed episodes, since then
+            self._actor.set_mode(self._mode, self._policy.collect_columns())
+        # since the last report:
+        self._episodes: list[Episode] = []
+        self._unreported_steps = 0
+        self._dropped_steps = 0  # of failed episodes
 
-    def _load(self, weights: State | None) -> None:
-        """Act with these from now on; with none, go on with those of before."""
+    def _load_weights(self, weights: State | None) -> None:
+        """Act with these weights from now on; None: with the current ones."""
         if weights is not None and weights is not self._weights:
             self._mode.load(weights)
             self._weights = weights
-            self._tell_version()
+            self._update_origin()
 
     @property
-    def _version(self) -> int:
-        """That of the weights that act."""
-        if self._weights is None or self._own_weights:
+    def _weights_version(self) -> int:
+        if self._weights is None or self._ignores_weights:
             return NO_WEIGHTS
         return self._weights.version
 
-    def _tell_version(self) -> None:
+    def _update_origin(self) -> None:
         if self._origin is not None:
-            self._origin.weights = self._version
+            self._origin.weights = self._weights_version
 
-    def reset_policy(self, policy: Actor) -> None:
-        """From now on let another policy act; what rows mean (n-step, discount, columns) stays.
+    def reset_policy(self, policy: PolicyLike) -> None:
+        """Let another policy act from now on; what rows mean (n-step, discount, columns) stays.
 
-        A policy, one of its modes, or how to make one (`policy.collect_mode`).
+        `policy` is a policy, one of its act modes, or a function that makes one (`policy.collect_mode`).
         """
         spec = self.envs.spec()
         if isinstance(policy, PartSpec):
@@ -101,79 +101,81 @@ class Collector(Node):
         mode: Any = policy.collect_mode if isinstance(policy, Policy) else policy
         owner = getattr(mode, "__self__", None)
         if isinstance(owner, Policy):
-            self._demand_columns(owner)
+            self._check_columns(owner)
         if callable(mode) and not isinstance(mode, type):
             mode = mode(self.ctx.seed_for("collect"))
         if not hasattr(mode, "forward") or isinstance(mode, type):
             what = f"{shortened_repr(policy)} does not act"
             raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
         self._mode, self._weights = mode, None
-        self._own_weights = isinstance(owner, Policy) and owner.acts_without_weights
-        self._tell_version()
-        self._acting.let(self._mode, self._policy.collect_columns())
+        self._ignores_weights = isinstance(owner, Policy) and owner.acts_without_weights
+        self._update_origin()
+        self._actor.set_mode(self._mode, self._policy.collect_columns())
 
-    def _demand_columns(self, policy: Policy) -> None:
+    def _check_columns(self, policy: Policy) -> None:
         missing = sorted(set(self._policy.collect_columns()) - set(policy.collect_columns()))
         if missing:
             raise ValueError(
-                f"{type(policy).__name__} does not give the column '{missing[0]}' that rows of "
+                f"{type(policy).__name__} does not output the column '{missing[0]}', which rows of "
                 f"{type(self._policy).__name__} have; let a policy act that does"
             )
 
     def reconfigure(self, policy: Any) -> None:  # type: ignore[override]  # by name alone
-        """A warm-up phase lets another policy act."""
+        """Let a warm-up phase's policy act."""
         self.reset_policy(policy)
 
     def reset_env(self, envs: Any = None) -> None:
         """Go on in new episodes, of other envs if given; steps without a row are dropped."""
-        others = fleet(envs or self.envs)
-        joined([self.envs.spec(), others.spec()])
-        self.envs = others
-        self._start()
+        joined = join_managers(envs or self.envs)
+        join_specs([self.envs.spec(), joined.spec()])  # raises if they differ
+        self.envs = joined
+        self._restart()
 
-    def reset(self, policy: Actor | None = None, envs: Any = None) -> None:
-        """Begin anew with the policy and the envs that are given, or those of before."""
+    def reset(self, policy: PolicyLike | None = None, envs: Any = None) -> None:
+        """Begin anew, with another policy and other envs if given."""
         self.reset_env(envs)
         self.reset_policy(policy or self._policy)
 
-    def _report(self, env_steps: int, episodes: Sequence[Episode], dropped: int) -> None:
+    def _report(self, env_steps: int, episodes: Sequence[Episode], dropped_steps: int) -> None:
         self.envstep += env_steps
         self.ctx.count(env_steps=env_steps, episodes=len(episodes))
-        self._finished += episodes
-        self._unreported += env_steps
-        self._dropped += dropped
-        if self._unreported >= self.config.log_every_steps and self._finished:
-            told = episode_metrics(self._finished)
-            self.ctx.metrics({**told, "dropped_steps": self._dropped} if self._dropped else told)
-            self._finished, self._unreported, self._dropped = [], 0, 0
+        self._episodes += episodes
+        self._unreported_steps += env_steps
+        self._dropped_steps += dropped_steps
+        if self._unreported_steps >= self.config.log_every_steps and self._episodes:
+            metrics = episode_metrics(self._episodes)
+            if self._dropped_steps:
+                metrics["dropped_steps"] = self._dropped_steps
+            self.ctx.metrics(metrics)
+            self._episodes, self._unreported_steps, self._dropped_steps = [], 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next token depends on, beside the weights and the envs."""
+        """What the next token depends on beside the weights and the envs."""
         return {
             "envstep": self.envstep,
             "origin": None if self._origin is None else self._origin.state_dict(),
-            "acting": self._acting.state_dict(),
+            "actor": self._actor.state_dict(),
             "mode": self._mode.state_dict() if hasattr(self._mode, "state_dict") else {},
-            "finished": [tuple(episode) for episode in self._finished],
-            "unreported": [self._unreported, self._dropped],
+            "episodes": [tuple(episode) for episode in self._episodes],
+            "unreported": [self._unreported_steps, self._dropped_steps],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, with the policy that acts now."""
+        """Continue from a state, with the policy that acts now."""
         self.envstep = int(state["envstep"])
-        self._acting.load_state_dict(state["acting"])
+        self._actor.load_state_dict(state["actor"])
         if self._origin is not None:
             self._origin.load_state_dict(state["origin"])
         if hasattr(self._mode, "load_state_dict"):
             self._mode.load_state_dict(state["mode"])
-        self._finished = [Episode(*episode) for episode in state["finished"]]
-        self._unreported, self._dropped = state["unreported"]
+        self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._unreported_steps, self._dropped_steps = state["unreported"]
 
 
-def amount(name: str, given: int | None, default: int) -> int:
-    """How many are asked for by hand; by default as configured."""
-    if given is None:
+def requested_count(name: str, value: int | None, default: int) -> int:
+    """The number that a caller asks for by hand; None: the configured one."""
+    if value is None:
         return default
-    if not isinstance(given, Integral) or given < 1:
-        raise ValueError(f"{name} is {given!r}; it must be a whole number from 1 on")
-    return int(given)
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
+    return int(value)

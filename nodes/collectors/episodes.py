@@ -1,4 +1,4 @@
-"""Whole episodes: playing each env's share of them, and their rows."""
+"""Whole episodes: stepping envs until each has played its quota, and the rows of these episodes."""
 
 from __future__ import annotations
 
@@ -7,66 +7,68 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.collectors.acting import Acting, Taken
+from flowrl.nodes.collectors.actor import Actor, CollectedSteps
 from flowrl.nodes.collectors.transitions import transitions
 
-Step = Callable[[Array], Taken]  # send on whoever is wanted (B,) bool; gives what some did
+# Lets the rows of a mask (B,) step, and returns the steps of some of them.
+StepFunction = Callable[[Array], CollectedSteps]
 
 
-def quotas(episodes: int, envs: int, first: int = 0) -> Array:
-    """How many episodes each env plays: as even as possible, some from `first` on one more."""
+def episode_quotas(episodes: int, envs: int, first: int = 0) -> Array:
+    """The number of episodes of each env; the remainder goes to the envs from `first` on."""
     return episodes // envs + ((np.arange(envs) - first) % envs < episodes % envs)
 
 
-def play(step: Step, left: Array, most_steps: int, agents: int = 1) -> Iterator[Taken]:
-    """Step envs until each has played as many episodes as are `left` to it.
+def play_quotas(
+    step: StepFunction, quotas: Array, most_steps: int, agents: int = 1
+) -> Iterator[CollectedSteps]:
+    """Step envs until each row has played its quota of episodes.
 
-    Which episodes count is settled before any is played. To take the first that end, wherever they
-    end, would prefer short ones. An env that has played its quota is not stepped any more; an agent
-    that has, goes on with the others of its env (`agents` each), and what it does has no row.
-    An episode of more than `most_steps` may have no end, and nothing else would ever end the wait.
+    Which episodes count is settled before any is played: taking those that end first would prefer
+    short ones. An env that has played its quota is not stepped any more. An agent that has goes on
+    with the other agents of its env (`agents` in each), but its further steps are dropped.
+    An episode longer than `most_steps` is an error, because it may never end.
     """
-    left, lengths = left.copy(), np.zeros_like(left)
-    wanted = _wanted(left, agents)
-    loops, due = 0, most_steps  # before so many nothing can be too long
+    left, lengths = quotas.copy(), np.zeros_like(quotas)
+    mask = _rows_to_step(left, agents)
+    loops, next_check = 0, most_steps  # no episode can be too long before `next_check`
     while left.any():
-        if loops == due:
-            due = loops + _spare(lengths * (left > 0), most_steps)
+        if loops == next_check:
+            next_check = loops + _steps_to_limit(lengths * (left > 0), most_steps)
         loops += 1
-        taken = step(wanted)
+        collected = step(mask)
         if agents > 1:
-            taken = _counted(taken, left)
-        yield taken
-        lengths[slice(None) if taken.ids is None else taken.ids] += 1
-        if len(taken.absent):
-            lengths[taken.absent] += 1
-        if taken.episodes:
-            ended = [episode.env_id for episode in taken.episodes]
+            collected = _drop_finished_rows(collected, left)
+        yield collected
+        lengths[slice(None) if collected.ids is None else collected.ids] += 1
+        if len(collected.absent):
+            lengths[collected.absent] += 1
+        if collected.episodes:
+            ended = [episode.env_id for episode in collected.episodes]
             left[ended] -= 1
             lengths[ended] = 0
-            wanted = _wanted(left, agents)
-        if len(taken.failed):
-            lengths[np.asarray(taken.failed)] = 0
+            mask = _rows_to_step(left, agents)
+        if len(collected.failed):
+            lengths[np.asarray(collected.failed)] = 0
 
 
-def _wanted(left: Array, agents: int) -> Array:
-    """Whoever has episodes left, and all who are in an env with such."""
+def _rows_to_step(left: Array, agents: int) -> Array:
+    """The rows that have episodes left, and all rows of an env with such a row."""
     left_of_env = (left > 0).reshape(-1, agents)
     return np.repeat(left_of_env.any(axis=1), agents)
 
 
-def _counted(taken: Taken, left: Array) -> Taken:
-    """Without those who have played their quota."""
-    rows = left > 0 if taken.ids is None else left[taken.ids] > 0
-    if rows.all():
-        return taken
-    episodes = [episode for episode in taken.episodes if left[episode.env_id] > 0]
-    failed = [index for index in taken.failed if left[index] > 0]
-    return taken.of(rows)._replace(episodes=episodes, failed=failed)
+def _drop_finished_rows(collected: CollectedSteps, left: Array) -> CollectedSteps:
+    mask = left > 0 if collected.ids is None else left[collected.ids] > 0
+    if mask.all():
+        return collected
+    episodes = [episode for episode in collected.episodes if left[episode.env_id] > 0]
+    failed = [index for index in collected.failed if left[index] > 0]
+    return collected.select(mask)._replace(episodes=episodes, failed=failed)
 
 
-def _spare(lengths: Array, most_steps: int) -> int:
-    """How many steps the longest of the episodes under way may still take."""
+def _steps_to_limit(lengths: Array, most_steps: int) -> int:
+    """The number of steps that the longest unfinished episode may still take."""
     longest = int(lengths.argmax())
     if lengths[longest] >= most_steps:
         raise ValueError(
@@ -76,61 +78,59 @@ def _spare(lengths: Array, most_steps: int) -> int:
     return most_steps - int(lengths[longest])
 
 
-def all_at_once(acting: Acting) -> Step:
-    """Steps the envs that are left together."""
+def step_together(actor: Actor) -> StepFunction:
+    """Steps all rows of the mask, and waits for all of them."""
 
-    def step(wanted: Array) -> Taken:
-        ids = np.flatnonzero(wanted)
-        return acting.together(None if len(ids) == acting.count else ids)
-
-    return step
-
-
-def as_ready(acting: Acting, least: int) -> Step:
-    """Steps each env as soon as it, and at least so many, are ready."""
-
-    def step(wanted: Array) -> Taken:
-        if len(ids := np.flatnonzero(wanted & ~acting.under_way)):
-            acting.send(ids)
-        return acting.receive(least=min(least, int(acting.under_way.sum())))
+    def step(mask: Array) -> CollectedSteps:
+        ids = np.flatnonzero(mask)
+        return actor.step(None if len(ids) == actor.count else ids)
 
     return step
 
 
-def in_order(steps: Sequence[Taken], envs: int) -> dict[str, Array]:
-    """The columns of all steps, env by env and each in the order of time: (1, N, …).
+def step_when_ready(actor: Actor, least: int) -> StepFunction:
+    """Sends all idle rows of the mask, and returns once at least `least` pending ones are ready."""
 
-    Of an episode that failed, nothing is left.
-    """
+    def step(mask: Array) -> CollectedSteps:
+        if len(ids := np.flatnonzero(mask & ~actor.pending)):
+            actor.send(ids)
+        return actor.receive(least=min(least, int(actor.pending.sum())))
+
+    return step
+
+
+def order_by_env(steps: Sequence[CollectedSteps], envs: int) -> dict[str, Array]:
+    """The columns (1, N, …) of all steps, sorted by env and then by time, without failed episodes."""
     ids = np.concatenate([np.arange(envs) if s.ids is None else s.ids for s in steps])
     order = np.argsort(ids, kind="stable")
     names = steps[0].columns
-    found = {n: np.concatenate([s.columns[n] for s in steps])[order] for n in names}
+    ordered = {n: np.concatenate([s.columns[n] for s in steps])[order] for n in names}
     if any(len(s.failed) for s in steps):
-        void = [np.isin(np.arange(envs) if s.ids is None else s.ids, s.failed) for s in steps]
-        kept = _whole(found, np.concatenate(void)[order])
-        found = {name: array[kept] for name, array in found.items()}
-    return {name: array[None] for name, array in found.items()}
+        failed = [np.isin(np.arange(envs) if s.ids is None else s.ids, s.failed) for s in steps]
+        kept = _in_valid_episodes(ordered, np.concatenate(failed)[order])
+        ordered = {name: array[kept] for name, array in ordered.items()}
+    return {name: array[None] for name, array in ordered.items()}
 
 
-def _whole(steps: Mapping[str, Array], void: Array) -> Array:
-    """Which steps are of episodes that did not fail."""
-    ends = steps["terminated"] | steps["truncated"] | void
+def _in_valid_episodes(steps: Mapping[str, Array], failed: Array) -> Array:
+    """Whether each step belongs to an episode that did not fail."""
+    ends = steps["terminated"] | steps["truncated"] | failed
     episode: Array = np.cumsum(ends) - ends
-    return ~void[ends][episode]
+    return ~failed[ends][episode]
 
 
 def episode_rows(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:
-    """The rows of whole episodes that follow each other, (1, N, …)."""
-    # Every episode has its end, so no window reaches into the next one's steps; the steps that are
-    # added at the end only make the last windows whole.
-    longer = {n: np.concatenate([a, a[:, :1].repeat(nstep - 1, 1)], 1) for n, a in steps.items()}
-    rows = transitions(longer if nstep > 1 else steps, gamma, nstep)
+    """The rows (N, …) of whole episodes whose steps (1, N, …) follow each other."""
+    # No window reaches into the next episode, since every episode has its end. The steps appended
+    # here only complete the last windows.
+    padded = {n: np.concatenate([a, a[:, :1].repeat(nstep - 1, 1)], 1) for n, a in steps.items()}
+    rows = transitions(padded if nstep > 1 else steps, gamma, nstep)
     return {name: array[0] for name, array in rows.items()}
 
 
-def offsets(last: Array) -> Array:
-    """How many rows of its episode come before each row."""
-    at = np.arange(len(last))
+def episode_offsets(last: Array) -> Array:
+    """The index of each row in its episode, where `last` marks the last row of each."""
+    index = np.arange(len(last))
     begins = np.append(True, last[:-1])
-    return (at - at[begins].repeat(np.diff(np.append(at[begins], len(last))))).astype(np.int32)
+    lengths = np.diff(np.append(index[begins], len(last)))
+    return (index - index[begins].repeat(lengths)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Rows for learning from steps as they were taken: the columns that every collector gives."""
+"""The columns of rows for learning, and the n-step transitions in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 
 def step_schema(obs: ObsColumns, action: Column, policy_columns: Schema) -> dict[str, ObsColumns]:
-    """What a step is made of, as it was taken."""
+    """The columns of one step, before rows are made of steps."""
     flag = Column("bool")
     return {
         "obs": obs,
@@ -33,23 +33,23 @@ def row_schema(obs: ObsColumns, action: Column, policy_columns: Schema) -> dict[
 
 
 def transitions(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:
-    """Steps (B, T, …) to rows (B, T - nstep + 1, …).
+    """Turn steps (B, T, …) into rows (B, T - nstep + 1, …).
 
-    A row's `reward` sums up to `nstep` rewards; `next_obs`, `terminated` and `truncated` are those
-    at the end of that window, and `discount` is what the value of `next_obs` counts. `last` says
-    that the episode ended here.
+    A row's `reward` is the discounted sum of up to `nstep` rewards. Its `next_obs`, `terminated` and
+    `truncated` are those at the end of this window, and `discount` is the factor of the value of
+    `next_obs`. `last` is true where the episode ends with the row's own step.
     """
     done = steps["terminated"] | steps["truncated"]
     if nstep == 1:
         discount = bootstrap_discount(gamma, steps["terminated"])
         return {**steps, "last": done, "discount": discount}
-    found = nstep_returns(steps["reward"], done, gamma, nstep)
-    whole = found.returns.shape[1]
+    windows = nstep_returns(steps["reward"], done, gamma, nstep)
+    count = windows.returns.shape[1]
     envs = np.arange(len(done))[:, None]
-    rows = {name: array[:, :whole] for name, array in steps.items()}
+    rows = {name: array[:, :count] for name, array in steps.items()}
     for name in ("next_obs", "terminated", "truncated"):
-        rows[name] = steps[name][envs, found.last]
-    rows["reward"] = found.returns
-    rows["last"] = done[:, :whole]
-    rows["discount"] = bootstrap_discount(gamma, rows["terminated"], found.steps)
+        rows[name] = steps[name][envs, windows.last]
+    rows["reward"] = windows.returns
+    rows["last"] = done[:, :count]
+    rows["discount"] = bootstrap_discount(gamma, rows["terminated"], windows.steps)
     return rows

@@ -1,9 +1,11 @@
-"""What an env keeps from one episode to the next: with that, an episode is begun again without those before.
+"""Data that an env carries from one episode to the next, so that an episode can be replayed without those before it.
 
-A layer of an env (a wrapper, or the env itself) that looks across episodes defines two methods:
-`carried()` is asked right before a reset, and gives what the next episode has of those before it, as
-JSON data; None says that it goes on where the last one ended. `carry(data)` comes before the first
-reset of an env that is made anew: as if those episodes had been.
+A layer of an env (a wrapper, or the env itself) whose episodes depend on earlier ones defines two methods:
+
+- `get_carry_over()` is called right before a reset. It returns what the next episode needs of those before, as JSON
+  data, or None if the next episode continues where the last one ended.
+- `set_carry_over(data)` is called before the first reset of an env that is made anew, as if those episodes had been
+  played.
 """
 
 from __future__ import annotations
@@ -12,35 +14,37 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-MAX_BYTES = 4096  # of text: it has a place in memory that workers share
+MAX_BYTES = 4096  # of encoded text: shared rows have a field for it
 CONTINUES = "null"
 
 
 class CarryOverLayers:
-    """The layers of one env that keep something; what they keep is one text."""
+    """The layers of one env that carry data, encoded as one text."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layers = layers
 
-    def carried(self) -> str:
-        """To be asked right before a reset; `GOES_ON` where any layer goes on."""
-        found = [layer.carried() for layer in self._layers]
-        text = CONTINUES if None in found else json.dumps(found, separators=(",", ":"))
+    def get(self) -> str:
+        """Called right before a reset; `CONTINUES` if any layer continues its last episode."""
+        data = [layer.get_carry_over() for layer in self._layers]
+        text = CONTINUES if None in data else json.dumps(data, separators=(",", ":"))
         if len(text) > MAX_BYTES:
-            who = [type(layer).__name__ for layer in self._layers]
-            raise ValueError(f"{who} carry {len(text)} bytes of text; keep it to {MAX_BYTES}")
+            names = [type(layer).__name__ for layer in self._layers]
+            raise ValueError(
+                f"{names} carry over {len(text)} bytes of text; the limit is {MAX_BYTES}"
+            )
         return text
 
-    def carry(self, text: str) -> None:
-        """Before the first reset: as if the episodes had been that left this text (maybe none)."""
+    def set(self, text: str) -> None:
+        """Called before the first reset; the text may be empty."""
         if text and text != CONTINUES:
             for layer, data in zip(self._layers, json.loads(text), strict=True):
-                layer.carry(data)
+                layer.set_carry_over(data)
 
 
 def carry_over_layers(env: Any) -> CarryOverLayers | None:
-    """Those of an env; most have none, and pay nothing."""
-    found = [layer for layer in _layers(env) if hasattr(type(layer), "carried")]
+    """The layers of an env that carry data; None for most envs, which pay nothing."""
+    found = [layer for layer in _layers(env) if hasattr(type(layer), "get_carry_over")]
     return CarryOverLayers(found) if found else None
 
 

@@ -180,7 +180,7 @@ class EnvManager(Node):
             if state["launched"] is not None:
                 self._ended = list(state["launched"])
                 seen, rows = np.array(state["envs"]["seen"]), as_agent_rows(self)
-                self._by_hand = seen if rows is self else rows.to_act_on(seen)
+                self._by_hand = seen if rows is self else rows.obs_to_act_on(seen)
 
     def _save(self) -> dict[str, Any] | None:
         """The envs, as data; None where none has begun."""

@@ -37,12 +37,12 @@ class LocalEnvs:
         self._counts_itself[index] = hasattr(env, "unwrapped_return")
         carriers = self._carriers[index] = carry_over_layers(env)
         if carriers is not None:
-            carriers.carry(carried)
+            carriers.set(carried)
 
     def carries(self, index: int) -> str:
         """What the env's next episode has of those before it; to be asked right before a reset."""
         carriers = self._carriers[index]
-        return "" if carriers is None else carriers.carried()
+        return "" if carriers is None else carriers.get()
 
     def own_return(self, index: int) -> float | None:
         """That of the env's episode, where wrappers change rewards and the env knows better."""

@@ -1,9 +1,9 @@
-"""Agents that share a policy: each is a row of its own, a *lane*, to whoever acts.
+"""Agents that share a policy: each agent of an env is a row of its own to whoever acts.
 
-To its manager such an env is one env, stepped, failed, saved and begun anew as a whole: in one record
-it observes what all its agents saw and got. `lanes` makes rows of agents out of the rows of envs:
-agent k of env i is lane i * N + k. What is needed for that is all in the records, so lanes have no
-state, and managers know nothing of agents.
+To its manager an env with agents is one env. It is stepped, fails, is saved and is reset as a whole, and its
+observation is one record of what all its agents observed and received. `AgentRows` turns rows of envs into rows of
+agents: agent k of env i is row i * N + k. All that this needs is in the records, so agent rows have no state, and
+managers know nothing of agents.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.observations import NestedColumns, ObsColumns, columns_under
 
-SEEN = "seen"  # by each agent: its first observation, or what its action led to
-PLAYS = "plays"  # whether it acts in the next step
-ACTED = "acted"  # whether it did in this one; if not, its reward and flags are void
+OBS = "obs"  # of each agent: its first observation, or what its action led to
+ACTIVE = "active"  # whether it acts in the next step
+ACTED = "acted"  # whether it did in this one; if not, its reward and flags are invalid
 REWARD, TERMINATED, TRUNCATED = "reward", "terminated", "truncated"
-TOTAL, LENGTH = "total", "length"  # of its episode so far, in the env's own rewards
+RETURN, LENGTH = "return", "length"  # of its episode so far, in the env's own rewards
 
 
 @dataclass(frozen=True, slots=True)
 class AgentColumns:
-    """How many agents an env has, and what one of them sees and does."""
+    """The number of agents in an env, and the columns of one agent's observations and actions."""
 
     count: int
     obs: ObsColumns
@@ -37,19 +37,17 @@ class AgentColumns:
 
     @property
     def record(self) -> NestedColumns:
-        """What the env observes: of all agents at once."""
-        seen = {
-            name: self._of_all(column) for name, column in columns_under(SEEN, self.obs).items()
-        }
-        flags = {name: Column("bool", (self.count,)) for name in (PLAYS, ACTED)}
+        """The observation of the env: a record of all agents."""
+        obs = {name: self._of_all(column) for name, column in columns_under(OBS, self.obs).items()}
+        flags = {name: Column("bool", (self.count,)) for name in (ACTIVE, ACTED)}
         ends = {name: Column("bool", (self.count,)) for name in (TERMINATED, TRUNCATED)}
-        numbers = {REWARD: "float64", TOTAL: "float64", LENGTH: "int64"}
-        told = {name: Column(dtype, (self.count,)) for name, dtype in numbers.items()}
-        return NestedColumns({**seen, **flags, **ends, **told})
+        numbers = {REWARD: "float64", RETURN: "float64", LENGTH: "int64"}
+        scalars = {name: Column(dtype, (self.count,)) for name, dtype in numbers.items()}
+        return NestedColumns({**obs, **flags, **ends, **scalars})
 
     @property
     def actions(self) -> Column:
-        """What the env takes: an action for each agent, in the order of its possible agents."""
+        """The action of the env: one for each agent, in the order of its possible agents."""
         return self._of_all(self.action)
 
     def _of_all(self, column: Column) -> Column:
@@ -57,15 +55,15 @@ class AgentColumns:
 
 
 def agent_columns(env: Any) -> AgentColumns | None:
-    """The agents of an env part, where each is a row of its own."""
+    """The agents of an env part, if each is a row of its own."""
     part = env_part(env)
-    return part.each_agent() if hasattr(part, "each_agent") else None
+    return part.agent_columns() if hasattr(part, "agent_columns") else None
 
 
 def env_spec(env: Any, count: int) -> EnvSpec:
-    """What is told of so many such envs."""
+    """The spec of `count` such envs."""
     part = env_part(env)
-    obs, action = env_columns(part)  # says what is wrong with it
+    obs, action = env_columns(part)  # raises if the env cannot be made
     agents = agent_columns(part)
     if agents is None:
         return EnvSpec(obs, action, count)
@@ -73,12 +71,12 @@ def env_spec(env: Any, count: int) -> EnvSpec:
 
 
 def as_agent_rows(envs: Any) -> Any:
-    """A manager, or whatever stands for one, as a policy sees it: a row is what acts for itself."""
+    """A manager, or what stands for one, with a row for each env or agent that acts by itself."""
     return envs if isinstance(envs, AgentRows) or envs.spec().agents == 1 else AgentRows(envs)
 
 
 class AgentRows:
-    """The agents of a manager's envs. Those of one env are stepped together, side by side in order."""
+    """The agents of a manager's envs. Agents of one env step together and have adjacent rows, in order."""
 
     def __init__(self, envs: Any) -> None:
         self.envs = envs
@@ -86,91 +84,93 @@ class AgentRows:
         self._dtype = np.dtype(self._spec.obs.dtype)
         blank = np.zeros(self._spec.obs.shape, self._dtype)
         if blank.dtype.names is not None and ACTION_MASK in blank.dtype.names:
-            blank[ACTION_MASK] = 1  # a policy must find something to do
+            blank[ACTION_MASK] = 1  # a policy must find an allowed action
         self._blank = blank
 
     def spec(self) -> EnvSpec:
-        """One agent's columns, how many agents there are in all, and in each env."""
+        """One agent's columns, the number of agents in all envs, and in each."""
         return self._spec
 
     def reset(self) -> Array:
-        """Begin a new episode in each env; gives what each agent sees first (B, …)."""
-        return self.to_act_on(self.envs.reset())
+        """Begin a new episode in each env; return each agent's first observation (B, …)."""
+        return self.obs_to_act_on(self.envs.reset())
 
     def advance(self, actions: Array, ids: Sequence[int] | Array | None = None) -> Steps:
-        """Step all envs, or those whose lanes these are."""
-        at = np.arange(self._spec.count) if ids is None else np.asarray(ids)
-        own = self._own(at)
-        steps = self.envs.advance(self._of_envs(actions, len(at)), None if ids is None else own)
-        return self._of_lanes(at, steps)
+        """Step all envs, or those whose agents these are."""
+        rows = np.arange(self._spec.count) if ids is None else np.asarray(ids)
+        env_ids = self._env_ids(rows)
+        env_actions = self._env_actions(actions, len(rows))
+        steps = self.envs.advance(env_actions, None if ids is None else env_ids)
+        return self._agent_steps(rows, steps)
 
     def send(self, ids: Array, actions: Array) -> None:
-        """Begin to step these lanes; of an env, all or none."""
-        at = np.asarray(ids)
-        self.envs.send(self._own(at), self._of_envs(actions, len(at)))
+        """Begin to step these agents; of an env, all or none."""
+        rows = np.asarray(ids)
+        self.envs.send(self._env_ids(rows), self._env_actions(actions, len(rows)))
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these lanes; without `ids`, of at least `least` that are ready."""
-        return self.received(self.envs.recv(*self.asked(ids, least)))
+        """The steps of these agents; without `ids`, of at least `least` that are ready."""
+        return self.convert_received(self.envs.recv(*self.recv_arguments(ids, least)))
 
-    def asked(self, ids: Array | None, least: int) -> tuple[Array | None, int]:
-        """What of the envs is to be received for that."""
-        own = None if ids is None else self._own(np.asarray(ids))
-        return own, -(-least // self._spec.agents)
+    def recv_arguments(self, ids: Array | None, least: int) -> tuple[Array | None, int]:
+        """The arguments of the manager's `recv` that correspond to these of `recv`."""
+        env_ids = None if ids is None else self._env_ids(np.asarray(ids))
+        return env_ids, -(-least // self._spec.agents)
 
-    def received(self, given: tuple[Array, Steps]) -> tuple[Array, Steps]:
-        """The lanes that this is of, and their steps."""
-        own, steps = given
-        at = (own[:, None] * self._spec.agents + np.arange(self._spec.agents)).reshape(-1)
-        return at, self._of_lanes(at, steps)
+    def convert_received(self, received: tuple[Array, Steps]) -> tuple[Array, Steps]:
+        """What the manager's `recv` returned, as agents and their steps."""
+        env_ids, steps = received
+        agents = np.arange(self._spec.agents)
+        rows = (env_ids[:, None] * self._spec.agents + agents).reshape(-1)
+        return rows, self._agent_steps(rows, steps)
 
-    def _own(self, at: Array) -> Array:
-        """The envs that these lanes are of."""
+    def _env_ids(self, rows: Array) -> Array:
         n = self._spec.agents
-        own: Array = at[::n] // n
-        if len(at) % n or (at != (own[:, None] * n + np.arange(n)).reshape(-1)).any():
+        env_ids: Array = rows[::n] // n
+        if len(rows) % n or (rows != (env_ids[:, None] * n + np.arange(n)).reshape(-1)).any():
             raise ValueError(
-                f"lanes {at.tolist()} were named; the {n} agents of an env step together: name "
+                f"agents {rows.tolist()} were named; the {n} agents of an env step together: name "
                 "all of them, side by side and in order"
             )
-        return own
+        return env_ids
 
-    def _of_envs(self, actions: Array, count: int) -> Array:
+    def _env_actions(self, actions: Array, count: int) -> Array:
         array = np.asarray(actions)
         if len(array) != count:
             raise ValueError(f"{len(array)} actions for {count} agents; give each agent one")
         n = self._spec.agents
         return array.reshape(count // n, n, *array.shape[1:])
 
-    def _of_lanes(self, at: Array, steps: Steps) -> Steps:
-        """The agents' rows of the envs' steps."""
-        told, n = steps.next_obs, self._spec.agents
-        acted, final, cut = (told[name].reshape(-1) for name in (ACTED, TERMINATED, TRUNCATED))
-        total, length = told[TOTAL].reshape(-1), told[LENGTH].reshape(-1)
-        ended = np.flatnonzero(final | cut).tolist()
-        broken = [row for k in steps.failed for row in range(k * n, k * n + n)]
+    def _agent_steps(self, rows: Array, steps: Steps) -> Steps:
+        records, n = steps.next_obs, self._spec.agents
+        acted, terminated, truncated = (
+            records[name].reshape(-1) for name in (ACTED, TERMINATED, TRUNCATED)
+        )
+        returns, lengths = records[RETURN].reshape(-1), records[LENGTH].reshape(-1)
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        failed = [row for k in steps.failed for row in range(k * n, k * n + n)]
         return Steps(
-            self.to_act_on(steps.obs),
-            told[REWARD].reshape(-1).astype(np.float32),
-            final,
-            cut,
-            self._seen(told),
-            [Episode(int(at[row]), float(total[row]), int(length[row])) for row in ended],
-            broken,
-            np.setdiff1d(np.flatnonzero(~acted), broken),
+            self.obs_to_act_on(steps.obs),
+            records[REWARD].reshape(-1).astype(np.float32),
+            terminated,
+            truncated,
+            self._agent_obs(records),
+            [Episode(int(rows[k]), float(returns[k]), int(lengths[k])) for k in ended],
+            failed,
+            np.setdiff1d(np.flatnonzero(~acted), failed),
         )
 
-    def to_act_on(self, told: Array) -> Array:
-        """What each agent sees; nobody is there where none plays."""
-        obs = self._seen(told)
-        obs[~told[PLAYS].reshape(-1)] = self._blank
+    def obs_to_act_on(self, records: Array) -> Array:
+        """Each agent's observation; blank for agents that are not active."""
+        obs = self._agent_obs(records)
+        obs[~records[ACTIVE].reshape(-1)] = self._blank
         return obs
 
-    def _seen(self, told: Array) -> Array:
-        rows = told.size * self._spec.agents
+    def _agent_obs(self, records: Array) -> Array:
+        rows = records.size * self._spec.agents
         if self._dtype.names is None:
-            return np.array(told[SEEN]).reshape(rows, *self._spec.obs.shape)
-        found = np.empty(rows, self._dtype)
-        for name, leaf in zip(self._dtype.names, columns_under(SEEN, self._spec.obs), strict=True):
-            found[name] = told[leaf].reshape(found[name].shape)
-        return found
+            return np.array(records[OBS]).reshape(rows, *self._spec.obs.shape)
+        obs = np.empty(rows, self._dtype)
+        for name, leaf in zip(self._dtype.names, columns_under(OBS, self._spec.obs), strict=True):
+            obs[name] = records[leaf].reshape(obs[name].shape)
+        return obs

@@ -1,4 +1,4 @@
-"""Envs that functions make: by hand one gives these instead of an id."""
+"""An env part made of functions, for use by hand: they are given instead of an id."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flowrl.nodes.envs.entry_points import require_interface
 from flowrl.nodes.envs.spec import probe_columns
 from flowrl.nodes.observations import ObsColumns
 
-Maker = Callable[[], Any]
+EnvMaker = Callable[[], Any]
 
 
 class CallableEnvs(Part):
     """Env i is made by callable i, modulo their number.
 
-    A worker process is told their import paths: there it must be functions or classes at the top of
-    a module, or `functools.partial` of these with plain arguments.
+    Worker processes import the callables by path. There they must be functions or classes at the top of a module, or
+    `functools.partial` of these with plain arguments.
     """
 
     kind = "env"
@@ -32,13 +32,12 @@ class CallableEnvs(Part):
         self._spec: tuple[ObsColumns, Column] | None = None
 
     def spec(self) -> tuple[ObsColumns, Column]:
-        """The columns of observations and actions; one env is made to see them."""
+        """The columns of observations and actions; one env is made to find them."""
         if self._spec is None:
             self._spec = probe_columns(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:
-        """One more env."""
         from flowrl.nodes.envs.zero_based import make_zero_based
 
         makers = self.config.makers
@@ -47,8 +46,8 @@ class CallableEnvs(Part):
         return make_zero_based(env)
 
 
-def env_makers(env: Any) -> Sequence[Maker]:
-    """The callables that make envs, where these were given instead of an env part."""
+def env_makers(env: Any) -> Sequence[EnvMaker]:
+    """The callables that were given instead of an env part; empty if none were."""
     if callable(env):
         return (env,)
     several = isinstance(env, list | tuple) and len(env) > 0

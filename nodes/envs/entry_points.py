@@ -1,16 +1,43 @@
-"""What is named by an import path, and packages that may be missing."""
+"""How envs are found: by import path, or by an id that a package registers with gymnasium. Packages may be missing."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 from flowrl.core.node import MissingPackageError, UnsoundError
 
+INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
+EXTRAS = {  # package: the extra that installs it
+    "ale_py": "atari",
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
+    "minigrid": "minigrid",
+    "pettingzoo": "pettingzoo",
+}
+REGISTERING_PACKAGES = {
+    "ALE": "ale_py",
+    "MiniGrid": "minigrid",
+    "BabyAI": "minigrid",
+}  # by namespace of ids
+BOX2D_ENVS = ("LunarLander", "BipedalWalker", "CarRacing")
+MUJOCO_ENVS = (
+    "Ant",
+    "HalfCheetah",
+    "Hopper",
+    "Humanoid",
+    "InvertedDoublePendulum",
+    "InvertedPendulum",
+    "Pusher",
+    "Reacher",
+    "Swimmer",
+    "Walker2d",
+)
+
 
 def import_package(name: str, hint: str) -> Any:
-    """An env package; that it is missing is said with how to get it."""
+    """Import an env package; `hint` says how to install it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
@@ -29,10 +56,7 @@ def import_entry_point(id: str) -> Any:
             f"cannot import '{module}': {missing}", install_hint(module), "env.id"
         ) from missing
     except AttributeError as missing:
-        raise UnsoundError(f"'{module}' has no '{name}'", "mend the path", "env.id") from missing
-
-
-INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
+        raise UnsoundError(f"'{module}' has no '{name}'", "correct the path", "env.id") from missing
 
 
 def require_interface(
@@ -41,25 +65,49 @@ def require_interface(
     interface: Sequence[str] = INTERFACE,
     hint: str = "an env is a subclass of gymnasium.Env",
 ) -> None:
-    """Raises `Unsound` where somebody made something that is no env, or not of the kind that is wanted."""
+    """Raise `UnsoundError` if what `maker` made lacks an attribute of the interface."""
     missing = [name for name in interface if not hasattr(env, name)]
     if missing:
         what = f"{maker} gives a {type(env).__name__}, which has no '{missing[0]}'"
         raise UnsoundError(what, hint, "env.id")
 
 
-EXTRAS = {  # package: the extra that installs it
-    "ale_py": "atari",
-    "Box2D": "box2d",
-    "mujoco": "mujoco",
-    "minigrid": "minigrid",
-    "pettingzoo": "pettingzoo",
-}
-
-
 def install_hint(module: str) -> str:
-    """How to get what a missing module belongs to."""
+    """How to install the package that a missing module belongs to."""
     root = module.partition(".")[0]
     if root in EXTRAS:
         return f"pip install 'flowrl[{EXTRAS[root]}]'"
-    return "mend the path, or install its package"
+    return "correct the path, or install its package"
+
+
+def register_package_of(id: str) -> None:
+    """Import the package that registers this id, unless gymnasium registers it itself."""
+    name = _registering_package(id)
+    if name is None:
+        return
+    if not _is_installed(name):
+        what = f"the env '{id}' needs the package '{name}'"
+        raise MissingPackageError(what, install_hint(name), "env.id")
+    import_package("gymnasium", "pip install gymnasium").register_envs(
+        import_package(name, install_hint(name))
+    )
+
+
+def package_needed_by(id: str) -> str:
+    """The package that one of gymnasium's own envs needs; empty if none is known."""
+    name = id.partition(":")[2] or id
+    if name.startswith(BOX2D_ENVS):
+        return "Box2D"
+    return "mujoco" if name.startswith(MUJOCO_ENVS) else _registering_package(id) or ""
+
+
+def _registering_package(id: str) -> str | None:
+    root = id.partition("/")[0] if "/" in id else id.partition("-")[0]
+    return REGISTERING_PACKAGES.get(root)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # sys.modules holds a stand-in without a spec
+        return False

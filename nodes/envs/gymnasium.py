@@ -14,9 +14,10 @@ from flowrl.nodes.envs.entry_points import (
     import_entry_point,
     import_package,
     install_hint,
+    package_needed_by,
+    register_package_of,
     require_interface,
 )
-from flowrl.nodes.envs.registry import package_needed_by, register_package_of
 from flowrl.nodes.envs.spec import probe_columns
 from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose, wrap_env
 from flowrl.nodes.observations import ObsColumns
@@ -45,30 +46,30 @@ class Gymnasium(Part):
         self._spec: tuple[ObsColumns, Column] | None = None
 
     def spec(self) -> tuple[ObsColumns, Column]:
-        """The columns of observations and actions; one env is made to see them."""
+        """The columns of observations and actions; one env is made to find them."""
         if self._spec is None:
             self._spec = probe_columns(self.make(0))
         return self._spec
 
     def make(self, index: int) -> Any:
-        """One more env; `index` counts the envs of all managers that are replicas of one."""
+        """Make an env; `index` counts the envs of all replicas of a manager."""
         from flowrl.nodes.envs.zero_based import make_zero_based
 
-        env = make_zero_based(self.bare(index))
+        env = make_zero_based(self.make_unwrapped(index))
         return wrap_env(env, select_for_purpose(self.config.wrappers, "collect"))
 
-    def evaluating(self) -> Gymnasium:
-        """The same env as it is evaluated: in other wrappers, where these say so."""
+    def for_evaluation(self) -> Gymnasium:
+        """The same env with the wrappers that are put on for evaluation."""
         chosen = select_for_purpose(self.config.wrappers, "evaluate")
         config = self.config.model_copy(update={"wrappers": tuple(map(for_any_purpose, chosen))})
         return type(self)(config)
 
-    def bare(self, index: int) -> Any:
-        """The env without wrappers."""
+    def make_unwrapped(self, index: int) -> Any:
+        """Make an env without wrappers, with gymnasium's interface."""
         gymnasium = import_package("gymnasium", "pip install gymnasium")
         entry = import_entry_point(self.config.id)
         if entry is None:
-            return self._registered(gymnasium, index)
+            return self._make_registered(gymnasium, index)
         env = entry(**self.arguments(index))
         require_interface(env, f"'{self.config.id}'")
         if self.config.max_episode_steps is None:
@@ -76,33 +77,35 @@ class Gymnasium(Part):
         return gymnasium.wrappers.TimeLimit(env, self.config.max_episode_steps)
 
     def arguments(self, index: int) -> dict[str, Any]:
-        """Those of one env's constructor."""
+        """The arguments of one env's constructor."""
         each = self.config.each
         return {**self.config.kwargs, **(each[index % len(each)] if each else {})}
 
-    def _registered(self, gymnasium: Any, index: int) -> Any:
+    def _make_registered(self, gymnasium: Any, index: int) -> Any:
         c = self.config
         options = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
         register_package_of(c.id)
         try:
-            return _unordered(gymnasium.make(c.id, **options, **self.arguments(index)), gymnasium)
+            return _remove_order_check(
+                gymnasium.make(c.id, **options, **self.arguments(index)), gymnasium
+            )
         except gymnasium.error.DependencyNotInstalled as missing:
             needed = package_needed_by(c.id)
-            said = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
+            what = f"needs the package '{needed}'" if needed else f"lacks a package: {missing}"
             raise MissingPackageError(
-                f"the env '{c.id}' {said}", install_hint(needed), "env.id"
+                f"the env '{c.id}' {what}", install_hint(needed), "env.id"
             ) from missing
         except (gymnasium.error.Error, ModuleNotFoundError) as unknown:
             raise unknown_id(c.id, gymnasium.registry, unknown) from unknown
 
 
-def _unordered(env: Any, gymnasium: Any) -> Any:
-    """Without the wrapper that asks at each step whether there was a reset: managers see to that."""
-    ordered, inner = gymnasium.wrappers.OrderEnforcing, env
-    if isinstance(env, ordered):
+def _remove_order_check(env: Any, gymnasium: Any) -> Any:
+    """Take off the wrapper that checks in each step whether there was a reset: managers ensure that."""
+    order_check, inner = gymnasium.wrappers.OrderEnforcing, env
+    if isinstance(env, order_check):
         return env.env
     while isinstance(inner, gymnasium.Wrapper):
-        if isinstance(inner.env, ordered):
+        if isinstance(inner.env, order_check):
             inner.env = inner.env.env
             break
         inner = inner.env
@@ -115,6 +118,6 @@ def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsoun
     hint = "is its package installed? (a class of your own: `package.module:Name`)"
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
-    said = str(cause).partition(" Did you mean")[0].rstrip(".")
+    why = str(cause).partition(" Did you mean")[0].rstrip(".")
     kind = UnsoundError if near else MissingPackageError
-    return kind(f"cannot make the env '{id}': {said}", hint, "env.id")
+    return kind(f"cannot make the env '{id}': {why}", hint, "env.id")

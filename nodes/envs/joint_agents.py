@@ -1,4 +1,4 @@
-"""Many agents as one: their observations and actions side by side, in the order of their names."""
+"""Many agents as one: their observations and actions side by side, in the order of `possible_agents`."""
 
 from __future__ import annotations
 
@@ -14,75 +14,75 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.parallel_api import common_space
 from flowrl.nodes.models.features import ACTION_MASK
 
-SEEN = "observation"  # PettingZoo's name for what is seen beside a mask
+OBSERVATION = "observation"  # PettingZoo's name for the observation beside a mask
 
 
 class JointAgentsEnv(gymnasium.Env):
-    """An episode ends when nobody plays any more: truncated, if anybody's last step was."""
+    """An episode ends when no agent is active any more: truncated, if any agent's last step was."""
 
     def __init__(self, env: Any, mean: bool) -> None:
         self._env, self._mean = env, mean
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
         self._agents = list(env.possible_agents)
-        seen = common_space(env, "observation")
-        self._masks = isinstance(seen, Dict) and set(seen.spaces) == {SEEN, ACTION_MASK}
-        self._one = seen[SEEN] if self._masks else seen
-        self._act = common_space(env, "action")
+        space = common_space(env, "observation")
+        self._masks = isinstance(space, Dict) and set(space.spaces) == {OBSERVATION, ACTION_MASK}
+        self._agent_space = space[OBSERVATION] if self._masks else space
+        self._action_space = common_space(env, "action")
         n = len(self._agents)
-        leaves: dict[str, Any] = {"agents": _seen_by_all(self._one, n), "alive": MultiBinary(n)}
+        leaves: dict[str, Any] = {
+            "agents": _joint_observation_space(self._agent_space, n),
+            "alive": MultiBinary(n),
+        }
         if self._masks:
-            leaves[ACTION_MASK] = MultiBinary(n * int(self._act.n))
+            leaves[ACTION_MASK] = MultiBinary(n * int(self._action_space.n))
         self.observation_space = Dict(leaves)
-        self.action_space = _acted_by_all(self._act, n)
+        self.action_space = _joint_action_space(self._action_space, n)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """All agents begin."""
         super().reset(seed=seed)
-        seen, _ = self._env.reset(seed=seed, options=options)
-        return self._obs(seen), {}
+        obs, _ = self._env.reset(seed=seed, options=options)
+        return self._joint_obs(obs), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Those that play act; what is chosen for the others has no effect."""
-        playing = list(self._env.agents)
-        acts = {agent: action[self._agents.index(agent)] for agent in playing}
-        seen, rewards, terminated, truncated, _ = self._env.step(acts)
-        over = all(terminated.get(a, True) or truncated.get(a, False) for a in playing)
-        cut = over and any(truncated.get(a, False) and not terminated.get(a) for a in playing)
+        """Step the active agents; actions chosen for the others have no effect."""
+        active = list(self._env.agents)
+        actions = {agent: action[self._agents.index(agent)] for agent in active}
+        obs, rewards, terminated, truncated, _ = self._env.step(actions)
+        over = all(terminated.get(a, True) or truncated.get(a, False) for a in active)
+        cut = over and any(truncated.get(a, False) and not terminated.get(a) for a in active)
         total = float(sum(rewards.values()))
         reward = total / len(self._agents) if self._mean else total
-        return self._obs(seen), reward, over and not cut, cut, {}
+        return self._joint_obs(obs), reward, over and not cut, cut, {}
 
     def render(self) -> Any:
-        """A picture of all."""
         return self._env.render()
 
     def close(self) -> None:
-        """Give back windows."""
         self._env.close()
 
-    def _obs(self, seen: Mapping[str, Any]) -> dict[str, Array]:
-        """What each agent sees; zeros in the row of one that plays no more."""
+    def _joint_obs(self, obs: Mapping[str, Any]) -> dict[str, Array]:
+        """What each agent observes; zeros in the rows of those that are not active."""
         space = self.observation_space
         assert isinstance(space, Dict)
         alive = np.array([agent in self._env.agents for agent in self._agents], np.int8)
         each: Any = space["agents"]
         rows = np.zeros(each.shape, each.dtype)
-        masks = np.ones((len(rows), int(self._act.n)), np.int8) if self._masks else None
+        masks = np.ones((len(rows), int(self._action_space.n)), np.int8) if self._masks else None
         for row, agent in enumerate(self._agents):
-            if agent in seen:
-                one = seen[agent]
-                rows[row] = one[SEEN] if self._masks else one
+            if agent in obs:
+                own = obs[agent]
+                rows[row] = own[OBSERVATION] if self._masks else own
                 if masks is not None and alive[row]:
-                    masks[row] = one[ACTION_MASK]
-        found: dict[str, Array] = {"agents": rows, "alive": alive}
-        return found if masks is None else {**found, ACTION_MASK: masks.reshape(-1)}
+                    masks[row] = own[ACTION_MASK]
+        joint: dict[str, Array] = {"agents": rows, "alive": alive}
+        return joint if masks is None else {**joint, ACTION_MASK: masks.reshape(-1)}
 
 
-def _seen_by_all(space: Any, n: int) -> Any:
+def _joint_observation_space(space: Any, n: int) -> Any:
     if isinstance(space, Box):
         low, high = (np.repeat(bound[None], n, 0) for bound in (space.low, space.high))
-        # rows of those that play no more are zeros, which the bounds may leave out
+        # rows of inactive agents are zeros, which may be out of bounds
         return Box(np.minimum(low, 0), np.maximum(high, 0), dtype=space.dtype.type)
     if isinstance(space, Discrete) and space.start == 0:
         return MultiDiscrete([space.n] * n)
@@ -91,7 +91,7 @@ def _seen_by_all(space: Any, n: int) -> Any:
     )
 
 
-def _acted_by_all(space: Any, n: int) -> Any:
+def _joint_action_space(space: Any, n: int) -> Any:
     if isinstance(space, Discrete) and space.start == 0:
         return MultiDiscrete([space.n] * n)
     if isinstance(space, Box):

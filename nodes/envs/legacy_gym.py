@@ -1,4 +1,4 @@
-"""Envs of the old gym package; its interface ends here."""
+"""Envs of the old gym package, versions 0.21 to 0.26."""
 
 from __future__ import annotations
 
@@ -18,36 +18,34 @@ class LegacyGym(Gymnasium):
     class Config(Gymnasium.Config):
         id: str = param(..., "an id registered with gym, or `package.module:Name`", min_length=1)
 
-    def bare(self, index: int) -> Any:
-        """The env without wrappers, with gymnasium's interface."""
+    def make_unwrapped(self, index: int) -> Any:
         from flowrl.nodes.envs.legacy_gym_env import LegacyGymEnv
 
         entry, limit = import_entry_point(self.config.id), self.config.max_episode_steps
         if entry is not None:
             return LegacyGymEnv(entry(**self.arguments(index)), limit)
-        env = self._registered_gym(index)
+        env = self._make_registered_gym(index)
         limit = limit or getattr(getattr(env, "spec", None), "max_episode_steps", None)
-        return LegacyGymEnv(_peeled(env, limit), limit)
+        return LegacyGymEnv(_strip_gym_wrappers(env, limit), limit)
 
-    def _registered_gym(self, index: int) -> Any:
+    def _make_registered_gym(self, index: int) -> Any:
         gym = import_package("gym", INSTALL)
         c = self.config
-        wished = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
-        known = inspect.signature(
-            gym.make
-        ).parameters  # the checker, where there is one, fails with numpy 2
-        options = {k: v for k, v in wished.items() if k in known}
+        # The env checker, where this version has one, fails with numpy 2.
+        wanted = {"max_episode_steps": c.max_episode_steps, "disable_env_checker": True}
+        known = inspect.signature(gym.make).parameters
+        options = {k: v for k, v in wanted.items() if k in known}
         try:
             return gym.make(c.id, **options, **self.arguments(index))
         except gym.error.Error as unknown:
-            ids = {spec.id: spec for spec in _specs(gym.envs.registry)}
+            ids = {spec.id: spec for spec in _registered_specs(gym.envs.registry)}
             raise unknown_id(c.id, ids, unknown) from unknown
 
 
-def _peeled(env: Any, limit: int | None) -> Any:
-    """Without the wrappers of `gym.make`: those of gym 0.26 break on a step of four results.
+def _strip_gym_wrappers(env: Any, limit: int | None) -> Any:
+    """Take off the wrappers of `gym.make`: those of gym 0.26 break on a step of four results.
 
-    `Modern` counts the steps itself, and whoever uses it begins with a reset.
+    `LegacyGymEnv` counts the steps itself, and its callers always reset first.
     """
     for name in ("TimeLimit", "OrderEnforcing") if limit else ("OrderEnforcing",):
         if type(env).__name__ == name and type(env).__module__.startswith("gym."):
@@ -55,6 +53,6 @@ def _peeled(env: Any, limit: int | None) -> Any:
     return env
 
 
-def _specs(registry: Any) -> Any:
-    # a dictionary in gym 0.26, an object with `all` before
+def _registered_specs(registry: Any) -> Any:
+    # gym 0.26 has a dictionary, earlier versions an object with `all`
     return registry.values() if hasattr(registry, "values") else registry.all()

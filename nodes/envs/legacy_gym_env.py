@@ -1,4 +1,4 @@
-"""Envs and spaces of the old gym package behind gymnasium's interface."""
+"""Adapts envs and spaces of the old gym package to gymnasium's interface."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from flowrl.nodes.envs.entry_points import import_package
 
 
 class LegacyGymEnv(gymnasium.Env):
-    """An old env behind the interface of gymnasium."""
-
     def __init__(self, env: Any, max_episode_steps: int | None = None) -> None:
         self._env = env
         self._limit, self._steps = max_episode_steps, 0
@@ -24,28 +22,25 @@ class LegacyGymEnv(gymnasium.Env):
         self._reset_takes_seed = "seed" in inspect.signature(self._inner.reset).parameters
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """The first observation of an episode, and its info."""
         self._steps = 0
         if self._reset_takes_seed:
             result = self._env.reset(seed=seed)
         else:
             if seed is not None:
-                self._seed(seed)
+                self._seed_env(seed)
             result = self._env.reset()
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             return result
         return result, {}
 
-    def _seed(self, seed: int) -> None:
+    def _seed_env(self, seed: int) -> None:
         if hasattr(self._env, "seed"):
             self._env.seed(seed)
-        elif hasattr(self._inner, "_np_random"):  # gym 0.26: its own `reset`, which this env
-            import_package("gym", "pip install gym").Env.reset(
-                self._inner, seed=seed
-            )  # replaced, sets `np_random`
+        elif hasattr(self._inner, "_np_random"):
+            # In gym 0.26 `gym.Env.reset`, which this env overrides, sets `np_random`.
+            import_package("gym", "pip install gym").Env.reset(self._inner, seed=seed)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Observation, reward, terminated, truncated, info."""
         result = self._env.step(action)
         self._steps += 1
         if len(result) == 5:
@@ -58,12 +53,11 @@ class LegacyGymEnv(gymnasium.Env):
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Give back windows and processes."""
         self._env.close()
 
 
 def convert_space(space: Any) -> Any:
-    """Gymnasium's space for one of gym's; a kind that is not known stays, and is told later."""
+    """Convert a space of gym to gymnasium; one of an unknown kind is returned as it is, and refused later."""
     kind = next((c.__name__ for c in type(space).__mro__ if c.__name__ in _SPACES), "")
     if isinstance(space, spaces.Space) or not kind:
         return space

@@ -1,4 +1,4 @@
-"""Arrays from what envs gave, checked against what their spaces promise."""
+"""Converts what envs return to arrays, and checks it against their spaces."""
 
 from __future__ import annotations
 
@@ -11,163 +11,166 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_value
 
-MAX_REWARD = float(np.finfo(np.float32).max)  # rewards travel in single precision
-NUMBERS = "biuf"  # kinds of dtypes: truth values count as 0 and 1
+MAX_REWARD = float(np.finfo(np.float32).max)  # rewards are sent in single precision
+NUMERIC_KINDS = "biuf"  # of dtypes; booleans count as 0 and 1
 
 
 class InvalidOutputError(ValueError):
-    """The `k`-th of the values is not what was promised."""
+    """The `k`-th of some values is not in its space."""
 
     def __init__(self, k: int, what: str) -> None:
         self.k = k
         super().__init__(what)
 
 
-def check_observations(seen: Sequence[Any], observed: ObsColumns, dtype: np.dtype[Any]) -> Array:
-    """Observations as one new array (B, …) of the dtype, which is the column's."""
-    if isinstance(observed, NestedColumns):
-        return _nested(seen, observed, dtype)
-    return _plain(seen, observed, dtype)
+def check_observations(obs: Sequence[Any], columns: ObsColumns, dtype: np.dtype[Any]) -> Array:
+    """Convert observations to one new array (B, …) of the columns' dtype."""
+    if isinstance(columns, NestedColumns):
+        return _nested_rows(obs, columns, dtype)
+    return _plain_rows(obs, columns, dtype)
 
 
-def check_observation(one: Any, observed: ObsColumns, dtype: np.dtype[Any]) -> Array:
-    """One observation as the column has it; perhaps the same array."""
+def check_observation(obs: Any, columns: ObsColumns, dtype: np.dtype[Any]) -> Array:
+    """Convert one observation; if nothing is to be converted, return the same array."""
     if (
-        type(one) is np.ndarray
-        and one.dtype == dtype
-        and not isinstance(observed, NestedColumns)
-        and observed.n is None
-        and one.shape == observed.shape
-        and (dtype.kind != "f" or _finite(one))
+        type(obs) is np.ndarray
+        and obs.dtype == dtype
+        and not isinstance(columns, NestedColumns)
+        and columns.n is None
+        and obs.shape == columns.shape
+        and (dtype.kind != "f" or _all_finite(obs))
     ):
-        return one
-    found: Array = check_observations([one], observed, dtype)[0]
-    return found
-
-
-def _nested(seen: Sequence[Any], nested: NestedColumns, dtype: np.dtype[Any]) -> Array:
-    found = np.empty(len(seen), dtype)
-    for leaf, column in nested.columns.items():
-        values = [_leaf(one, leaf, k) for k, one in enumerate(seen)]
-        try:
-            found[leaf] = _plain(values, column, dtype[leaf].base)
-        except InvalidOutputError as bad:
-            raise InvalidOutputError(bad.k, f"'{leaf}': {bad}") from bad
-    return found
-
-
-def _leaf(value: Any, leaf: str, k: int) -> Any:
-    try:
-        return leaf_value(value, leaf)
-    except (LookupError, TypeError) as missing:
-        raise InvalidOutputError(
-            k, f"the observation has no '{leaf}', which its space promises"
-        ) from missing
-
-
-def _plain(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
-    try:
-        obs = np.array(seen)
-    except ValueError:  # their shapes differ
-        obs = _cast(seen, column, dtype)
-    if obs.dtype != dtype or obs.shape[1:] != column.shape:
-        obs = _cast(seen, column, dtype)
-    if dtype.kind == "f" and not _finite(obs):
-        k = next(k for k, one in enumerate(obs) if not np.isfinite(one).all())
-        raise InvalidOutputError(k, f"the observation is not finite: {obs[k]}")
-    if column.n is not None and not _below(obs, column.n):
-        k = next(k for k, one in enumerate(obs) if not _below(one, column.n))
-        raise InvalidOutputError(
-            k, f"the observation is {obs[k]}; its space says 0 to {column.n - 1}"
-        )
-    return obs
+        return obs
+    row: Array = check_observations([obs], columns, dtype)[0]
+    return row
 
 
 def check_rows(
-    seen: Sequence[Any],
-    given: Sequence[Any],
-    failed: dict[int, BaseException],
-    observed: ObsColumns,
+    obs: Sequence[Any],
+    rewards: Sequence[Any],
+    failures: dict[int, BaseException],
+    columns: ObsColumns,
     dtype: np.dtype[Any],
 ) -> tuple[Array, Array, list[int]]:
-    """Observations and rewards, and the rows of them that are good; of others, why not goes to
-    `failed`."""
-    obs, reward = np.zeros((len(seen), *observed.shape), dtype), np.zeros(len(seen))
+    """Observations, rewards, and the indices of rows where both are valid; errors of others are added to `failures`."""
+    checked_obs = np.zeros((len(obs), *columns.shape), dtype)
+    checked_rewards = np.zeros(len(obs))
     while True:
-        good = [k for k in range(len(seen)) if k not in failed]
+        valid = [k for k in range(len(obs)) if k not in failures]
         try:
-            if good:
-                obs[good] = check_observations([seen[k] for k in good], observed, dtype)
-                reward[good] = check_rewards([given[k] for k in good])
-            return obs, reward, good
-        except InvalidOutputError as bad:
-            failed[good[bad.k]] = bad
+            if valid:
+                checked_obs[valid] = check_observations([obs[k] for k in valid], columns, dtype)
+                checked_rewards[valid] = check_rewards([rewards[k] for k in valid])
+            return checked_obs, checked_rewards, valid
+        except InvalidOutputError as invalid:
+            failures[valid[invalid.k]] = invalid
 
 
-def check_rewards(given: Sequence[Any]) -> Array:
-    """Rewards as one new array (B,) float64, of numbers that single precision holds, too."""
+def check_rewards(rewards: Sequence[Any]) -> Array:
+    """Convert rewards to one new array (B,) float64; each must be finite in single precision, too."""
     try:
-        array = np.array(given)
+        array = np.array(rewards)
     except ValueError:  # their shapes differ
         array = np.zeros(0)
-    one_each = array.shape == (len(given),) and array.dtype.kind in NUMBERS
+    one_each = array.shape == (len(rewards),) and array.dtype.kind in NUMERIC_KINDS
     if one_each and np.count_nonzero(np.abs(array) <= MAX_REWARD) == len(array):
         return array.astype(np.float64, copy=False)
-    for k, reward in enumerate(given):
-        if not _is_number(reward):
+    for k, reward in enumerate(rewards):
+        if not _is_valid_reward(reward):
             what = "it must be a finite number, also in single precision"
             raise InvalidOutputError(k, f"the reward is {reprlib.repr(reward)}; {what}")
-    return np.array(list(map(float, given)))
-
-
-def _finite(values: Array) -> bool:
-    return np.count_nonzero(np.isfinite(values)) == values.size  # `all` takes twice as long
+    return np.array(list(map(float, rewards)))
 
 
 class FiniteCheck:
-    """Whether all numbers of some arrays, which are written to at each step, are finite: several
-    times as fast as numpy's `all`, which costs more than an env's step."""
+    """Whether all numbers of some arrays, which are written to in each step, are finite.
 
-    def __init__(self, *several: Array) -> None:
-        self._looks = [
+    This is several times as fast as numpy's `all`, which costs more than a step of a cheap env.
+    """
+
+    def __init__(self, *arrays: Array) -> None:
+        self._buffers = [
             (values, np.empty(values.shape, np.bool_), bytes([True]) * values.size)
-            for values in several
+            for values in arrays
         ]
 
     def __call__(self) -> bool:
-        for values, found, yes in self._looks:  # noqa: SIM110 (a generator takes longer)
-            if np.isfinite(values, found).tobytes() != yes:
+        for values, finite, all_true in self._buffers:  # noqa: SIM110 (a generator takes longer)
+            if np.isfinite(values, finite).tobytes() != all_true:
                 return False
         return True
 
 
-def _below(values: Array, n: int) -> bool:
+def _nested_rows(obs: Sequence[Any], nested: NestedColumns, dtype: np.dtype[Any]) -> Array:
+    rows = np.empty(len(obs), dtype)
+    for leaf, column in nested.columns.items():
+        values = [_leaf(one, leaf, k) for k, one in enumerate(obs)]
+        try:
+            rows[leaf] = _plain_rows(values, column, dtype[leaf].base)
+        except InvalidOutputError as invalid:
+            raise InvalidOutputError(invalid.k, f"'{leaf}': {invalid}") from invalid
+    return rows
+
+
+def _leaf(obs: Any, leaf: str, k: int) -> Any:
+    try:
+        return leaf_value(obs, leaf)
+    except (LookupError, TypeError) as missing:
+        raise InvalidOutputError(
+            k, f"the observation has no '{leaf}', which its space requires"
+        ) from missing
+
+
+def _plain_rows(values: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
+    try:
+        obs = np.array(values)
+    except ValueError:  # their shapes differ
+        obs = _cast_each(values, column, dtype)
+    if obs.dtype != dtype or obs.shape[1:] != column.shape:
+        obs = _cast_each(values, column, dtype)
+    if dtype.kind == "f" and not _all_finite(obs):
+        k = next(k for k, one in enumerate(obs) if not np.isfinite(one).all())
+        raise InvalidOutputError(k, f"the observation is not finite: {obs[k]}")
+    if column.n is not None and not _all_below(obs, column.n):
+        k = next(k for k, one in enumerate(obs) if not _all_below(one, column.n))
+        raise InvalidOutputError(
+            k, f"the observation is {obs[k]}; its space allows 0 to {column.n - 1}"
+        )
+    return obs
+
+
+def _cast_each(values: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
+    rows = np.empty((len(values), *column.shape), dtype)
+    for k, value in enumerate(values):
+        try:
+            array = np.asarray(value)
+        except ValueError as ragged:
+            raise InvalidOutputError(k, f"the observation is no array: {ragged}") from ragged
+        if array.shape != column.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            is_object = array.dtype.kind == "O"
+            shown = reprlib.repr(value) if is_object else Column(str(array.dtype), array.shape)
+            raise InvalidOutputError(k, f"the observation is {shown}; its space is {column}")
+        with np.errstate(over="ignore"):  # overflow to infinity is detected by the caller
+            rows[k] = array
+        if dtype.kind in "iu" and not np.array_equal(rows[k], array):
+            raise InvalidOutputError(
+                k, f"the observation is {array}, which is out of range for {column}"
+            )
+    return rows
+
+
+def _all_finite(values: Array) -> bool:
+    return np.count_nonzero(np.isfinite(values)) == values.size  # `all` takes twice as long
+
+
+def _all_below(values: Array, n: int) -> bool:
     return np.count_nonzero((values >= 0) & (values < n)) == values.size
 
 
-def _is_number(reward: Any) -> bool:
+def _is_valid_reward(reward: Any) -> bool:
     try:
         array = np.asarray(reward)
     except ValueError:
         return False
-    return array.ndim == 0 and array.dtype.kind in NUMBERS and bool(np.abs(array) <= MAX_REWARD)
-
-
-def _cast(seen: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> Array:
-    found = np.empty((len(seen), *column.shape), dtype)
-    for k, one in enumerate(seen):
-        try:
-            array = np.asarray(one)
-        except ValueError as ragged:
-            raise InvalidOutputError(k, f"the observation is no array: {ragged}") from ragged
-        if array.shape != column.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-            named = array.dtype.kind == "O"
-            got = reprlib.repr(one) if named else Column(str(array.dtype), array.shape)
-            raise InvalidOutputError(k, f"the observation is {got}; its space says {column}")
-        with np.errstate(over="ignore"):  # what becomes infinite is found right after
-            found[k] = array
-        if dtype.kind in "iu" and not np.array_equal(found[k], array):
-            raise InvalidOutputError(
-                k, f"the observation is {array}, which is more than {column} holds"
-            )
-    return found
+    is_number = array.ndim == 0 and array.dtype.kind in NUMERIC_KINDS
+    return is_number and bool(np.abs(array) <= MAX_REWARD)

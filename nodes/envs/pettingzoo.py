@@ -1,4 +1,4 @@
-"""Envs of many agents that act at once: PettingZoo's parallel interface."""
+"""Envs of many agents that act simultaneously, with PettingZoo's parallel API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from flowrl.nodes.observations import ObsColumns
 
 
 class PettingZoo(Gymnasium):
-    """Agents that are alike: played as one by a policy that sees them all, or each for itself.
+    """Agents with equal spaces: one policy observes them all and acts for all, or each acts by itself.
 
-    As one (`joint`) they are an axis of observations and of actions: the leaf `agents` is (N, …), the
-    leaf `alive` (N,) says who still plays. Each for itself (`shared`) is as an env of its own.
+    With `joint`, agents are an axis of observations and actions: the leaf `agents` is (N, …), and the leaf `alive` (N,)
+    is 1 for active agents. With `shared`, each agent is as an env of its own.
     """
 
     class Config(Gymnasium.Config):
@@ -41,12 +41,11 @@ class PettingZoo(Gymnasium):
         )
 
         @model_validator(mode="after")
-        def rewards_that_are_shared(self) -> Any:
-            """Who acts for itself gets its own reward."""
+        def refuse_reward_of_shared(self) -> Any:
             if self.agents == "shared" and self.reward is not None:
                 raise ValueError(
-                    "`reward` is for `agents: joint`; agents that act for themselves get each its "
-                    "own: leave it out"
+                    "`reward` is for `agents: joint`; with `agents: shared` each agent gets its own "
+                    "reward: leave it out"
                 )
             return self
 
@@ -55,12 +54,11 @@ class PettingZoo(Gymnasium):
         self._agents: AgentColumns | None = None
 
     def spec(self) -> tuple[ObsColumns, Column]:
-        """The columns of what an env observes and takes."""
-        agents = self.each_agent()
+        agents = self.agent_columns()
         return super().spec() if agents is None else (agents.record, agents.actions)
 
-    def each_agent(self) -> AgentColumns | None:
-        """The agents, if each is a row of its own; one env is made to see them."""
+    def agent_columns(self) -> AgentColumns | None:
+        """The agents, if each is a row of its own; one env is made to find them."""
         if self._agents is None and self.config.agents == "shared":
             env = self.make(0)
             self._agents = env.agents
@@ -68,27 +66,23 @@ class PettingZoo(Gymnasium):
         return self._agents
 
     def make(self, index: int) -> Any:
-        """One more env; `index` counts the envs of all managers that are replicas of one."""
         if self.config.agents == "joint":
             return super().make(index)
         from flowrl.nodes.envs.shared_agents import SharedAgentsEnv
 
         wrappers = select_for_purpose(self.config.wrappers, "collect")
-        return SharedAgentsEnv(self._parallel(index), wrappers, self.config.max_episode_steps)
+        return SharedAgentsEnv(self._make_parallel(index), wrappers, self.config.max_episode_steps)
 
-    def bare(self, index: int) -> Any:
-        """All agents as one, without wrappers, with gymnasium's interface."""
-        from flowrl.nodes.envs.joint_agents import JointAgentsEnv
-
-        joint = JointAgentsEnv(self._parallel(index), self.config.reward == "mean")
-        limit = self.config.max_episode_steps
-        if limit is None:
-            return joint
+    def make_unwrapped(self, index: int) -> Any:
         from gymnasium.wrappers import TimeLimit
 
-        return TimeLimit(joint, limit)
+        from flowrl.nodes.envs.joint_agents import JointAgentsEnv
 
-    def _parallel(self, index: int) -> Any:
+        joint = JointAgentsEnv(self._make_parallel(index), self.config.reward == "mean")
+        limit = self.config.max_episode_steps
+        return joint if limit is None else TimeLimit(joint, limit)
+
+    def _make_parallel(self, index: int) -> Any:
         env = import_entry_point(self.config.id)(**self.arguments(index))
         require_parallel_api(env, self.config.id)
         return env

@@ -1,4 +1,7 @@
-"""An env part as JSON and back: how worker processes and crash files are told what to make."""
+"""Encodes an env part as JSON and back, for worker processes and crash files.
+
+Objects are named by import path and never pickled.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ CALL, PARTIAL = "$call", "$partial"
 
 
 def to_portable(value: Any, where: str = "env") -> Any:
-    """The value as plain data: parts by import path, never by pickling objects."""
+    """Encode a value as plain data; `where` names it in errors."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Part):
-        return {PART: _path(type(value), where), "config": _config(value.config, where)}
+        return {PART: _path_of(type(value), where), "config": _encode_config(value.config, where)}
     if isinstance(value, PartSpec):
-        path = _path(value.cls, where)
-        return {SPEC: path, "type": value.type, "config": _config(value.config, where)}
+        path = _path_of(value.cls, where)
+        return {SPEC: path, "type": value.type, "config": _encode_config(value.config, where)}
     if isinstance(value, Mapping):
-        return {_key(k, where): to_portable(v, f"{where}.{k}") for k, v in value.items()}
+        return {_check_key(k, where): to_portable(v, f"{where}.{k}") for k, v in value.items()}
     if isinstance(value, list):
         return [to_portable(v, f"{where}[{k}]") for k, v in enumerate(value)]
     if isinstance(value, tuple):
@@ -34,36 +37,36 @@ def to_portable(value: Any, where: str = "env") -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         return {ARRAY: value.tolist(), "dtype": str(value.dtype)}
     if isinstance(value, partial):
-        given = {
+        arguments = {
             "args": to_portable(value.args, where),
             "kwargs": to_portable(value.keywords, where),
         }
-        return {PARTIAL: to_portable(value.func, where), **given}
+        return {PARTIAL: to_portable(value.func, where), **arguments}
     if callable(value) and hasattr(value, "__qualname__"):
-        return {CALL: _path(value, where)}
+        return {CALL: _path_of(value, where)}
     raise UnsoundError(
-        f"{where} is a {type(value).__name__}, which another process cannot be told",
-        "give numbers, texts, lists and mappings, or make it in the env's own constructor",
+        f"{where} is a {type(value).__name__}, which cannot be sent to another process",
+        "give numbers, strings, lists and mappings, or make it in the env's own constructor",
         where,
     )
 
 
 def from_portable(data: Any) -> Any:
-    """Plain data as the value that it was."""
+    """Decode what `to_portable` encoded."""
     if isinstance(data, list):
         return [from_portable(item) for item in data]
     if not isinstance(data, dict):
         return data
     if PART in data:
-        cls = _imported(data[PART])
-        return cls(_configured(cls, data))
+        cls = _import_path(data[PART])
+        return cls(_decode_config(cls, data))
     if SPEC in data:
-        cls = _imported(data[SPEC])
-        return PartSpec(data["type"], cls, _configured(cls, data))
+        cls = _import_path(data[SPEC])
+        return PartSpec(data["type"], cls, _decode_config(cls, data))
     if TUPLE in data:
         return tuple(from_portable(data[TUPLE]))
     if CALL in data:
-        return _imported(data[CALL])
+        return _import_path(data[CALL])
     if PARTIAL in data:
         return partial(
             from_portable(data[PARTIAL]),
@@ -76,24 +79,24 @@ def from_portable(data: Any) -> Any:
     return {key: from_portable(value) for key, value in data.items()}
 
 
-def _config(config: Config, where: str) -> Any:
+def _encode_config(config: Config, where: str) -> Any:
     names = type(config).model_fields
     return {name: to_portable(getattr(config, name), f"{where}.{name}") for name in names}
 
 
-def _configured(cls: Any, data: Mapping[str, Any]) -> Any:
+def _decode_config(cls: Any, data: Mapping[str, Any]) -> Any:
     return cls.Config(**from_portable(data["config"]))
 
 
-def _key(key: Any, where: str) -> str:
+def _check_key(key: Any, where: str) -> str:
     if not isinstance(key, str) or key.startswith("$"):
         raise UnsoundError(
-            f"{where} has the key {key!r}", "keys are texts that do not begin with $"
+            f"{where} has the key {key!r}", "keys are strings that do not begin with $"
         )
     return key
 
 
-def _path(cls: Any, where: str) -> str:
+def _path_of(cls: Any, where: str) -> str:
     if cls.__module__ == "__main__" or {"<locals>", "<lambda>"} & set(cls.__qualname__.split(".")):
         what = f"of the class {cls.__qualname__}" if isinstance(cls, type) else cls.__qualname__
         raise UnsoundError(
@@ -104,7 +107,7 @@ def _path(cls: Any, where: str) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _imported(path: str) -> Any:
+def _import_path(path: str) -> Any:
     module, _, name = path.partition(":")
     found = importlib.import_module(module)
     for part in name.split("."):

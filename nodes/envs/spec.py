@@ -1,4 +1,4 @@
-"""What is known of envs before they run: the columns of their observations and actions."""
+"""The columns of envs' observations and actions, known before they run."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from flowrl.core.config import PartSpec
 from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
-FRAMES = "flowrl_frames"  # the attribute of a stacked space that says how many frames it stacks
+FRAMES = "flowrl_frames"  # attribute of a space of stacked frames: their number
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What an env manager tells whoever links to it: of what acts for itself, an env or an agent."""
+    """What an env manager's clients know of it. A row is what acts by itself: an env or an agent."""
 
     obs: ObsColumns
     action: Column
-    count: int  # of these, in all envs
-    agents: int = 1  # of these, in each env: what steps together
+    count: int  # rows of all envs
+    agents: int = 1  # rows of each env: they step together
 
 
 def observation_columns(space: Any) -> ObsColumns:
-    """The column of an observation space of gym or gymnasium, or its leaves' columns."""
+    """The column of an observation space of gym or gymnasium, or the columns of its leaves."""
     if not _kind(space, _INNER):
         return space_column(space, "observation")
     found = dict(_leaves(space, ""))
@@ -43,8 +43,8 @@ def _leaves(space: Any, path: str) -> Iterator[tuple[str, Column]]:
     if not kind:
         try:
             yield path, space_column(space, "observation")
-        except UnsoundError as bad:
-            raise UnsoundError(f"'{path}': {bad.what}", bad.hint, bad.key) from bad
+        except UnsoundError as unsound:
+            raise UnsoundError(f"'{path}': {unsound.what}", unsound.hint, unsound.key) from unsound
         return
     inner = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
     for key, one in inner:
@@ -67,13 +67,13 @@ def space_column(space: Any, what: str) -> Column:
 
 
 def _kind(space: Any, known: Container[str]) -> str:
-    """The name of a space's class: by name, so that either package may be missing."""
+    """The name of a space's known class. Classes are compared by name, so either package may be missing."""
     return next((cls.__name__ for cls in type(space).__mro__ if cls.__name__ in known), "")
 
 
 def _box(space: Any, what: str) -> Column:
     dtype = np.dtype(space.dtype)
-    if dtype == np.float64:  # twice the memory, for digits that no network sees
+    if dtype == np.float64:  # float64 takes twice the memory, and networks compute in float32
         dtype = np.dtype(np.float32)
     low, high = _bound(space.low, what), _bound(space.high, what)
     frames = getattr(space, FRAMES, None)
@@ -122,17 +122,17 @@ _COLUMNS = {
 
 
 def probe_columns(env: Any) -> tuple[ObsColumns, Column]:
-    """The columns of an env that was made to see them."""
+    """The columns of an env that was made to find them; it is closed."""
     try:
         return observation_columns(env.observation_space), space_column(env.action_space, "action")
     finally:
-        # it was only made to be looked at; one that can be closed after a reset alone is let be
+        # some envs can only be closed after a reset
         with suppress(Exception):
             env.close()
 
 
 def env_columns(env: Any) -> tuple[ObsColumns, Column]:
-    """The columns of an env part, ready or as the graph gives it; any failure is `Unsound`."""
+    """The columns of an env part; any failure is an `UnsoundError`."""
     if env is None:
         raise UnsoundError("no env is given", "write `env: {id: CartPole-v1}`", "env")
     with failures_as_unsound():
@@ -142,28 +142,28 @@ def env_columns(env: Any) -> tuple[ObsColumns, Column]:
 
 @contextmanager
 def failures_as_unsound() -> Iterator[None]:
-    """An env is made: whatever goes wrong is `Unsound`."""
+    """Raise any failure to make an env as an `UnsoundError`."""
     try:
         yield
     except UnsoundError:
         raise
-    except (Exception, SystemExit) as broken:  # an env's constructor may raise anything
-        kind = MissingPackageError if isinstance(broken, ModuleNotFoundError) else UnsoundError
+    except (Exception, SystemExit) as error:  # an env's constructor may raise anything
+        kind = MissingPackageError if isinstance(error, ModuleNotFoundError) else UnsoundError
         raise kind(
-            f"the env cannot be made: {type(broken).__name__}: {broken}",
-            "mend its id or its arguments",
+            f"the env cannot be made: {type(error).__name__}: {error}",
+            "correct its id or its arguments",
             "env",
-        ) from broken
+        ) from error
 
 
 def evaluation_part(env: Any) -> Any:
-    """The env part as it is evaluated; one of a user's own may know no difference."""
+    """The env part with its settings for evaluation, if it distinguishes these."""
     part = env_part(env)
-    return part.evaluating() if hasattr(part, "evaluating") else part
+    return part.for_evaluation() if hasattr(part, "for_evaluation") else part
 
 
 def env_part(env: Any) -> Any:
-    """The env part itself; by hand, functions that make envs are one, too."""
+    """The env part of a config's `env`, which may be a part, its spec, or functions that make envs."""
     from flowrl.nodes.envs.callables import CallableEnvs, env_makers
 
     makers = env_makers(env)
@@ -174,5 +174,5 @@ def env_part(env: Any) -> Any:
     if not callable(getattr(env, "spec", None)):
         what = repr(env) if isinstance(env, str) else f"a {type(env).__name__}"
         hint = "by hand, give Gymnasium(id=…), a function that makes an env, or a list of such functions"
-        raise UnsoundError(f"{what} is no description of an env", hint, "env")
+        raise UnsoundError(f"{what} does not describe an env", hint, "env")
     return env

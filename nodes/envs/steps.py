@@ -1,4 +1,4 @@
-"""What stepping envs gives: columns over all envs, or one env's timestep."""
+"""What stepping envs returns: columns over all envs, or one env's timestep."""
 
 from __future__ import annotations
 
@@ -17,45 +17,42 @@ class Episode(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What one step of B envs gave; nobody writes to these arrays again."""
+    """One step of B envs. Nobody writes to these arrays again."""
 
     obs: Array  # (B, …) to act on next: of a new episode where one ended
     reward: Array  # (B,) float32
     terminated: Array  # (B,) bool: the state that was reached is final
-    truncated: Array  # (B,) bool: cut off, though the state is not final
-    next_obs: (
-        Array  # (B, …) what the action led to: the true last observation where an episode ended
-    )
+    truncated: Array  # (B,) bool: the episode was cut off in a state that is not final
+    next_obs: Array  # (B, …) what the action led to: the last observation of an episode that ended
     episodes: list[Episode]
     failed: Sequence[int] = ()
-    # ^ rows whose env failed and was begun anew: their transition is void, and so is all that the
-    # env's unfinished trajectory holds; only their `obs` counts
+    # ^ rows whose env failed and was reset: only their `obs` is valid, and the env's unfinished trajectory is invalid
     absent: Sequence[int] | Array = ()
-    # ^ rows of agents that did not play: only their `obs` counts, where an agent has come meanwhile
+    # ^ rows of agents that did not act: only their `obs` is valid, if the agent is active next
 
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "next_obs")  # of Steps
 
 
 class Timestep(NamedTuple):
-    """What one step of one env gave, for use by hand."""
+    """One step of one env, for use by hand."""
 
     obs: Array
     reward: float
     terminated: bool
     truncated: bool
     episode: Episode | None  # where it ended
-    failed: bool = False  # void: the env failed and was begun anew
-    absent: bool = False  # void: no agent played here
+    failed: bool = False  # invalid: the env failed and was reset
+    absent: bool = False  # invalid: the agent did not act
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over, for whichever reason."""
+        """Whether the episode has ended."""
         return self.terminated or self.truncated
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What is told of some episodes (plain Python: for a few numbers, faster than numpy)."""
+    """The metrics of some episodes. (Plain Python: for a few numbers it is faster than numpy.)"""
     totals, count = [episode.total for episode in episodes], len(episodes)
     mean = sum(totals) / count
     return {

@@ -1,4 +1,4 @@
-"""Playing a fixed number of episodes on each env, and what came of them."""
+"""Playing a fixed number of episodes with a policy, and the statistics of their returns."""
 
 from __future__ import annotations
 
@@ -8,84 +8,99 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from flowrl.nodes.collectors.acting import Acting, Taken
-from flowrl.nodes.collectors.episodes import all_at_once, quotas
-from flowrl.nodes.collectors.episodes import play as play_on
+from flowrl.core.batch import Array
+from flowrl.nodes.collectors.actor import Actor, CollectedSteps
+from flowrl.nodes.collectors.episodes import episode_quotas, play_quotas, step_together
 from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.steps import Episode, episode_metrics
-from flowrl.nodes.evaluators.averages import confidence_interval, interquartile_mean
 from flowrl.nodes.policy import AnyActMode
 
 Average = Literal["return_mean", "win_rate", "return_per_step"]
 
+BOOTSTRAP_RESAMPLES = 1000
+CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The episodes that were played, sorted by env and then in the order of time."""
+    """The episodes that were played, sorted by env and then by time."""
 
     episodes: Sequence[Episode]
-    stop: bool = False  # the goal is reached, and was confirmed
+    stop: bool = False  # the goal is reached and confirmed
     win_above: float | None = None  # an episode with a return above it is won
 
     @property
     def returns(self) -> list[float]:
-        """Each episode's return."""
         return [episode.total for episode in self.episodes]
 
     @property
     def lengths(self) -> list[int]:
-        """Each episode's steps."""
         return [episode.length for episode in self.episodes]
 
     @property
     def return_mean(self) -> float:
-        """The mean return."""
         return self.average("return_mean")
 
     def average(self, name: Average) -> float:
-        """One of the three averages: of returns, of wins, or of rewards."""
+        """The mean return, the share of won episodes, or the mean reward of a step."""
         if name == "win_rate" and self.win_above is None:
             raise ValueError("a win rate needs `win_above`, the return above which one has won")
-        found = self.metrics()
-        if name not in found:
+        metrics = self.metrics()
+        if name not in metrics:
             raise ValueError(f"there is no average '{name}'; known: {', '.join(get_args(Average))}")
-        return found[name]
+        return metrics[name]
 
     def metrics(self, rng: np.random.Generator | None = None) -> dict[str, float]:
-        """The episodes in numbers; with a generator, also how sure their middle is."""
-        totals, lengths = np.array(self.returns), np.array(self.lengths)
-        found = {
+        """The statistics of the episodes; with `rng`, also a confidence interval."""
+        returns, lengths = np.array(self.returns), np.array(self.lengths)
+        metrics = {
             **episode_metrics(self.episodes),
-            "return_median": float(np.median(totals)),
-            "return_iqm": float(interquartile_mean(totals)),
-            "return_per_step": float(totals.sum() / lengths.sum()),
+            "return_median": float(np.median(returns)),
+            "return_iqm": float(interquartile_mean(returns)),
+            "return_per_step": float(returns.sum() / lengths.sum()),
             "length_min": float(lengths.min()),
             "length_max": float(lengths.max()),
         }
         if self.win_above is not None:
-            found["win_rate"] = float((totals > self.win_above).mean())
+            metrics["win_rate"] = float((returns > self.win_above).mean())
         if rng is not None:
-            low, high = confidence_interval(totals, rng)
-            found.update(return_iqm_low=low, return_iqm_high=high)
-        return found
+            low, high = confidence_interval(returns, rng)
+            metrics.update(return_iqm_low=low, return_iqm_high=high)
+        return metrics
 
 
-def play(
+def interquartile_mean(returns: Array) -> Array:
+    """The mean of the middle half, along the last axis (Agarwal et al. 2021)."""
+    n = returns.shape[-1]
+    cut = n // 4
+    middle: Array = np.sort(returns, -1)[..., cut : n - cut].mean(-1)
+    return middle
+
+
+def confidence_interval(returns: Array, rng: np.random.Generator) -> tuple[float, float]:
+    """The interval of the interquartile mean, by the percentile bootstrap (Efron 1979)."""
+    index = rng.integers(len(returns), size=(BOOTSTRAP_RESAMPLES, len(returns)))
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(interquartile_mean(returns[index]), [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def play_episodes(
     envs: Any,
     mode: AnyActMode,
     episodes: int,
-    steps: list[Taken] | None = None,
+    steps: list[CollectedSteps] | None = None,
     most_steps: int = 100_000,
 ) -> list[Episode]:
-    """Play every env's quota of episodes, from new ones on; `steps`, if given, collects them."""
+    """Play new episodes, an equal share in each env; their steps are appended to `steps`, if given."""
     rows = as_agent_rows(envs)
-    acting = Acting(rows, {})
-    acting.let(mode, {"action": rows.spec().action})
-    acting.begin()
+    actor = Actor(rows, {})
+    actor.set_mode(mode, {"action": rows.spec().action})
+    actor.reset()
     played: list[Episode] = []
-    left = quotas(episodes, acting.count)
-    for taken in play_on(all_at_once(acting), left, most_steps, rows.spec().agents):
-        played += taken.episodes
+    quotas = episode_quotas(episodes, actor.count)
+    for collected in play_quotas(step_together(actor), quotas, most_steps, rows.spec().agents):
+        played += collected.episodes
         if steps is not None:
-            steps.append(taken)
+            steps.append(collected)
     return sorted(played, key=lambda episode: episode.env_id)

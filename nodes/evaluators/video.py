@@ -1,4 +1,8 @@
-"""Films of episodes: they are played again by seed and actions, so that only they are rendered."""
+"""Videos of episodes.
+
+Episodes are played without rendering, and their actions recorded. Those chosen for a video are
+played again from their seeds and actions, so only they are rendered.
+"""
 
 from __future__ import annotations
 
@@ -12,76 +16,75 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.spec import EnvSpec, env_part
 from flowrl.nodes.envs.steps import Episode, Steps
-from flowrl.nodes.evaluators.film_files import Film, usual_ending, writer
+from flowrl.nodes.evaluators.video_files import AddFrame, default_suffix, video_writer
 
-FPS = 30  # where an env does not say
+DEFAULT_FPS = 30  # if an env does not define `render_fps`
 
 
-class Scene(NamedTuple):
-    """One episode to film: the how-manieth of its env, counted from 0, and what was done up to its end."""
+class RecordedEpisode(NamedTuple):
+    """An episode to play again."""
 
     name: str
-    number: int
+    number: int  # its index among the env's episodes
     episode: Episode
-    actions: Array  # of all of the env's episodes up to this one
+    actions: Array  # of all of the env's episodes up to the end of this one
 
 
 class Camera:
-    """Films one episode of one env."""
+    """Renders one episode of one env."""
 
     def __init__(self) -> None:
         self.env, self.number = -1, -1
-        self.film: Film | None = None
-        self.fps = FPS
+        self.add_frame: AddFrame | None = None
+        self.fps = DEFAULT_FPS
 
-    def aim(self, scene: Scene, film: Film) -> None:
-        """Film this one from now on."""
-        self.env, self.number, self.film = scene.episode.env_id, scene.number, film
+    def point_at(self, recorded: RecordedEpisode, add_frame: AddFrame) -> None:
+        """Render this episode from now on."""
+        self.env, self.number = recorded.episode.env_id, recorded.number
+        self.add_frame = add_frame
 
-    def see(self, env: int, number: int, filmed: Any) -> None:
-        """Take a picture, if this is the episode."""
-        if self.film is None or (env, number) != (self.env, self.number):
+    def capture(self, env_id: int, number: int, env: Any) -> None:
+        """Add a frame, if this is the chosen episode."""
+        if self.add_frame is None or (env_id, number) != (self.env, self.number):
             return
-        self.fps = int(getattr(filmed, "metadata", {}).get("render_fps") or FPS)
-        self.film(_picture(filmed.render()))
+        self.fps = int(getattr(env, "metadata", {}).get("render_fps") or DEFAULT_FPS)
+        self.add_frame(_rgb_frame(env.render()))
 
 
-def _picture(rendered: Any) -> Array:
-    """Colours (H, W, 3), opaque."""
+def _rgb_frame(rendered: Any) -> Array:
+    """The frame (H, W, 3), without its alpha channel."""
     if not isinstance(rendered, np.ndarray):
-        what = f"the env renders no pictures, but {type(rendered).__name__}"
+        what = f"the env renders no images, but {type(rendered).__name__}"
         raise UnsoundError(what, "it needs the render mode `rgb_array`", "env")
     if rendered.dtype != np.uint8 or rendered.ndim != 3 or rendered.shape[2] not in (3, 4):
         what = f"the env renders {rendered.dtype}{list(rendered.shape)}"
-        raise UnsoundError(what, "a picture is uint8 (H, W, 3)", "env")
+        raise UnsoundError(what, "a frame must be uint8 (H, W, 3)", "env")
     return rendered[..., :3]
 
 
-class Filmed:
-    """An env in front of a camera."""
+class CameraEnv:
+    """An env that shows each of its states to a camera."""
 
     def __init__(self, env: Any, index: int, camera: Camera) -> None:
         self._env, self._index, self._camera, self._number = env, index, camera, -1
 
     def reset(self, **kwargs: Any) -> Any:
-        """As the env."""
-        found = self._env.reset(**kwargs)
+        result = self._env.reset(**kwargs)
         self._number += 1
-        self._camera.see(self._index, self._number, self._env)
-        return found
+        self._camera.capture(self._index, self._number, self._env)
+        return result
 
     def step(self, action: Any) -> Any:
-        """As the env."""
-        found = self._env.step(action)
-        self._camera.see(self._index, self._number, self._env)
-        return found
+        result = self._env.step(action)
+        self._camera.capture(self._index, self._number, self._env)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
 
-class Watched:
-    """An env manager; what its envs do is noted."""
+class EpisodeRecorder:
+    """Stands for an env manager, and records the actions and episodes of its envs."""
 
     def __init__(self, envs: SerialEnvManager) -> None:
         self._envs = envs
@@ -91,36 +94,47 @@ class Watched:
         self._episodes: list[Episode] = []
 
     def spec(self) -> EnvSpec:
-        """As the manager."""
         return self._envs.spec()
 
     def reset(self) -> Array:
-        """As the manager."""
         return self._envs.reset()
 
     def advance(self, actions: Array, ids: Any = None) -> Steps:
-        """As the manager."""
         steps = self._envs.advance(actions, ids)
         self._ids.append(np.arange(self.count) if ids is None else np.asarray(ids))
         self._actions.append(actions)
         self._episodes += steps.episodes
         return steps
 
-    def scenes(self) -> list[Scene]:
-        """Of the worst, the median and the best episode of an env."""
+    def select_episodes(self) -> list[RecordedEpisode]:
+        """The worst, the median and the best episode."""
         ids = np.concatenate(self._ids)
         order = np.argsort(ids, kind="stable")
         episodes = sorted(self._episodes, key=lambda episode: episode.env_id)
-        return scenes_of(episodes, ids[order], np.concatenate(self._actions)[order])
+        return select_episodes(episodes, ids[order], np.concatenate(self._actions)[order])
 
 
-class Rendering:
-    """An env part that makes envs which can be filmed."""
+def select_episodes(episodes: list[Episode], ids: Array, actions: Array) -> list[RecordedEpisode]:
+    """The worst, the median and the best episode; `ids` and `actions` are of all steps, by env."""
+    order = sorted(range(len(episodes)), key=lambda k: episodes[k].total)
+    chosen = {"worst": order[0], "median": order[(len(order) - 1) // 2], "best": order[-1]}
+    recorded = []
+    for name, k in chosen.items():
+        env = episodes[k].env_id
+        earlier = [e for e in episodes[:k] if e.env_id == env]
+        steps = sum(e.length for e in earlier) + episodes[k].length
+        own_actions = actions[ids == env][:steps]
+        recorded.append(RecordedEpisode(name, len(earlier), episodes[k], own_actions))
+    return recorded
+
+
+class RenderingEnvPart:
+    """An env part whose envs render, for a camera."""
 
     def __init__(self, env: Any, camera: Camera) -> None:
         self._plain = part = env_part(env)
         if "kwargs" not in type(part.config).model_fields:
-            what = f"a {type(part).__name__} env cannot be told to render"
+            what = f"a {type(part).__name__} env has no way to choose a render mode"
             raise UnsoundError(what, "give the env a parameter `kwargs`", "env")
         kwargs = {**part.config.kwargs, "render_mode": "rgb_array"}
         self._part = type(part)(part.config.model_copy(update={"kwargs": kwargs}))
@@ -128,70 +142,63 @@ class Rendering:
         self.config = self._part.config
         try:
             self._part.make(0).close()
-        except TypeError as refused:
-            what = f"the env cannot be rendered: {refused}"
+        except TypeError as error:
+            what = f"the env cannot be rendered: {error}"
             raise UnsoundError(
                 what, "its class takes `render_mode`, as gymnasium's do", "env"
-            ) from refused
+            ) from error
 
     def spec(self) -> Any:
-        """As the env."""
         return self._plain.spec()
 
     def make(self, index: int) -> Any:
-        """One more env, in front of the camera."""
-        return Filmed(self._part.make(index), index, self._camera)
+        return CameraEnv(self._part.make(index), index, self._camera)
 
 
-def film(env: Any, envs: int, seed: int, scenes: list[Scene], out: Path) -> list[Path]:
-    """Films the scenes, into a folder one file each, or one after another into a file.
+def render_episodes(
+    env: Any, envs: int, seed: int, recorded: list[RecordedEpisode], path: Path
+) -> list[Path]:
+    """Write the episodes as one video file, or as a file each if `path` has no suffix.
 
     `envs` and `seed` are those of the env manager that played them.
     """
     camera, written = Camera(), []
-    manager = SerialEnvManager(env=Rendering(env, camera), count=envs)
+    manager = SerialEnvManager(env=RenderingEnvPart(env, camera), count=envs)
     try:
-        if out.suffix:
-            with writer(out, lambda: camera.fps) as frame:
-                for scene in scenes:
-                    _play(manager, seed, scene, camera, frame)
-            return [out]
-        out.mkdir(parents=True, exist_ok=True)
-        for scene in scenes:
-            path = out / f"{scene.name}{usual_ending()}"
-            with writer(path, lambda: camera.fps) as frame:
-                _play(manager, seed, scene, camera, frame)
-            written.append(path)
+        if path.suffix:
+            with video_writer(path, lambda: camera.fps) as add_frame:
+                for episode in recorded:
+                    _play_again(manager, seed, episode, camera, add_frame)
+            return [path]
+        path.mkdir(parents=True, exist_ok=True)
+        for episode in recorded:
+            file = path / f"{episode.name}{default_suffix()}"
+            with video_writer(file, lambda: camera.fps) as add_frame:
+                _play_again(manager, seed, episode, camera, add_frame)
+            written.append(file)
         return written
     finally:
         manager.close()
 
 
-def _play(manager: SerialEnvManager, seed: int, scene: Scene, camera: Camera, frame: Film) -> None:
-    manager.close()  # new envs: each counts its episodes from the first
+def _play_again(
+    manager: SerialEnvManager,
+    seed: int,
+    recorded: RecordedEpisode,
+    camera: Camera,
+    add_frame: AddFrame,
+) -> None:
+    manager.close()  # so that the camera counts the episodes of new envs from 0
     manager.seed(seed, dynamic_seeds=False)
-    camera.aim(scene, frame)
+    camera.point_at(recorded, add_frame)
     manager.reset()
-    ids, ended = [scene.episode.env_id], []
-    for action in scene.actions:
-        ended += manager.advance(action[None], ids).episodes
-    if ended[-1:] != [scene.episode]:
+    ids, episodes = [recorded.episode.env_id], []
+    for action in recorded.actions:
+        episodes += manager.advance(action[None], ids).episodes
+    if episodes[-1:] != [recorded.episode]:
         raise UnsoundError(
-            f"the {scene.name} episode was {scene.episode}, and is {ended[-1:]} when it is played "
-            "again: the env does not follow from its seed and the actions",
-            "an env that is filmed draws from what `reset(seed=…)` seeds, only",
+            f"the {recorded.name} episode was {recorded.episode}, and is {episodes[-1:]} when it is "
+            "played again; the env must depend on its seed and the actions alone",
+            "let the env draw only from generators that `reset(seed=…)` seeds",
             "env",
         )
-
-
-def scenes_of(episodes: list[Episode], ids: Array, actions: Array) -> list[Scene]:
-    """The worst, the median and the best; `ids` and `actions` of all steps, env by env."""
-    order = sorted(range(len(episodes)), key=lambda k: episodes[k].total)
-    chosen = {"worst": order[0], "median": order[(len(order) - 1) // 2], "best": order[-1]}
-    scenes = []
-    for name, k in chosen.items():
-        env = episodes[k].env_id
-        before = [e for e in episodes[:k] if e.env_id == env]
-        steps = sum(e.length for e in before) + episodes[k].length
-        scenes.append(Scene(name, len(before), episodes[k], actions[ids == env][:steps]))
-    return scenes

@@ -19,7 +19,7 @@ from flowrl.nodes.policy import Policy, policy_for_rows
 
 
 class Learner(Node):
-    """Owns the model; its weights are versions of a state, one for each train iteration."""
+    """Does train iterations with the policy's learn mode; each gives a new version of the weights."""
 
     role = "learner"
     data = In("samples")
@@ -28,12 +28,13 @@ class Learner(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what learns", shared="policy")
-        log_every_iters: int = param(100, "train iterations that a line of metrics averages", ge=1)
+        log_every_iters: int = param(
+            100, "train iterations averaged in one report of metrics", ge=1
+        )
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """What the policy reads, and whether it may be stale."""
-        policy = _policy(config.policy, surroundings.inputs["data"])
+        policy = _policy_for_schema(config.policy, surroundings.inputs["data"])
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
@@ -42,46 +43,45 @@ class Learner(Node):
         )
 
     def setup(self) -> None:
-        """The model, built from a seed of the node's own."""
-        self._policy = _policy(self.config.policy, self.ctx.inputs.get("data"))
+        self._policy = _policy_for_schema(self.config.policy, self.ctx.inputs.get("data"))
         self._mode = self._policy.learn_mode(self.ctx.seed_for("learn"))
-        self._told: dict[str, list[Any]] = {}
+        self._metrics: dict[str, list[Any]] = {}  # since the last report
         self.train_iter = 0
 
     def fire(self, data: Batch) -> Batch | None:
-        """One train iteration."""
-        learned = self._mode.forward(data, self._policy.command(self.ctx.clock.total))
+        """Do one train iteration; return the priorities of its rows, if the policy has any."""
+        result = self._mode.forward(data, self._policy.command(self.ctx.clock.total))
         self.train_iter += 1
-        self._report(learned.metrics)
-        if learned.priorities is None:
+        self._report(result.metrics)
+        if result.priorities is None:
             return None
-        return Batch({"priority": np.asarray(learned.priorities, np.float32)})
+        return Batch({"priority": np.asarray(result.priorities, np.float32)})
 
     def state(self, port: str = "weights") -> State:
-        """The newest weights, and the settings that belong to the progress so far."""
+        """The current weights, with the command for the progress so far."""
         return State(self._mode.weights(), self._policy.command(self.ctx.clock.total))
 
     def train(self, batch: Batch, env_steps: int = 0) -> Batch | None:
-        """By hand: one train iteration, after so many more env steps; gives priorities, if any."""
+        """By hand: do one train iteration, after `env_steps` more env steps; return any priorities."""
         priorities = self.fire(batch)
         self.ctx.clock = self.ctx.clock.add(self.ctx.key, env_steps=env_steps, train_iters=1)
         return priorities
 
     def _report(self, metrics: Mapping[str, Any]) -> None:
-        # Tensors are read only where metrics are due: to read one waits for it to be computed.
+        # Tensors are converted only when a report is due, because that waits for their computation.
         for name, value in metrics.items():
-            self._told.setdefault(name, []).append(value)
+            self._metrics.setdefault(name, []).append(value)
         if self.train_iter % self.config.log_every_iters == 0:
-            self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._told.items()})
-            self._told = {}
+            self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._metrics.items()})
+            self._metrics = {}
             check_no_nan(self._mode.weights())
 
 
-def _policy(given: Any, schema: Schema | None) -> Policy:
-    if isinstance(given, Policy):
-        return given
+def _policy_for_schema(policy: Any, schema: Schema | None) -> Policy:
+    if isinstance(policy, Policy):
+        return policy
     obs, action = obs_columns_in(schema or {}, "obs"), (schema or {}).get("action")
     if obs is None or action is None:
         missing = "obs" if obs is None else "action"
         raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
-    return policy_for_rows(given, obs, action)
+    return policy_for_rows(policy, obs, action)

@@ -31,11 +31,9 @@ from flowrl.nodes.policy import LearnResult, Policy
 
 
 class Dqn(Policy):
-    """Learns what each of a few actions is worth, and takes the best."""
+    """Learns the value of each of a few actions, and takes the best one."""
 
     class Config(BaseConfig):
-        """The parameters of DQN."""
-
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="mlp")
         gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
         nstep: int = param(1, "rewards that are summed before the target bootstraps", ge=1)
@@ -44,13 +42,17 @@ class Dqn(Policy):
         loss: Literal["huber", "mse"] = param("huber", "of the temporal-difference error")
         lr: float = param(1e-3, "learning rate of Adam", gt=0)
         max_grad_norm: float | None = param(10.0, "shortens longer gradients; null: never", gt=0)
-        target: Literal["copy", "blend"] = param("copy", "how the target network follows")
-        target_every_iters: int = param(100, "`copy`: train iterations between two", ge=1)
-        target_tau: float = param(0.005, "`blend`: fraction moved in each one", gt=0, le=1)
-        epsilon_start: float = param(0.95, "share of random actions in the beginning", ge=0, le=1)
+        target: Literal["copy", "blend"] = param("copy", "how the target network is updated")
+        target_every_iters: int = param(100, "`copy`: train iterations between two copies", ge=1)
+        target_tau: float = param(
+            0.005, "`blend`: fraction of the way moved in each train iteration", gt=0, le=1
+        )
+        epsilon_start: float = param(0.95, "share of random actions at first", ge=0, le=1)
         epsilon_end: float = param(0.1, "share of random actions in the end", ge=0, le=1)
-        epsilon_decay_steps: int = param(10_000, "env steps of its fall (or of 1/e)", ge=1)
-        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "how it falls")
+        epsilon_decay_steps: int = param(
+            10_000, "env steps of the decay (`exponential`: to 1/e)", ge=1
+        )
+        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "of the decay")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -65,15 +67,15 @@ class Dqn(Policy):
             resolve_model(self.config.model, Mlp()), self.obs, "q", self.heads
         )
         if self.model.memory_columns():
-            what = "dqn learns from single steps, and the model remembers earlier ones"
+            what = "dqn learns from single steps, and the model is recurrent"
             raise UnsoundError(
                 what, "take an mlp, or the policy r2d2, or ppo with `unroll_steps`", "model"
             )
 
     def learn_columns(self) -> Schema:
         number = Column("float32")
-        seen = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
-        return {**seen, "action": self.action, "reward": number, "discount": number}
+        obs = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
+        return {**obs, "action": self.action, "reward": number, "discount": number}
 
     def learn_mode(self, seed: int) -> DqnLearnMode:
         return DqnLearnMode(self, seed)
@@ -92,16 +94,16 @@ class Dqn(Policy):
 
 
 def epsilon_command(config: Any, progress: Count) -> dict[str, float]:
-    """The share of random actions, by the env steps so far."""
+    """The command of a policy that explores with epsilon, the share of random actions."""
     decay = DECAYS[config.epsilon_shape]
     start, end, steps = config.epsilon_start, config.epsilon_end, config.epsilon_decay_steps
     return {"epsilon": decay(start, end, steps, progress.env_steps)}
 
 
 class ValueLearnMode:
-    """A network of action values that learns, and one that follows it and rates what comes next."""
+    """A learn mode with an online network of action values and a target network that follows it."""
 
-    name: ClassVar[str]  # of the policy, for errors
+    name: ClassVar[str]  # of the policy, in errors
 
     def __init__(self, policy: Any, seed: int) -> None:
         from flowrl.nodes.models.trained import TrainableNetwork
@@ -115,7 +117,7 @@ class ValueLearnMode:
         self.iters = 0
 
     def update_target(self) -> None:
-        """After a train iteration: the target network follows, if it is time."""
+        """Finish a train iteration; update the target network if it is due."""
         self.iters += 1
         if self.config.target == "blend":
             self.target.move_towards(self.online, self.config.target_tau)
@@ -137,18 +139,18 @@ class ValueLearnMode:
 
 
 class DqnLearnMode(ValueLearnMode):
-    """Moves Q(s, a) towards r + discount * Q_target(s', a')."""
+    """Moves Q(s_t, a_t) towards r_t + discount_t * Q_target(s_tp1, a_tp1)."""
 
     name = "dqn"
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
-        """One gradient step; the priorities are the absolute errors."""
-        goal = self._goal(batch)
+        """Do one gradient step; the priorities are the absolute errors."""
+        target_t = self._target(batch)
         action = tensor(batch["action"]).unsqueeze(1)
         obs = observation_tensors(batch, "obs")
         q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
-        losses = self.loss(q_t, goal, reduction="none")
-        if "weight" in batch:  # a prioritised buffer corrects for drawing some rows more often
+        losses = self.loss(q_t, target_t, reduction="none")
+        if "weight" in batch:  # a prioritised buffer corrects for its uneven sampling
             losses = losses * tensor(batch["weight"])
         loss = losses.mean()
         norm = self.online.descend(loss, self.config.lr)
@@ -156,9 +158,9 @@ class DqnLearnMode(ValueLearnMode):
         self.update_target()
         q_t = q_t.detach()
         metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
-        return LearnResult(metrics, (goal - q_t).abs_().numpy())
+        return LearnResult(metrics, (target_t - q_t).abs_().numpy())
 
-    def _goal(self, batch: Batch) -> Any:
+    def _target(self, batch: Batch) -> Any:
         """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
         next_obs = observation_tensors(batch, "next_obs")
         with torch.no_grad():
@@ -170,7 +172,7 @@ class DqnLearnMode(ValueLearnMode):
 
 
 class DqnEvalMode:
-    """Takes the best action."""
+    """Takes the action with the highest value."""
 
     def __init__(self, policy: Dqn) -> None:
         self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
@@ -184,7 +186,7 @@ class DqnEvalMode:
 
 
 class DqnCollectMode(DqnEvalMode):
-    """Takes the best action, and with probability epsilon a random one."""
+    """Takes a random action with probability epsilon, otherwise the best one."""
 
     def __init__(self, policy: Dqn, seed: int) -> None:
         super().__init__(policy)
@@ -205,9 +207,7 @@ class DqnCollectMode(DqnEvalMode):
         return {"action": action.astype(self.dtype, copy=False)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next actions depend on beside the weights."""
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self.rng.bit_generator.state = state["rng"]

@@ -31,36 +31,36 @@ from flowrl.nodes.policy import AnyActMode, LearnResult, Policy, unroll_column
 from flowrl.nodes.recurrence import RecurrentModeAdapter, RowLayout, StepRows, UnrollRows
 from flowrl.nodes.returns import gae, normalise
 
-MLP = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
-MODEL = {"type": "mlp", **MLP}
+DEFAULT_MLP = {"hidden": [64, 64], "activation": "tanh", "init": "orthogonal", "shared": False}
+DEFAULT_MODEL = {"type": "mlp", **DEFAULT_MLP}
 
 
 class Ppo(Policy):
-    """Improves the policy on its own data, in steps that the clipped ratio keeps small."""
+    """Improves the policy on its own data, in steps kept small by clipping the likelihood ratio."""
 
     on_policy = True
 
     class Config(BaseConfig):
-        """The parameters of PPO."""
-
-        model: Any = part("model", "of policy and value", shared="model", default=MODEL)
+        model: Any = part("model", "of policy and value", shared="model", default=DEFAULT_MODEL)
         gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
         gae_lambda: float = param(0.95, "1 sums all rewards, 0 trusts the next value", ge=0, le=1)
         epochs: int = param(4, "times that each row is learned from", ge=1)
         minibatch_size: int = param(256, "rows of one gradient step", ge=1)
-        clip: float = param(0.2, "how far the ratio of likelihoods gains by leaving 1", gt=0)
-        value_clip: float | None = param(None, "the same, of the value leaving the old", gt=0)
+        clip: float = param(0.2, "distance from 1 up to which a ratio of likelihoods counts", gt=0)
+        value_clip: float | None = param(None, "the same for the value, from the old value", gt=0)
         value_weight: float = param(0.5, "of the value's error in the loss", ge=0)
         entropy_weight: float = param(0.01, "of the policy's entropy in the loss", ge=0)
         normalise_advantages: bool = param(True, "mean 0, deviation 1 over a token's rows")
-        normalise_values: bool = param(False, "the value head counts in units of the returns")
+        normalise_values: bool = param(False, "the value head predicts normalised returns")
         lr: float = param(3e-4, "learning rate of Adam", gt=0)
         unroll_steps: int | None = param(
-            None, "a model that remembers learns from unrolls of so many steps", ge=1
+            None, "steps of the unrolls that a recurrent model learns from", ge=1
         )
-        lr_decay_steps: int | None = param(None, "env steps until it is 0; null: it stays", ge=1)
+        lr_decay_steps: int | None = param(
+            None, "env steps until `lr` is 0; null: it is constant", ge=1
+        )
         eval_draws: bool = param(
-            False, "evaluations draw actions, as collecting does; if not, they take the likeliest"
+            False, "evaluations draw actions, as collecting does; if not, they take the most likely"
         )
         max_grad_norm: float | None = param(0.5, "shortens longer gradients; null: never", gt=0)
 
@@ -69,10 +69,10 @@ class Ppo(Policy):
         self.distribution = distribution_of(self.action)
         self.heads: Heads = {**self.distribution.heads, "value": LinearHead(1)}
         self.model = with_action_mask(
-            resolve_model(self.config.model, Mlp(**MLP)), self.obs, "logits", self.heads
+            resolve_model(self.config.model, Mlp(**DEFAULT_MLP)), self.obs, "logits", self.heads
         )
         if bool(self.model.memory_columns()) != (self.config.unroll_steps is not None):
-            what = "a model that remembers learns from unrolls, and only such a model does"
+            what = "a recurrent model, and no other, learns from unrolls"
             hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
             raise UnsoundError(what, hint, "unroll_steps")
 
@@ -84,8 +84,8 @@ class Ppo(Policy):
 
     def learn_columns(self) -> Schema:
         number, flag = Column("float32"), Column("bool")
-        seen = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
-        step = {**seen, "reward": number, "discount": number}
+        obs = {**columns_under("obs", self.obs), **columns_under("next_obs", self.obs)}
+        step = {**obs, "reward": number, "discount": number}
         ends = {"terminated": flag, "truncated": flag, "last": flag}
         columns = {**step, **ends, **self.collect_columns()}
         steps = self.config.unroll_steps
@@ -97,12 +97,16 @@ class Ppo(Policy):
         return PpoLearnMode(self, seed)
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        act = PpoCollectMode(self, seed)
-        return RecurrentModeAdapter(act, self.memory_columns()) if self.memory_columns() else act
+        mode = PpoCollectMode(self, seed)
+        return self._with_memory(mode)
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        act = PpoCollectMode(self, seed) if self.config.eval_draws else PpoEvalMode(self)
-        return RecurrentModeAdapter(act, self.memory_columns()) if self.memory_columns() else act
+        mode = PpoCollectMode(self, seed) if self.config.eval_draws else PpoEvalMode(self)
+        return self._with_memory(mode)
+
+    def _with_memory(self, mode: PpoEvalMode) -> AnyActMode:
+        memory = self.memory_columns()
+        return RecurrentModeAdapter(mode, memory) if memory else mode
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return self.model.imported_modules(learn)
@@ -118,7 +122,7 @@ METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
 
 
 class PpoLearnMode:
-    """One train iteration: the advantages of a token, then epochs of minibatches of its rows."""
+    """A train iteration computes a token's advantages, then learns from its rows in several epochs."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
         from flowrl.nodes.models.trained import TrainableNetwork
@@ -127,79 +131,79 @@ class PpoLearnMode:
         module = policy.model.build(policy.obs, policy.heads, seed)
         self.net = TrainableNetwork(module, max_grad_norm=self.config.max_grad_norm, eps=1e-5)
         memory, unroll = policy.memory_columns(), policy.unroll_steps
-        self.seen: RowLayout = (
+        self.layout: RowLayout = (
             UnrollRows(self.net, unroll, memory) if unroll else StepRows(self.net)
         )
-        self.needed = functools.partial(policy.model.is_acting_parameter, self.distribution.heads)
+        self.is_acting_parameter = functools.partial(
+            policy.model.is_acting_parameter, self.distribution.heads
+        )
         self.rng = np.random.default_rng(seed)
-        self.returns = Moments()  # of the returns, if values are learned in their units
+        self.returns = Moments()  # used if `normalise_values`
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
-        """Learns from the rows of one collection."""
-        rows, told = self._rows(batch), []
-        most = self.seen.rows(self.config.minibatch_size)
+        columns, metrics = self._columns(batch), []
+        size = self.layout.row_count(self.config.minibatch_size)
         for _ in range(self.config.epochs):
             order = tensor(self.rng.permutation(len(batch)))
-            shuffled = [split_minibatches(column, order, most) for column in rows]
+            shuffled = [split_minibatches(column, order, size) for column in columns]
             for minibatch in zip(*shuffled, strict=True):
-                told.append(self._step(list(minibatch), command["lr"]))
-        self.net.observe(
-            observation_tensors(self.seen.steps(batch), "obs")
-        )  # last: what was learned with is what acted
-        means = torch.stack(told).mean(0)
+                metrics.append(self._descend(list(minibatch), command["lr"]))
+        # Running moments change last: this iteration must use the moments that the actor used.
+        self.net.observe(observation_tensors(self.layout.steps(batch), "obs"))
+        means = torch.stack(metrics).mean(0)
         return LearnResult({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
 
-    def _rows(self, batch: Batch) -> list[Any]:
-        """What a gradient step takes of each row."""
-        found = map(tensor, self._advantages(batch))
-        steps = self.seen.steps(batch)
-        sampled_actions, logp = self.distribution.sampled_actions(steps), tensor(steps["logp"])
-        return self.seen.dealt(batch, sampled_actions, logp, *found)
+    def _columns(self, batch: Batch) -> list[Any]:
+        """The columns that minibatches are cut from."""
+        targets = map(tensor, self._advantages(batch))
+        steps = self.layout.steps(batch)
+        actions, logp = self.distribution.sampled_actions(steps), tensor(steps["logp"])
+        return self.layout.minibatch_columns(batch, actions, logp, *targets)
 
     def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """Advantages, and goals and old values of the value head, all (N,)."""
-        steps = self.seen.steps(batch)
+        """Advantages, and the targets and old values of the value head, all (N,)."""
+        steps = self.layout.steps(batch)
         cut_t = steps["last"] | steps["terminated"] | steps["truncated"]
-        v_t, at_cuts = self.seen.values(batch, cut_t)
+        v_t, v_tp1_at_cuts = self.layout.values(batch, cut_t)
         v_tp1 = np.roll(v_t, -1)  # what follows a row is the next row, except at a cut
-        v_tp1[cut_t] = at_cuts
-        mean, std = self._unit()
+        v_tp1[cut_t] = v_tp1_at_cuts
+        mean, std = self._return_moments()
         scaled_t = v_t * std + mean
         scaled_tp1 = v_tp1 * std + mean
         lambda_ = self.config.gae_lambda
         advantage = gae(steps["reward"], steps["discount"], scaled_t, scaled_tp1, cut_t, lambda_)
-        goal = scaled_t + advantage
+        target = scaled_t + advantage
         if self.config.normalise_values:
-            self.returns.update(goal)
-            mean, std = self._unit()
+            self.returns.update(target)
+            mean, std = self._return_moments()
         if self.config.normalise_advantages:
             advantage = normalise(advantage)
-        return advantage, (goal - mean) / std, (scaled_t - mean) / std
+        return advantage, (target - mean) / std, (scaled_t - mean) / std
 
-    def _unit(self) -> tuple[np.float32, np.float32]:
-        """The mean and deviation in which the value head counts."""
+    def _return_moments(self) -> tuple[np.float32, np.float32]:
+        """The mean and deviation by which the value head's returns are normalised."""
         return np.float32(self.returns.mean), np.float32(self.returns.std)
 
-    def _step(self, minibatch: list[Any], lr: float) -> Any:
-        """One gradient step on a minibatch; gives the metrics."""
+    def _descend(self, minibatch: list[Any], lr: float) -> Any:
+        """Do one gradient step on a minibatch; return the metrics."""
         c = self.config
-        out, columns = self.seen.heads(minibatch)
-        sampled_actions, old_logp, advantage, goal, v_old = columns
-        logp, entropy = self.distribution.logp_entropy(out, sampled_actions)
+        heads, columns = self.layout.evaluate(minibatch)
+        actions, old_logp, advantage, target, v_old = columns
+        logp, entropy = self.distribution.logp_entropy(heads, actions)
         log_ratio = logp - old_logp
         ratio = log_ratio.exp()
         policy_loss = clipped_loss(ratio, advantage, c.clip)
-        value_loss = squared_loss(out["value"].squeeze(1), goal, v_old, c.value_clip)
+        value_loss = squared_loss(heads["value"].squeeze(1), target, v_old, c.value_clip)
         entropy = entropy.mean()
         loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
         norm = self.net.descend(loss, lr)
         with torch.no_grad():
-            kl = (ratio - 1 - log_ratio).mean()  # Schulman 2020, the estimator k3
+            kl = (ratio - 1 - log_ratio).mean()  # the estimator k3 of Schulman 2020
             clipped = ((ratio - 1).abs() > c.clip).float().mean()
             return torch.stack([policy_loss, value_loss, entropy, kl, clipped, norm])
 
     def weights(self) -> dict[str, Array]:
-        return self.net.weights(self.needed)
+        return self.net.weights(self.is_acting_parameter)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -216,11 +220,11 @@ class PpoLearnMode:
 
 
 def split_minibatches(column: Any, order: Any, rows: int) -> Sequence[Any]:
-    """Minibatches of a column, or of each leaf of nested observations."""
+    """The minibatches of a column (or of nested observations) in the given order of rows."""
     if not isinstance(column, Mapping):
         return column[order].split(rows)
-    split = (leaf[order].split(rows) for leaf in column.values())
-    return [dict(zip(column, leaves, strict=True)) for leaves in zip(*split, strict=True)]
+    minibatches = (leaf[order].split(rows) for leaf in column.values())
+    return [dict(zip(column, leaves, strict=True)) for leaves in zip(*minibatches, strict=True)]
 
 
 def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
@@ -228,17 +232,17 @@ def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
     return -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
 
 
-def squared_loss(value: Any, goal: Any, v_old: Any, clip: float | None) -> Any:
-    """mean (V - G)^2; with a clip, at least that of V held to within `clip` of what it was."""
-    loss = (value - goal).square()
+def squared_loss(value: Any, target: Any, v_old: Any, clip: float | None) -> Any:
+    """mean (V - G)^2; with a clip, at least that of V clipped to v_old +- clip."""
+    loss = (value - target).square()
     if clip is not None:
-        held = v_old + (value - v_old).clamp(-clip, clip)
-        loss = torch.max(loss, (held - goal).square())
+        clipped = v_old + (value - v_old).clamp(-clip, clip)
+        loss = torch.max(loss, (clipped - target).square())
     return loss.mean()
 
 
 class PpoEvalMode:
-    """Takes the likeliest action."""
+    """Takes the most likely action."""
 
     def __init__(self, policy: Ppo) -> None:
         self.distribution = policy.distribution
@@ -252,26 +256,22 @@ class PpoEvalMode:
     def forward(self, obs: Array) -> dict[str, Array]:
         return self.choose(self.model(obs))
 
-    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
-        """Actions for what the model says."""
-        return self.distribution.mode(out)
+    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
+        return self.distribution.mode(heads)
 
 
 class PpoCollectMode(PpoEvalMode):
-    """Draws actions, and says how likely they were."""
+    """Draws actions, and outputs their log-likelihood."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
         super().__init__(policy)
         self.rng = np.random.default_rng(seed)
 
-    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
-        """Draws for what the model says."""
-        return self.distribution.sample(out, self.rng)
+    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
+        return self.distribution.sample(heads, self.rng)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next actions depend on beside the weights."""
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self.rng.bit_generator.state = state["rng"]

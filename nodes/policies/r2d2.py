@@ -26,39 +26,39 @@ from flowrl.nodes.models.sampling import argmax, epsilon_greedy
 from flowrl.nodes.observations import columns_under, leaf_columns
 from flowrl.nodes.policies.dqn import Dqn, ValueLearnMode, epsilon_command
 from flowrl.nodes.policy import AnyActMode, LearnResult, Policy, unroll_column
-from flowrl.nodes.recurrence import RecurrentModeAdapter
+from flowrl.nodes.recurrence import RecurrentModeAdapter, flatten_time
 
-EPS = 1e-3  # how much of x stays in h(x): it keeps the inverse steady
+EPS = 1e-3  # the share of x in h(x), which keeps the inverse stable
 
 
 class R2d2(Policy):
-    """Learns what actions are worth to whoever remembers; a row of its batches is a sequence.
+    """Learns action values with a recurrent network; a row of its batches is a sequence.
 
-    The collector gives single steps with what was remembered at each, a `sequence_buffer` cuts
-    sequences out of them. Their first `burn_in_steps` only bring the memory up to date.
+    A collector outputs single steps with the memory before each, and a `sequence_buffer` cuts
+    sequences from them. The first `burn_in_steps` of a sequence only bring the memory up to date.
     """
 
     class Config(Dqn.Config):
-        """The parameters of DQN, and of sequences."""
-
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="gru")
-        unroll_steps: int = param(20, "steps of a sequence, as the buffer gives them", ge=2)
-        burn_in_steps: int = param(0, "its first steps, which only warm the memory up", ge=0)
-        rescale: bool = param(True, "values are learned as h(x), which brings large ones together")
+        unroll_steps: int = param(20, "steps of a sequence, as configured in the buffer", ge=2)
+        burn_in_steps: int = param(
+            0, "its first steps, which only bring the memory up to date", ge=0
+        )
+        rescale: bool = param(True, "learn h(value), which compresses large values")
         target_steps: int = param(5, "rewards that a target sums, within the sequence", ge=1)
 
-    def __init__(self, config: BaseConfig | None = None, /, **given: Any) -> None:
-        super().__init__(config, **given)
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
         c = self.config
         if self.action.n is None or self.action.shape:
             raise UnsoundError(
                 f"r2d2 chooses one of n actions; the env takes {self.action}", "", "policy"
             )
         if ACTION_MASK in leaf_columns(self.obs):
-            raise UnsoundError("r2d2 obeys no masks of allowed actions", "take dqn", "policy")
+            raise UnsoundError("r2d2 does not support action masks", "take dqn", "policy")
         if c.nstep != 1:
             raise UnsoundError(
-                "its rows have one reward each", "say `target_steps` instead", "nstep"
+                "r2d2 needs rows with one reward", "give `target_steps` instead", "nstep"
             )
         if c.burn_in_steps >= c.unroll_steps:
             what = f"of {c.unroll_steps} steps {c.burn_in_steps} are burn-in"
@@ -66,11 +66,11 @@ class R2d2(Policy):
         self.heads: Heads = {"q": (DuelingHead if c.dueling else LinearHead)(self.action.n)}
         self.model = resolve_model(c.model, Gru())
         if not self.model.memory_columns():
-            raise UnsoundError("the model remembers nothing", "take a gru, or dqn", "model")
+            raise UnsoundError("the model is not recurrent", "take a gru, or dqn", "model")
 
     @property
     def unroll_steps(self) -> None:
-        """A collector gives steps: the buffer cuts sequences, which may overlap."""
+        """Collectors output single steps; the buffer cuts sequences from them, which may overlap."""
         return
 
     def memory_columns(self) -> Schema:
@@ -106,7 +106,7 @@ class R2d2(Policy):
 
 
 class R2d2LearnMode(ValueLearnMode):
-    """Moves Q of each step behind the burn-in towards its n-step target."""
+    """Moves the value of each step after the burn-in towards its n-step target."""
 
     name = "r2d2"
 
@@ -115,41 +115,43 @@ class R2d2LearnMode(ValueLearnMode):
         (self.memory,) = policy.memory_columns()
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
-        """One gradient step; the priorities are the absolute errors of steps, (W, T)."""
-        c, obs = self.config, _through(batch)
-        q = self._q(self.online, obs, batch[self.memory])  # (W, T + 1 - burn-in, actions)
+        """Do one gradient step; the priorities are the absolute errors of all steps (W, T)."""
+        c, obs = self.config, _joined_obs(batch)
+        q = self._action_values(
+            self.online, obs, batch[self.memory]
+        )  # (W, T + 1 - burn-in, actions)
         with torch.no_grad():
-            q_target = self._q(self.target, obs, batch[self.memory])
+            q_target = self._action_values(self.target, obs, batch[self.memory])
             chooser = q.detach() if c.double else q_target
             v = q_target.gather(2, chooser.argmax(2, keepdim=True)).squeeze(2)
         learned = slice(c.burn_in_steps, None)
         columns = [tensor(batch[n][:, learned]) for n in ("reward", "discount", "valid", "action")]
         reward, discount, valid, action = columns
         v = restore_value(v) if c.rescale else v
-        goal = nstep_targets(reward, discount, valid, v, c.target_steps)
-        goal = rescale_value(goal) if c.rescale else goal
+        target = nstep_targets(reward, discount, valid, v, c.target_steps)
+        target = rescale_value(target) if c.rescale else target
         q_t = q[:, :-1].gather(2, action.unsqueeze(2)).squeeze(2)
-        losses = self.loss(q_t, goal, reduction="none") * valid
+        losses = self.loss(q_t, target, reduction="none") * valid
         if "weight" in batch:
             losses = losses * tensor(batch["weight"]).unsqueeze(1)
         loss = losses.sum() / valid.sum().clamp_(min=1)
         norm = self.online.descend(loss, c.lr)
-        self.online.observe(_flat(_cut(obs, slice(-1))))
+        self.online.observe(flatten_time(_slice_time(obs, slice(-1))))
         self.update_target()
         errors = np.zeros(batch["reward"].shape, np.float32)
-        errors[:, learned] = ((goal - q_t.detach()).abs() * valid).numpy()
+        errors[:, learned] = ((target - q_t.detach()).abs() * valid).numpy()
         metrics = {"loss": loss.detach(), "q": q_t.detach().mean(), "grad_norm": norm}
         return LearnResult(metrics, errors)
 
-    def _q(self, net: Any, obs: Any, memory: Array) -> Any:
-        """Q of the steps behind the burn-in, and of the observation after the last."""
-        burn, begins = self.config.burn_in_steps, tensor(memory)
-        if burn:
+    def _action_values(self, net: Any, obs: Any, memory: Array) -> Any:
+        """The action values of the steps after the burn-in, and of the observation after the last."""
+        burn_in, state = self.config.burn_in_steps, tensor(memory)
+        if burn_in:
             with torch.no_grad():
-                seen = _unrolled(net.module, _cut(obs, slice(burn)), begins)[self.memory]
-            begins = seen.view(len(memory), burn, -1)[:, -1]
-        found = _unrolled(net.module, _cut(obs, slice(burn, None)), begins)["q"]
-        return found.view(len(memory), -1, found.shape[1])
+                states = _unroll(net.module, _slice_time(obs, slice(burn_in)), state)[self.memory]
+            state = states.view(len(memory), burn_in, -1)[:, -1]
+        q = _unroll(net.module, _slice_time(obs, slice(burn_in, None)), state)["q"]
+        return q.view(len(memory), -1, q.shape[1])
 
 
 def rescale_value(x: Any) -> Any:
@@ -158,58 +160,53 @@ def rescale_value(x: Any) -> Any:
 
 
 def restore_value(x: Any) -> Any:
-    """The x that h makes this of: sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)."""
+    """The inverse of h: sign(x) (((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps))^2 - 1)."""
     root = (1 + 4 * EPS * (x.abs() + 1 + EPS)).sqrt()
     return x.sign() * (((root - 1) / (2 * EPS)).square() - 1)
 
 
 def nstep_targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:
-    """n-step targets within sequences: fewer rewards where the real steps end.
+    """n-step targets within sequences, of fewer rewards where the valid steps end.
 
     G_t = r_t + d_t (r_{t+1} + d_{t+1} (… + d v)), over up to `steps` rewards.
     """
-    # reward, discount, valid (W, T); v (W, T + 1) of the observation before each step, and after all
+    # reward, discount, valid: (W, T); v: (W, T + 1), of all observations including the last
     length = reward.shape[1]
     steps = min(steps, length)
-    goal = v[:, torch.arange(length).add_(steps).clamp_(max=length)]
+    target = v[:, torch.arange(length).add_(steps).clamp_(max=length)]
     ends = valid.sum(1, keepdim=True)
-    over = torch.arange(length) + steps > ends  # the window reaches beyond the last real step
-    goal = torch.where(over, v.gather(1, ends).expand_as(goal), goal)
+    beyond_end = torch.arange(length) + steps > ends  # the window passes the last valid step
+    target = torch.where(beyond_end, v.gather(1, ends).expand_as(target), target)
     for ahead in range(steps - 1, -1, -1):
         kept = length - ahead
-        after = reward[:, ahead:] + discount[:, ahead:] * goal[:, :kept]
-        goal = torch.cat([torch.where(valid[:, ahead:], after, goal[:, :kept]), goal[:, kept:]], 1)
-    return goal
+        summed = reward[:, ahead:] + discount[:, ahead:] * target[:, :kept]
+        summed = torch.where(valid[:, ahead:], summed, target[:, :kept])
+        target = torch.cat([summed, target[:, kept:]], 1)
+    return target
 
 
-def _through(batch: Batch) -> Any:
-    """Observations (W, T + 1, …) of all steps and after the last: each next one is that of the step behind."""
-    first, then = observation_tensors(batch, "obs"), observation_tensors(batch, "next_obs")
-    if isinstance(first, Mapping):
-        return {k: torch.cat([first[k][:, :1], then[k]], 1) for k in first}
-    return torch.cat([first[:, :1], then], 1)
+def _joined_obs(batch: Batch) -> Any:
+    """The observations (W, T + 1, …) of all steps and after the last one."""
+    obs, next_obs = observation_tensors(batch, "obs"), observation_tensors(batch, "next_obs")
+    if isinstance(obs, Mapping):
+        return {k: torch.cat([obs[k][:, :1], next_obs[k]], 1) for k in obs}
+    return torch.cat([obs[:, :1], next_obs], 1)
 
 
-def _cut(obs: Any, steps: slice) -> Any:
+def _slice_time(obs: Any, steps: slice) -> Any:
     if isinstance(obs, Mapping):
         return {leaf: column[:, steps] for leaf, column in obs.items()}
     return obs[:, steps]
 
 
-def _unrolled(module: Any, obs: Any, memory: Any) -> Any:
-    """The module's heads of all steps; within a sequence no episode begins."""
+def _unroll(module: Any, obs: Any, memory: Any) -> Any:
+    """The module's heads for all steps; no episode begins within a sequence."""
     column = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
-    return module(_flat(obs), memory, torch.zeros(column.shape[:2], dtype=torch.bool))
-
-
-def _flat(obs: Any) -> Any:
-    if isinstance(obs, Mapping):
-        return {leaf: column.flatten(0, 1) for leaf, column in obs.items()}
-    return obs.flatten(0, 1)
+    return module(flatten_time(obs), memory, torch.zeros(column.shape[:2], dtype=torch.bool))
 
 
 class R2d2EvalMode:
-    """Takes the best action."""
+    """Takes the action with the highest value."""
 
     def __init__(self, policy: R2d2) -> None:
         self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
@@ -218,12 +215,12 @@ class R2d2EvalMode:
     def load(self, state: State) -> None:
         self.model.load(state.arrays)
 
-    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
-        return {"action": argmax(out["q"]).astype(self.dtype, copy=False)}
+    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
+        return {"action": argmax(heads["q"]).astype(self.dtype, copy=False)}
 
 
 class R2d2CollectMode(R2d2EvalMode):
-    """Takes the best action, and with probability epsilon a random one."""
+    """Takes a random action with probability epsilon, otherwise the best one."""
 
     def __init__(self, policy: R2d2, seed: int) -> None:
         super().__init__(policy)
@@ -234,14 +231,12 @@ class R2d2CollectMode(R2d2EvalMode):
         super().load(state)
         self.epsilon = state.command["epsilon"]
 
-    def choose(self, out: Mapping[str, Array]) -> dict[str, Array]:
-        action = epsilon_greedy(out["q"], self.epsilon, self.rng)
+    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
+        action = epsilon_greedy(heads["q"], self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next actions depend on beside weights and memory."""
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self.rng.bit_generator.state = state["rng"]

@@ -1,4 +1,4 @@
-"""The random policy: actions drawn uniformly, whatever is observed."""
+"""The random policy: actions drawn uniformly, independent of the observations."""
 
 from __future__ import annotations
 
@@ -18,68 +18,60 @@ from flowrl.nodes.policy import ActMode, LearnMode, Policy
 
 
 class Random(Policy):
-    """Acts without weights; there is nothing to learn."""
+    """Acts without weights, and cannot learn."""
 
     acts_without_weights = True
 
     def learn_columns(self) -> Schema:
-        """A random policy cannot be learned."""
-        self._no_learning()
+        self._refuse_to_learn()
 
     def learn_mode(self, seed: int) -> LearnMode:
-        """A random policy cannot be learned."""
-        self._no_learning()
+        self._refuse_to_learn()
 
     def collect_mode(self, seed: int) -> ActMode:
-        """Random actions."""
         return self.eval_mode(seed)
 
     def eval_mode(self, seed: int) -> ActMode:
-        """Random actions: there is no better guess."""
         counts = None if np.dtype(self.action.dtype).kind == "f" else choice_counts(self.action)
         if counts is not None and has_mask(self.obs, int(counts.sum())):
             return RandomAllowedMode(self.action, counts, seed)
         return RandomMode(self.action, seed)
 
-    def _no_learning(self) -> NoReturn:
+    def _refuse_to_learn(self) -> NoReturn:
         raise UnsoundError("the random policy does not learn", "give the learner another", "policy")
 
 
 class RandomMode:
-    """Draws from all actions alike; without bounds, from the standard normal distribution."""
+    """Draws actions uniformly; unbounded ones from the standard normal distribution."""
 
     def __init__(self, action: Column, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._draw = _sampler(action, self._rng)
 
     def load(self, state: State) -> None:
-        """There is nothing to load."""
+        """Weights do not matter."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        """One action for each observation."""
         return {"action": self._draw(len(obs))}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next actions depend on."""
         return {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self._rng.bit_generator.state = state["rng"]
 
 
 class RandomAllowedMode(RandomMode):
-    """Draws from what the observed mask allows: of each choice, where there are several, by itself."""
+    """Draws uniformly from the actions that the observed mask allows, for each choice independently."""
 
     def __init__(self, action: Column, counts: Array, seed: int) -> None:
         super().__init__(action, seed)
         self._action, self._ends = action, np.cumsum(counts)[:-1]
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        """One action for each observation."""
-        parts = np.split(obs[ACTION_MASK] != 0, self._ends, axis=1)
-        drawn = np.stack([uniform_allowed(part, self._rng) for part in parts], 1)
-        shaped = drawn.reshape(-1, *self._action.shape)
+        masks = np.split(obs[ACTION_MASK] != 0, self._ends, axis=1)
+        actions = np.stack([uniform_allowed(mask, self._rng) for mask in masks], 1)
+        shaped = actions.reshape(-1, *self._action.shape)
         return {"action": shaped.astype(self._action.dtype, copy=False)}
 
 

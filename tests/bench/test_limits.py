@@ -142,7 +142,7 @@ def test_the_table_says_what_was_to_be_reached_and_what_failed() -> None:
         "D": {"ms": 0.95},
         "D+": {"ms": 0.96},
         "flowrl sync": {"ms": 1.0, "of_A": 1.0, "spread": 0.0},
-        "flowrl own_pace": {"ms": 0.98, "of_A": 0.98, "spread": 0.0},
+        "flowrl independent": {"ms": 0.98, "of_A": 0.98, "spread": 0.0},
         "flowrl async": {"ms": 1.02, "of_A": 1.02, "spread": 0.01},
         "sb3 sync": {"ms": 1.25, "of_A": 1.25, "spread": 0.0},
         "ding sync": {"failed": "no network"},

@@ -81,6 +81,7 @@ def test_draw_writes_a_file_by_its_ending_and_prints_its_path(
         assert name in content
 
 
+@pytest.mark.needs("dot")
 def test_draw_writes_a_png(flowrl: Flowrl, folder: Path) -> None:
     assert flowrl("draw", "g.yaml", "--output", "p.png")[0] == 0
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG\r\n")

@@ -15,7 +15,10 @@ import flowrl
 from flowrl.channels.keys import write_key
 from tests.cluster.network import MACHINES, Network, network, why_not
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = [
+    pytest.mark.needs("ip"),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
 ADDRESS = f"tcp://{MACHINES['run']}:5555"
 SPREAD = "collector=a,buffer=b,learner=b,evaluator=b"  # nothing where the run was started
 SOON_S = 60.0

@@ -45,8 +45,12 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "place", "said"),
     [
-        ("{id: 'corridor:Coridor'}", "2:7", "'corridor' has no 'Coridor'; mend the path"),
-        ("{id: 'no_such:Env'}", "2:7", "cannot import 'no_such': No module named 'no_such'; mend "),
+        ("{id: 'corridor:Coridor'}", "2:7", "'corridor' has no 'Coridor'; correct the path"),
+        (
+            "{id: 'no_such:Env'}",
+            "2:7",
+            "cannot import 'no_such': No module named 'no_such'; correct ",
+        ),
         (
             "{id: 'json:JSONDecoder', kwargs: null}",
             "2:7",

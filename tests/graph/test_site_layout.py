@@ -49,7 +49,7 @@ def test_before_hosts_are_known_each_place_stands_for_one(graph: Graph) -> None:
     assert layout.reach("a-*:c", "a-*:c#1") == "machine"
 
 
-def test_a_place_that_no_host_matches_is_told(graph: Graph) -> None:
+def test_a_place_that_no_host_matches_is_reported(graph: Graph) -> None:
     with pytest.raises(UsageError) as error:
         laid_out(graph, "c=tpu")
     assert str(error.value) == (

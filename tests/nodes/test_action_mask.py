@@ -117,7 +117,7 @@ def test_the_target_of_dqn_looks_at_allowed_actions_only() -> None:
     ).learn_mode(3)
     with torch.no_grad():
         q = free.online({"state": torch.full((1, 1), 0.5)})["q"][0].numpy()
-    np.testing.assert_allclose(mode._goal(batch), [q.max(), q[1]], rtol=1e-5)
+    np.testing.assert_allclose(mode._target(batch), [q.max(), q[1]], rtol=1e-5)
 
 
 def test_likelihood_and_entropy_are_of_what_is_allowed() -> None:

@@ -12,7 +12,7 @@ from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.evaluators.evaluation import play
+from flowrl.nodes.evaluators.evaluation import play_episodes
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
@@ -66,7 +66,7 @@ def test_rows_have_the_columns_that_were_told_before_the_run(space: str) -> None
 @every_space
 def test_an_evaluation_plays_envs_of_every_space_to_their_limit(space: str) -> None:
     envs = envs_of(space)
-    played = play(envs, policy_of(Random, envs).eval_mode(0), 7)
+    played = play_episodes(envs, policy_of(Random, envs).eval_mode(0), 7)
     assert [(episode.env_id, episode.length) for episode in played] == [
         *[(0, 5)] * 3,
         *[(1, 5)] * 2,

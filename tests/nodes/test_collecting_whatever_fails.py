@@ -88,7 +88,7 @@ def test_every_row_is_right_whatever_fails(data: st.DataObject) -> None:
     burn_in = data.draw(st.integers(0, unroll - 1)) if unroll else 0
     nstep, count = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.integers(2, 5))
     kind = data.draw(st.sampled_from([SerialEnvManager, ThreadEnvManager]))
-    stepping = data.draw(st.sampled_from(["together", "halves", "own_pace", "ready"]))
+    stepping = data.draw(st.sampled_from(["together", "halves", "independent", "ready"]))
     stride = (unroll or 1) - burn_in
     pieces = data.draw(st.sampled_from([1, 2, 7]))
     node = collector(count, kind, stride * pieces, unroll, burn_in, nstep, stepping=stepping)

@@ -68,10 +68,10 @@ def test_what_is_under_way_is_waited_for_and_saved() -> None:
     assert envs.sent
     state = node.state_dict()
     assert not envs.sent
-    waits = int(node._waiting.held.sum())
+    waits = int(node._pending_steps.counts.sum())
     other = samples(copy.deepcopy(envs), stepping="ready")
     other.load_state_dict(state)
-    assert int(other._waiting.held.sum()) == waits
+    assert int(other._pending_steps.counts.sum()) == waits
     given = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]
     assert len(set(given)) == len(given)
 

@@ -61,10 +61,10 @@ def test_a_reward_that_is_no_number_of_single_precision_is_refused(
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("none", r"the observation is None; its space says float32\[2\]"),
+        ("none", r"the observation is None; its space is float32\[2\]"),
         ("ragged", "the observation is no array: .*inhomogeneous"),
-        ("objects", r"the observation is array\(.*its space says float32\[2\]"),
-        ("complex", r"the observation is complex128\[2\]; its space says float32\[2\]"),
+        ("objects", r"the observation is array\(.*its space is float32\[2\]"),
+        ("complex", r"the observation is complex128\[2\]; its space is float32\[2\]"),
     ],
 )
 def test_an_observation_that_is_no_array_of_numbers_is_refused(
@@ -76,16 +76,16 @@ def test_an_observation_that_is_no_array_of_numbers_is_refused(
 @kinds
 def test_a_choice_that_the_space_does_not_have_is_refused(kind: str) -> None:
     told = said(kind, "OutOfRange")
-    assert "step 1: the observation is 7; its space says 0 to 4" in told
+    assert "step 1: the observation is 7; its space allows 0 to 4" in told
 
 
 @kinds
 @pytest.mark.parametrize(
     ("value", "dtype", "told"),
     [
-        (2, "int8", "its space says 0 to 1"),
-        (-1, "int64", "its space says 0 to 1"),
-        (300, "int64", r"which is more than int8\[2\] holds"),
+        (2, "int8", "its space allows 0 to 1"),
+        (-1, "int64", "its space allows 0 to 1"),
+        (300, "int64", r"which is out of range for int8\[2\]"),
     ],
 )
 def test_whole_numbers_are_neither_wrapped_round_nor_let_out_of_their_range(

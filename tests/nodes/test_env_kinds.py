@@ -70,7 +70,9 @@ def test_an_unknown_id_is_unsound_with_a_hint(id: str, told: str) -> None:
     assert error.value.key == "env.id"
 
 
-def test_a_missing_package_is_unsound_with_the_command_that_mends_it(monkeypatch: Any) -> None:
+def test_a_missing_package_is_unsound_that_names_the_command_to_install_it(
+    monkeypatch: Any,
+) -> None:
     monkeypatch.setitem(sys.modules, "gym", None)  # as if it were not installed
     with pytest.raises(
         UnsoundError, match=r"'gym' is not installed; pip install 'gym>=0.21,<0.27'"

@@ -82,7 +82,7 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: str) -> None:
     [
         ("raises", "step raised ZeroDivisionError: the simulator fell over"),
         ("nan", r"the observation is not finite: \[nan nan\]"),
-        ("shape", r"the observation is float32\[1\]; its space says float32\[2\]"),
+        ("shape", r"the observation is float32\[1\]; its space is float32\[2\]"),
         ("reward", "the reward is nan; it must be a finite number"),
     ],
 )

@@ -49,7 +49,7 @@ def pairs() -> Iterator[Any]:
     """Kinds and the wrappers that these are tested with."""
     for kind in KINDS:
         for name, parts in WRAPPERS.items():
-            across = any(type(p).across_episodes for p in parts)
+            across = any(type(p).spans_episodes for p in parts)
             if "pre-reset" in kind and across:
                 continue  # they are refused
             if kind in HERE or (kind, name) in QUICK:
@@ -389,7 +389,7 @@ def test_as_ready_a_collector_receives_what_is_under_way_before_its_envs_are_sav
             others.load_state_dict(envs.state_dict())
             other = SampleCollector(envs=others, **make)
             other.load_state_dict(saved)
-            assert np.array_equal(other._acting.obs, others._seen)
+            assert np.array_equal(other._actor.obs, others._seen)
             given = [other.fire(None) for _ in range(5)]
             assert others.failures.unrestored_envs == 0
             assert sum(len(rows["reward"]) for rows in given) == 100

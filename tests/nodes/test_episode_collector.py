@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowrl.core.batch import Batch
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
-from flowrl.nodes.collectors.episodes import quotas
+from flowrl.nodes.collectors.episodes import episode_quotas
 from tests.nodes.recalling import Recalling
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -76,7 +76,7 @@ def test_every_env_plays_its_share_of_whole_episodes_in_turn(
         of_env = [int(e["obs"][0, 0]) for e in episodes]
         assert of_env == sorted(of_env)
         share = np.bincount(of_env, minlength=len(lengths))
-        assert share.tolist() == quotas(n, len(lengths), turn * n % len(lengths)).tolist()
+        assert share.tolist() == episode_quotas(n, len(lengths), turn * n % len(lengths)).tolist()
         played += share
         assert played.max() - played.min() <= 1
         for e in episodes:

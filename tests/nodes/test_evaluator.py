@@ -17,7 +17,7 @@ from flowrl.core.state import State
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
-from flowrl.nodes.evaluators.evaluation import Evaluation, play, quotas
+from flowrl.nodes.evaluators.evaluation import Evaluation, episode_quotas, play_episodes
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from tests.nodes.toy_policies import Toy, ToyAct, weights
 
@@ -50,7 +50,7 @@ def records(node: Evaluator, kind: type) -> list[Any]:
 def test_every_envs_quota_is_settled_before_any_episode_is_played(
     episodes: int, envs: int, expected: list[int]
 ) -> None:
-    assert quotas(episodes, envs).tolist() == expected
+    assert episode_quotas(episodes, envs).tolist() == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -58,9 +58,9 @@ def test_every_envs_quota_is_settled_before_any_episode_is_played(
 def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) -> None:
     """The episodes that count are each env's first, whatever their lengths are."""
     envs = SerialEnvManager(env=env("Stubborn"), count=count, seed=seed)
-    played = play(envs, ToyAct(), episodes)
+    played = play_episodes(envs, ToyAct(), episodes)
     alone = []
-    for index, quota in enumerate(quotas(episodes, count)):
+    for index, quota in enumerate(episode_quotas(episodes, count)):
         single = SerialEnvManager(env=env("Stubborn"), count=count, seed=seed)
         single.reset()
         found: list[float] = []
@@ -101,7 +101,7 @@ def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
     for index, one in enumerate(list(envs._here.envs)):
         step = one.step
         envs._here.step_one[index] = lambda a, i=index, s=step: stepped.append(i) or s(a)
-    played = play(envs, ToyAct(), 6)
+    played = play_episodes(envs, ToyAct(), 6)
     assert len(stepped) == sum(episode.length for episode in played)
     assert len({episode.length for episode in played}) == 2
 
@@ -144,10 +144,10 @@ def test_metrics_worked_out_by_hand() -> None:
 def scored(scores: dict[str, float], **params: Any) -> Evaluator:
     """An evaluator whose episodes return what the purpose of their seeds says."""
     node = evaluator(env(length=1), **params)
-    play = node._play
+    play_original = node._play
 
     def fake(envs: Any, seeds: str, steps: Any, n: int) -> Evaluation:
-        found = play(envs, seeds, steps, n)
+        found = play_original(envs, seeds, steps, n)
         score = scores[seeds.partition("/")[0]]
         return Evaluation([episode._replace(total=score) for episode in found.episodes])
 

@@ -88,7 +88,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_network_does_not_act(
     model: dict[str, Any], wrong: str, checkpoint: Path
 ) -> None:
-    with pytest.raises(UnsoundError, match=f"not of the policy that is described: .*{wrong}"):
+    with pytest.raises(UnsoundError, match=f"does not fit the policy: .*{wrong}"):
         expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model))).eval_mode(0)
 
 
@@ -97,11 +97,11 @@ def test_its_rows_are_cut_as_the_trained_policys(checkpoint: Path) -> None:
     assert (own.gamma, own.nstep, own.unroll_steps, own.burn_in_steps) == (0.9, 1, None, 2)
 
 
-def test_rows_that_need_more_columns_are_not_collected_by_it(checkpoint: Path) -> None:
+def test_it_cannot_collect_rows_that_need_more_columns(checkpoint: Path) -> None:
     envs = ScriptedEnvs([[5]])
     spec = envs.spec()
     node = SampleCollector(envs=envs, policy=Ppo(obs=spec.obs, action=spec.action), n_sample=2)
-    with pytest.raises(ValueError, match="Expert does not give the column 'logp'"):
+    with pytest.raises(ValueError, match="Expert does not output the column 'logp'"):
         node.reset_policy(expert(checkpoint))
 
 
@@ -130,5 +130,5 @@ def test_what_is_wrong_with_a_warm_ups_setting_is_told_there(tmp_path: Path) -> 
     [problem] = flowrl.load(str(graph)).check().problems
     assert str(problem) == (
         f"{graph}:3:5: warmup: nodes.collector: there is no checkpoint 'none.safetensors'; "
-        "runs keep them in their folder `checkpoints`"
+        "a run writes them to its folder `checkpoints`"
     )

@@ -132,8 +132,8 @@ def test_advantages_are_those_of_the_slow_implementation() -> None:
 def test_each_epoch_learns_from_every_unroll_once() -> None:
     policy = ppo(epochs=2, minibatch_size=STEPS * 2)
     mode, batch, seen = policy.learn_mode(0), batch_of(policy, 5), []
-    step = mode._step
-    mode._step = lambda dealt, lr: (seen.append(dealt[1]), step(dealt, lr))[1]
+    step = mode._descend
+    mode._descend = lambda dealt, lr: (seen.append(dealt[1]), step(dealt, lr))[1]
     mode.forward(batch, {"lr": 1e-3})
     assert [len(memory) for memory in seen] == [2, 2, 1] * 2
     for epoch in (seen[:3], seen[3:]):
@@ -171,9 +171,9 @@ def test_weights_hold_what_acting_needs_and_not_the_value() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(UnsoundError, match="a model that remembers learns from unrolls"):
+    with pytest.raises(UnsoundError, match="a recurrent model, and no other, learns from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, model=gru())
-    with pytest.raises(UnsoundError, match="a model that remembers learns from unrolls"):
+    with pytest.raises(UnsoundError, match="a recurrent model, and no other, learns from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, unroll_steps=4)
     with pytest.raises(UnsoundError, match="dqn learns from single steps"):
         Dqn(obs=OBS, action=Column("int64", n=2), model=gru())

@@ -12,7 +12,7 @@ from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.evaluators.evaluation import play
+from flowrl.nodes.evaluators.evaluation import play_episodes
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
@@ -96,7 +96,7 @@ def test_ppo_learns_to_aim_a_real_valued_action() -> None:
 
     def error() -> float:
         greedy.load(learner.state())
-        played = play(envs_of("Aiming", count=10), greedy, 200)
+        played = play_episodes(envs_of("Aiming", count=10), greedy, 200)
         return -float(np.mean([episode.total for episode in played]))
 
     before = error()  # it stands still at 0, and is a quarter off

@@ -60,8 +60,8 @@ def test_an_env_manager_gives_structured_arrays() -> None:
     ("broken", "what"),
     [
         ("nan", r"step 2: 'pair/1': the observation is not finite"),
-        ("lacks", r"step 2: the observation has no 'pair/0', which its space promises"),
-        ("no tuple", r"step 2: the observation has no 'pair/0', which its space promises"),
+        ("lacks", r"step 2: the observation has no 'pair/0', which its space requires"),
+        ("no tuple", r"step 2: the observation has no 'pair/0', which its space requires"),
     ],
 )
 def test_a_leaf_that_is_not_as_promised_is_named(broken: str, what: str) -> None:

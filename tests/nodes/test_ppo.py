@@ -129,15 +129,15 @@ def test_normalised_values_change_units_and_nothing_else() -> None:
     np.testing.assert_allclose(goal, (returns - returns.mean()) / returns.std(), atol=1e-5)
     values = head(mode, "value", batch["obs"])[:, 0].numpy() * returns.std() + returns.mean()
     again, goal, old = mode._advantages(batch)
-    mean, std = mode._unit()
+    mean, std = mode._return_moments()
     np.testing.assert_allclose(goal * std + mean, again + values, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(old * std + mean, values, rtol=1e-3, atol=1e-4)
 
 
 def test_each_epoch_sees_every_row_once() -> None:
     mode, seen = ppo(epochs=3, minibatch_size=10).learn_mode(0), []
-    step = mode._step
-    mode._step = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
+    step = mode._descend
+    mode._descend = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
     batch = rows(32)
     mode.forward(batch, LR)
     assert [len(obs) for obs in seen] == [10, 10, 10, 2] * 3

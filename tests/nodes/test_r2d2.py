@@ -67,7 +67,7 @@ def test_the_error_of_an_ended_step_is_to_its_reward_alone(rescale: bool) -> Non
     table = sequences()
     table["discount"][:] = 0
     obs = torch.tensor(np.concatenate([table["obs"][:, :1], table["next_obs"]], 1))
-    q = learn._q(learn.online, obs, table["memory"]).detach()[:, :-1]
+    q = learn._action_values(learn.online, obs, table["memory"]).detach()[:, :-1]
     q = q.gather(2, torch.tensor(table["action"]).unsqueeze(2)).squeeze(2)
     goal = torch.tensor(table["reward"])
     told = learn.forward(Batch(table), {})
@@ -96,7 +96,7 @@ def test_it_learns_with_the_memory_that_acting_would_have(burn_in_steps: int) ->
     act.load(State(learn.weights()))
     table = sequences()
     seen = np.concatenate([table["obs"][:, :1], table["next_obs"]], 1)
-    q = learn._q(learn.online, torch.tensor(seen), table["memory"]).detach().numpy()
+    q = learn._action_values(learn.online, torch.tensor(seen), table["memory"]).detach().numpy()
     memory = {"memory": table["memory"]}
     for t in range(7):
         out = act.mode.model(seen[:, t], memory)
@@ -137,7 +137,7 @@ def test_a_saved_learner_goes_on_as_it_would_have() -> None:
 
 
 def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(UnsoundError, match="say `target_steps` instead"):
+    with pytest.raises(UnsoundError, match="give `target_steps` instead"):
         policy(nstep=3)
     with pytest.raises(UnsoundError, match="of 6 steps 6 are burn-in"):
         policy(burn_in_steps=6)

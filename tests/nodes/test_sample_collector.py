@@ -236,9 +236,11 @@ def test_another_policy_acts_and_rows_mean_the_same() -> None:
     assert set(node.fire(weights(1))["action"]) == {1}
 
 
-def test_a_policy_that_does_not_give_every_column_cannot_act() -> None:
+def test_a_policy_that_lacks_a_column_cannot_act() -> None:
     node = collector()
-    with pytest.raises(ValueError, match="Random does not give the column 'logp' that rows of Toy"):
+    with pytest.raises(
+        ValueError, match="Random does not output the column 'logp', which rows of Toy"
+    ):
         node.reset_policy(PartSpec("random", Random, Random.Config()))
 
 
@@ -266,8 +268,8 @@ class Gives:
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"action": [0, 0]}, r"gives action; it must give 'logp' \(float32\), too"),
-        ({"logp": np.zeros(2)}, r"gives logp; it must give 'action' \(int64\), too"),
+        ({"action": [0, 0]}, r"outputs action; it must output 'logp' \(float32\)"),
+        ({"logp": np.zeros(2)}, r"outputs logp; it must output 'action' \(int64\)"),
         (
             {"action": [0, 0], "logp": np.float32(0)},
             r"'logp' as float32\[\] for 2 observations; it",
@@ -281,7 +283,7 @@ class Gives:
         ({"action": [0], "logp": np.zeros(2)}, r"'action' as int64\[1\] for 2 observations"),
     ],
 )
-def test_what_a_mode_gives_is_looked_at_before_it_is_spread(columns: Any, what: str) -> None:
+def test_the_first_output_of_a_mode_is_checked(columns: Any, what: str) -> None:
     node = collector()
     node.reset_policy(Gives(**columns))
     with pytest.raises(ValueError, match=what):

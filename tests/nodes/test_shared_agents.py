@@ -21,8 +21,8 @@ from flowrl.nodes.envs.wrappers.actions import ActionRepeat, ActionScale, Sticky
 from flowrl.nodes.envs.wrappers.episodes import EpisodicLife, FireOnReset, NoopStart, TimeLimit
 from flowrl.nodes.envs.wrappers.frame_stack import FrameStack
 from flowrl.nodes.envs.wrappers.leaves import Previous
-from flowrl.nodes.envs.wrappers.own import ImportedWrapper
 from flowrl.nodes.envs.wrappers.rewards import RewardClip
+from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper
 from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers import KINDS, OTHERS, same
 
@@ -240,7 +240,7 @@ def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
 # masks
 
 
-def test_a_mask_is_each_agents_own_and_nobody_finds_all_forbidden() -> None:
+def test_each_agent_has_its_own_mask_and_never_all_actions_forbidden() -> None:
     envs = as_agent_rows(managed(comings(space="mask"), count=1))
     obs = envs.spec().obs
     assert isinstance(obs, NestedColumns)
@@ -257,17 +257,18 @@ def test_a_mask_is_each_agents_own_and_nobody_finds_all_forbidden() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "what"),
     [
-        ({"wrong": "silent"}, "a plays no more, and was neither terminated nor truncated"),
-        ({"wrong": "stays"}, "a: its episode has ended, and it plays on"),
+        (
+            {"wrong": "silent"},
+            "agent a is not active any more, but was neither terminated nor truncated",
+        ),
+        ({"wrong": "stays"}, "agent a is still active, but its episode has ended"),
         ({"wrong": "nan"}, "b: the reward is nan; it must be a finite number"),
-        ({"wrong": "unseen"}, "b plays, and the env gives no observation for it"),
-        ({"names": ["a", "b"]}, "c plays, and is none of the env's possible agents"),
-        ({"game": [""]}, "nobody plays after the reset"),
+        ({"wrong": "unseen"}, "agent b is active, but the env returns no observation for it"),
+        ({"names": ["a", "b"]}, "agent c is active and not one of the env's possible_agents"),
+        ({"game": [""]}, "no agent is active after the reset"),
     ],
 )
-def test_an_env_that_breaks_the_rules_is_told_with_the_agent(
-    kwargs: dict[str, Any], what: str
-) -> None:
+def test_an_agent_error_names_the_agent(kwargs: dict[str, Any], what: str) -> None:
     envs = as_agent_rows(managed(comings(**kwargs), count=1))
 
     def play() -> None:
@@ -370,10 +371,10 @@ def test_by_hand_ids_are_of_agents_and_an_env_goes_on_until_all_are_done(kind: s
         envs.close()
 
 
-def test_one_record_says_all_and_is_described_before_it_is_seen() -> None:
+def test_the_record_of_an_env_has_the_described_columns() -> None:
     agents = AgentColumns(2, Column("float32", (3,)), Column("int64", n=4))
     assert agents.actions == Column("int64", (2,))
-    assert agents.record.columns["seen"] == Column("float32", (2, 3))
+    assert agents.record.columns["obs"] == Column("float32", (2, 3))
     part = comings()
     env = part.make(0)
     record, _ = env.reset(seed=3)
@@ -382,7 +383,7 @@ def test_one_record_says_all_and_is_described_before_it_is_seen() -> None:
 
 
 @pytest.mark.parametrize("continuous", [False, True])
-def test_an_env_of_others_is_played_as_by_its_own_interface(continuous: bool) -> None:
+def test_a_pettingzoo_env_steps_as_by_its_own_interface(continuous: bool) -> None:
     mpe = pytest.importorskip("mpe2.simple_spread_v3")
     kwargs = {"max_cycles": 7, "continuous_actions": continuous}
     env = PettingZoo(id="mpe2.simple_spread_v3:parallel_env", agents="shared", kwargs=kwargs)

@@ -13,10 +13,10 @@ from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
-from flowrl.nodes.collectors.fleet import joined
+from flowrl.nodes.collectors.joined_managers import join_specs
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.pettingzoo import PettingZoo
-from flowrl.nodes.evaluators.evaluation import play
+from flowrl.nodes.evaluators.evaluation import play_episodes
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.policies.dqn import Dqn
@@ -59,7 +59,7 @@ def collector(made: Any = SampleCollector, kind: str = "base", **params: Any) ->
     return made(envs=envs, policy=policy, origin=True, **params)
 
 
-@pytest.mark.parametrize("stepping", ["together", "halves", "own_pace", "ready"])
+@pytest.mark.parametrize("stepping", ["together", "halves", "independent", "ready"])
 @pytest.mark.parametrize("n_sample", [5, 12, 40])
 def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
     stepping: str, n_sample: int
@@ -74,11 +74,11 @@ def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
 
 
 @pytest.mark.parametrize("least", [1, 5])
-def test_at_their_own_pace_rows_are_those_of_all_together(least: int) -> None:
+def test_at_their_independent_rows_are_those_of_all_together(least: int) -> None:
     plain = collector(n_sample=36, policy=Recalling, learns={"unroll_steps": None})
     envs = managed(comings(space="choice"), "thread")
     params: Any = {"policy": Recalling, "learns": {"unroll_steps": None}, "least": least}
-    paced = collector(n_sample=36, stepping="own_pace", envs=envs, **params)
+    paced = collector(n_sample=36, stepping="independent", envs=envs, **params)
     try:
         for _ in range(5):
             a, b = plain.fire(weights(0)), paced.fire(weights(0))
@@ -186,12 +186,12 @@ def test_several_managers_are_as_one() -> None:
         assert rows == expected(lane % 3, 20)[: len(rows)]
     joint = managed(PettingZoo(id="tests.nodes.comings:Comings"))
     with pytest.raises(UnsoundError, match="env managers have 3 and 1 agents in each env"):
-        joined([managed(env).spec(), joint.spec()])
+        join_specs([managed(env).spec(), joint.spec()])
     node.envs._managers[1].envs.close()
 
 
 def test_halves_are_of_whole_envs() -> None:
-    with pytest.raises(UnsoundError, match="one env has no halves"):
+    with pytest.raises(UnsoundError, match="one env cannot be split into halves"):
         collector(n_sample=6, stepping="halves", envs=managed(comings(space="choice"), count=1))
 
 
@@ -218,7 +218,7 @@ def test_an_agent_that_never_comes_is_told_and_not_waited_for() -> None:
 
 def test_an_evaluation_plays_each_agents_share_and_averages_over_them() -> None:
     envs = managed(comings(space="choice"), count=2)
-    played = play(envs, ToyAct(), 8)
+    played = play_episodes(envs, ToyAct(), 8)
     totals = [(episode.env_id, episode.total, episode.length) for episode in played]
     first = [(0, 1.0, 2), (0, 7.0, 2), (1, 406.0, 4), (1, 406.0, 4), (2, 612.0, 3)]
     assert totals == [*first[:4], (2, 612.0, 3), (3, 1.0, 2), (4, 406.0, 4), (5, 612.0, 3)] or (
@@ -268,7 +268,7 @@ def test_one_policy_learns_to_act_for_each_by_what_it_sees(learns: str) -> None:
         learner.train(batch, 128)
     greedy = policy.eval_mode(0)
     greedy.load(learner.state())
-    assert {e.total / e.length for e in play(envs, greedy, 12)} == {1.0}
+    assert {e.total / e.length for e in play_episodes(envs, greedy, 12)} == {1.0}
 
 
 GRAPH = """

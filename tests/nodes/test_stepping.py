@@ -15,7 +15,7 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
-WAYS = st.sampled_from(["together", "halves", "own_pace", "ready"])
+WAYS = st.sampled_from(["together", "halves", "independent", "ready"])
 LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=2, max_size=5)
 
 
@@ -43,13 +43,13 @@ def test_halves_give_the_rows_that_all_together_give() -> None:
 
 def test_with_halves_the_policy_serves_one_while_the_other_is_stepped() -> None:
     envs = ScriptedEnvs([[9]] * 5)
-    under_way = []
+    sent_at_inference = []
     node = collector(envs, n_sample=15, stepping="halves")
     forward = node._mode.forward
-    node._mode.forward = lambda obs: under_way.append(len(envs.sent)) or forward(obs)
+    node._mode.forward = lambda obs: sent_at_inference.append(len(envs.sent)) or forward(obs)
     node.fire(weights(0))
     assert envs.served == [3, 2] * 3
-    assert under_way == [0, 3, 2, 3, 2, 3]
+    assert sent_at_inference == [0, 3, 2, 3, 2, 3]
     assert envs.sent == []
 
 
@@ -79,7 +79,7 @@ def test_every_step_is_given_once_and_in_order_whoever_is_ready_first(
         assert mine == expected[: len(mine)]
     for token in tokens:
         assert steps_of(token) == sorted(steps_of(token))
-    waiting = int(node._waiting.held.sum())
+    waiting = int(node._pending_steps.counts.sum())
     assert envs.steps == len(given) + waiting  # none is lost
     assert waiting < len(lengths) * (nstep + 1)
 
@@ -129,7 +129,7 @@ def test_what_was_lost_is_counted() -> None:
     node.fire(weights(0))
     told = node.ctx.records[-1].values
     assert told["dropped_steps"] == 3
-    assert envs.steps == 20 + 3 + int(node._waiting.held.sum())
+    assert envs.steps == 20 + 3 + int(node._pending_steps.counts.sum())
     node.fire(weights(0))
     assert "dropped_steps" not in node.ctx.records[-1].values
 
@@ -140,7 +140,7 @@ def test_a_failed_episode_is_not_counted_as_one() -> None:
     assert node.ctx.take_count().episodes == 3  # of env 0 two, of env 1 the second
 
 
-def test_new_episodes_begin_only_when_no_step_is_under_way() -> None:
+def test_new_episodes_begin_only_when_no_step_is_sent_at_inference() -> None:
     envs = ScriptedEnvs([[5]] * 3)
     node = collector(envs, n_sample=3, stepping="ready")
     node.fire(weights(0))
@@ -151,12 +151,12 @@ def test_new_episodes_begin_only_when_no_step_is_under_way() -> None:
 @pytest.mark.parametrize(
     ("params", "what"),
     [
-        ({"stepping": "halves"}, "one env has no halves"),
-        ({"least": 2}, "`least` is for `stepping: own_pace` and `ready`"),
+        ({"stepping": "halves"}, "one env cannot be split into halves"),
+        ({"least": 2}, "`least` is for `stepping: independent` and `ready`"),
         ({"least": 2, "stepping": "ready"}, "there are 1 envs, fewer than `least`"),
     ],
 )
-def test_what_cannot_be_stepped_so_is_refused(params: dict[str, Any], what: str) -> None:
+def test_impossible_settings_are_refused(params: dict[str, Any], what: str) -> None:
     envs = ScriptedEnvs([[5]])
     with pytest.raises(UnsoundError, match=what):
         collector(envs, **params)
@@ -173,7 +173,7 @@ def test_envs_as_they_are_ready_are_not_deterministic_and_the_others_are() -> No
     for way, why in {
         "together": "",
         "halves": "",
-        "own_pace": "",
+        "independent": "",
         "ready": "as they are ready",
     }.items():
         config = SampleCollector.Config(policy=policy, stepping=way)

@@ -18,9 +18,9 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
-from flowrl.nodes.evaluators import film_files
+from flowrl.nodes.evaluators import video_files
 from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.nodes.evaluators.video import scenes_of
+from flowrl.nodes.evaluators.video import select_episodes
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_envs import Painted
 from tests.nodes.toy_policies import Toy, weights
@@ -40,14 +40,15 @@ def pictures(path: Path) -> list[list[int]]:
 
 
 def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(film_files, "_imageio_ffmpeg", lambda: None)
+    monkeypatch.setattr(video_files, "_imageio_ffmpeg", lambda: None)
 
 
 def test_the_worst_the_median_and_the_best_are_chosen() -> None:
     episodes = [Episode(0, 5.0, 2), Episode(0, 1.0, 1), Episode(1, 9.0, 3), Episode(1, 4.0, 2)]
     ids, actions = np.array([0] * 3 + [1] * 5), np.arange(8)
     chosen = {
-        s.name: (s.episode, s.number, s.actions.tolist()) for s in scenes_of(episodes, ids, actions)
+        s.name: (s.episode, s.number, s.actions.tolist())
+        for s in select_episodes(episodes, ids, actions)
     }
     assert chosen == {
         "worst": (episodes[1], 1, [0, 1, 2]),
@@ -62,7 +63,7 @@ def test_a_film_shows_the_episode_that_was_played(
     without_ffmpeg(monkeypatch)
     node = evaluator()
     seen = {e.total: e for e in node.eval(weights(2)).episodes}
-    films = node.film(weights(2), tmp_path / "films")
+    films = node.record_videos(weights(2), tmp_path / "films")
     assert [film.name for film in films] == ["worst.gif", "median.gif", "best.gif"]
     for film, total in zip(films, (min(seen), None, max(seen)), strict=True):
         shown = pictures(film)
@@ -78,14 +79,14 @@ def test_a_film_shows_the_episode_that_was_played(
 def test_only_three_episodes_are_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_ffmpeg(monkeypatch)
     Painted.rendered = 0
-    films = evaluator(length=4, episodes=20).film(weights(1), tmp_path / "films")
+    films = evaluator(length=4, episodes=20).record_videos(weights(1), tmp_path / "films")
     assert Painted.rendered == 3 * 5
     assert [len(pictures(film)) for film in films] == [5, 5, 5]
 
 
 def test_a_file_holds_one_after_another(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "all.gif"
-    assert evaluator(length=3).film(weights(1), out) == [out]
+    assert evaluator(length=3).record_videos(weights(1), out) == [out]
     steps = [round(green / 40) for _, green, _ in pictures(out)]
     assert steps == [0, 1, 2, 3] * 3
 
@@ -93,15 +94,15 @@ def test_a_file_holds_one_after_another(tmp_path: Path) -> None:
 def test_mp4_films_are_as_long_as_the_episodes(tmp_path: Path) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     out = tmp_path / "all.mp4"
-    evaluator(length=3).film(weights(1), out)
+    evaluator(length=3).record_videos(weights(1), out)
     frames, _ = ffmpeg.count_frames_and_secs(str(out))
     assert frames == 12
 
 
 def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
     out = tmp_path / "all.gif"
-    with pytest.raises(UnsoundError, match="does not follow from its seed and the actions"):
-        evaluator("Whimsical").film(weights(1), out)
+    with pytest.raises(UnsoundError, match="must depend on its seed and the actions alone"):
+        evaluator("Whimsical").record_videos(weights(1), out)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +110,7 @@ def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
     ("cls", "file", "what"),
     [
         ("Counting", "a.gif", "the env cannot be rendered.*render_mode"),
-        ("Painted", "a.avi", "is no film; end it with .mp4 or .gif"),
+        ("Painted", "a.avi", "is no video file; end it with .mp4 or .gif"),
         (
             "Painted",
             "a.mp4",
@@ -122,7 +123,7 @@ def test_what_cannot_be_filmed_is_said(
 ) -> None:
     without_ffmpeg(monkeypatch)
     with pytest.raises(UnsoundError, match=what):
-        evaluator(cls).film(weights(1), tmp_path / file)
+        evaluator(cls).record_videos(weights(1), tmp_path / file)
 
 
 @pytest.mark.parametrize("agents", ["shared", "joint"])
@@ -139,7 +140,7 @@ def test_of_agents_whole_games_are_filmed(
         else PartSpec("random", Random, Random.Config())
     )
     node = Evaluator(env=env, policy=policy, episodes=6 if agents == "shared" else 3, seed=5)
-    films = node.film(weights(2), tmp_path / "films")
+    films = node.record_videos(weights(2), tmp_path / "films")
     assert [[red for red, _, _ in pictures(film)] for film in films] == [
         [0, 1, 2],
         [0, 1, 2, 3],
@@ -158,7 +159,7 @@ def test_a_film_that_cannot_be_written_whole_is_an_error_and_leaves_nothing(
     noise = np.random.default_rng(0).integers(256, size=(8, 64, 64, 3), dtype=np.uint8)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
     try:
-        with pytest.raises(UnsoundError, match=r"the film cannot be written: .*; free some space"):
+        with pytest.raises(UnsoundError, match=r"the video cannot be written: .*; free some space"):
             write(tmp_path / f"a.{ending}", noise)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -166,7 +167,7 @@ def test_a_film_that_cannot_be_written_whole_is_an_error_and_leaves_nothing(
 
 
 def write(path: Path, pictures: np.ndarray) -> None:
-    with film_files.writer(path, lambda: 10) as frame:
+    with video_files.video_writer(path, lambda: 10) as frame:
         for picture in pictures:
             frame(picture)
 
@@ -183,9 +184,9 @@ def test_pictures_of_odd_sizes_get_a_margin_in_mp4(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rendered", "what"),
     [
-        (None, "no pictures, but NoneType; it needs the render mode `rgb_array`"),
-        (np.zeros((4, 5), np.uint8), r"uint8\[4, 5\]; a picture is uint8 \(H, W, 3\)"),
-        (np.zeros((4, 5, 3), np.float32), r"float32\[4, 5, 3\]; a picture"),
+        (None, "no images, but NoneType; it needs the render mode `rgb_array`"),
+        (np.zeros((4, 5), np.uint8), r"uint8\[4, 5\]; a frame must be uint8 \(H, W, 3\)"),
+        (np.zeros((4, 5, 3), np.float32), r"float32\[4, 5, 3\]; a frame"),
     ],
 )
 def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path)
         pytest.raises(UnsoundError, match=what),
         patch.object(Painted, "render", lambda _: rendered),
     ):
-        node.film(weights(1), tmp_path / "a.gif")
+        node.record_videos(weights(1), tmp_path / "a.gif")
 
 
 @pytest.mark.slow

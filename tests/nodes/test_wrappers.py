@@ -19,7 +19,7 @@ from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.envs.wrapped.area import make_resizer
+from flowrl.nodes.envs.wrappers.images import make_resizer
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers import KINDS
@@ -250,14 +250,14 @@ def test_only_says_where_a_wrapper_is_put_on() -> None:
             part("time_limit", steps=2, only="evaluate"),
         ],
     )
-    assert env.spec()[0] == env.evaluating().spec()[0] == Column("uint8", (8, 10))
+    assert env.spec()[0] == env.for_evaluation().spec()[0] == Column("uint8", (8, 10))
     told = {}
-    for name, one in {"collect": env.make(0), "evaluate": env.evaluating().make(0)}.items():
+    for name, one in {"collect": env.make(0), "evaluate": env.for_evaluation().make(0)}.items():
         one.reset(seed=0)
         told[name] = [one.step(0)[1:4] for _ in range(2)]
     assert told["collect"] == [(1.0, False, False), (1.0, False, False)]
     assert told["evaluate"] == [(3.0, False, False), (3.0, False, True)]
-    assert env.evaluating().evaluating().spec() == env.evaluating().spec()
+    assert env.for_evaluation().for_evaluation().spec() == env.for_evaluation().spec()
 
 
 def test_noops_are_as_many_as_the_seed_says() -> None:

@@ -301,10 +301,10 @@ class EndsTwo(Counting):
 class CarriesOn(Counting):
     """Keeps something from one episode to the next."""
 
-    def carried(self) -> int:
+    def get_carry_over(self) -> int:
         return 1
 
-    def carry(self, data: int) -> None:
+    def set_carry_over(self, data: int) -> None:
         assert data == 1
 
 

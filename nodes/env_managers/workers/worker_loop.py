@@ -171,7 +171,7 @@ class WorkerLoop:
             if renew or row not in self._envs:
                 self._renew(row, board.carries(row))
             carriers = self._carriers.get(row)
-            carried = "" if carriers is None else carriers.carried()
+            carried = "" if carriers is None else carriers.get()
             obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
             found = check_observation(obs, self._observed, self._dtype)
         except Exception as error:
@@ -200,7 +200,7 @@ class WorkerLoop:
         if hasattr(env, "unwrapped_return"):
             self._know_returns.add(row)
         if (carriers := carry_over_layers(env)) is not None:
-            carriers.carry(carried)
+            carriers.set(carried)
             self._carriers[row] = carriers
 
     def _tell(self, row: int, order: int) -> None:

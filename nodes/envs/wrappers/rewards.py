@@ -1,13 +1,16 @@
-"""Rewards as learning sees them. Returns that are reported are of the env's own."""
+"""Wrappers that change the rewards that a learner sees. Reported returns sum the env's own rewards."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import model_validator
 
 from flowrl.core.config import param
+from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
+from flowrl.nodes.moments import Moments
 
 
 class RewardClip(Wrapper):
@@ -19,29 +22,37 @@ class RewardClip(Wrapper):
         how: Literal["clip", "sign"] = param("clip", "`sign`: -1, 0 or 1 (the bounds do not count)")
 
         @model_validator(mode="after")
-        def low_is_below_high(self) -> RewardClip.Config:
-            """Else all rewards were the same."""
+        def require_low_below_high(self) -> RewardClip.Config:
             if self.low >= self.high:
                 raise ValueError(
-                    f"low is {self.low:g}, high is {self.high:g}; low is the lesser one"
+                    f"low is {self.low:g} and high is {self.high:g}; low must be less than high"
                 )
             return self
 
     def wrap(self, env: Any) -> Any:
-        """The env with such rewards."""
-        from flowrl.nodes.envs.wrapped.rewards import RewardClipEnv
-
         return RewardClipEnv(env, self.config)
 
 
-class RewardNormalise(Wrapper):
-    """Rewards in units of the deviation of the discounted return so far, in this env.
+class RewardClipEnv(EnvWrapper):
+    def __init__(self, env: Any, config: RewardClip.Config) -> None:
+        super().__init__(env)
+        self._config = config
 
-    Each env measures for itself, from its first episode on, so nothing depends on which envs lie
-    beside it. (`ppo` with `normalise_values` needs no such wrapper.)
+    def step(self, action: Any) -> Any:
+        obs, own_reward, *rest = self.env.step(action)
+        c, reward = self._config, np.float64(own_reward)
+        clipped = np.sign(reward) if c.how == "sign" else np.clip(reward, c.low, c.high)
+        return obs, float(clipped), *rest
+
+
+class RewardNormalise(Wrapper):
+    """Divides rewards by the standard deviation of the discounted return so far, in this env.
+
+    Each env measures its own, from its first episode on, so results do not depend on which envs run beside it.
+    (`ppo` with `normalise_values` needs no such wrapper.)
     """
 
-    across_episodes = True
+    spans_episodes = True
 
     class Config(Wrapper.Config):
         gamma: float = param(
@@ -50,7 +61,31 @@ class RewardNormalise(Wrapper):
         limit: float = param(10.0, "rewards are held within +- this", gt=0)
 
     def wrap(self, env: Any) -> Any:
-        """The env with such rewards."""
-        from flowrl.nodes.envs.wrapped.rewards import RewardNormaliseEnv
-
         return RewardNormaliseEnv(env, self.config.gamma, self.config.limit)
+
+
+class RewardNormaliseEnv(EnvWrapper):
+    """Measures the discounted sum of past rewards (Engstrom et al. 2020, section 3)."""
+
+    def __init__(self, env: Any, gamma: float, limit: float) -> None:
+        super().__init__(env)
+        self._gamma, self._limit = gamma, limit
+        self._moments, self._sum = Moments(), 0.0
+
+    def get_carry_over(self) -> dict[str, float]:
+        return {name: float(value) for name, value in self._moments.state_dict().items()}
+
+    def set_carry_over(self, data: dict[str, float]) -> None:
+        self._moments.load_state_dict(data)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin a new sum; the moments stay."""
+        self._sum = 0.0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        self._sum = self._gamma * self._sum + float(reward)
+        self._moments.update(np.array([self._sum]))
+        normalised = float(reward) / float(self._moments.std)
+        return obs, float(np.clip(normalised, -self._limit, self._limit)), *rest

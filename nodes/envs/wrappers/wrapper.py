@@ -1,4 +1,7 @@
-"""What a wrapper is: a described change of an env, made anew around each env."""
+"""The base class of wrappers, and how a list of them is put around an env.
+
+A wrapper in a graph is a description (`Wrapper`). Its `wrap` is called anew for each env that is made.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,21 @@ import numpy as np
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
 from flowrl.core.node import UnsoundError
+from flowrl.nodes.envs.entry_points import import_entry_point
+from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
 
 
 class Wrapper(Part):
-    """The description of a wrapper; a user's own defines `wrap`."""
+    """The description of a wrapper. A wrapper of your own is a subclass that defines `wrap`."""
 
     kind = "wrapper"
-    across_episodes: ClassVar[bool] = False  # what an episode is depends on those before
-    of_agents: ClassVar[bool] = True  # can be put on one of many agents, who all step at once:
-    # ^ it takes one step when told, with the action that was given, and ends no episode
+    spans_episodes: ClassVar[bool] = False
+    """Whether an episode depends on those before it."""
+    works_per_agent: ClassVar[bool] = True
+    """Whether it can be put on one of many agents, who all step at once.
+
+    Such a wrapper takes exactly one step when told, with the action it was given, and ends no episode.
+    """
 
     class Config(BaseConfig):
         only: Literal["collect", "evaluate"] | None = param(
@@ -27,16 +36,37 @@ class Wrapper(Part):
         )
 
     def wrap(self, env: Any) -> Any:
-        """The env with gymnasium's interface, wrapped."""
+        """Wrap an env that has gymnasium's interface."""
         raise NotImplementedError(f"{type(self).__name__} does not define wrap")
+
+
+class ImportedWrapper(Wrapper):
+    """A wrapper of gymnasium's, or a class or function of your own, by its import path; called with the env."""
+
+    class Config(Wrapper.Config):
+        id: str = param(
+            ..., "such as gymnasium.wrappers:RescaleAction", pattern=r"^[\w.]+:[A-Za-z_]\w*$"
+        )
+        kwargs: dict[str, Any] = param({}, "its arguments after the env")
+
+    def wrap(self, env: Any) -> Any:
+        return import_entry_point(self.config.id)(env, **self.config.kwargs)
 
 
 Wrappers = Sequence[PartSpec | Wrapper]
 
 
 def select_for_purpose(wrappers: Wrappers, purpose: str) -> tuple[PartSpec | Wrapper, ...]:
-    """Those that are put on for a purpose."""
+    """Those that are put on for a purpose: "collect" or "evaluate"."""
     return tuple(w for w in wrappers if _only(w) in (None, purpose))
+
+
+def for_any_purpose(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
+    """The same wrapper without its `only`."""
+    config = wrapper.config.model_copy(update={"only": None})
+    if isinstance(wrapper, PartSpec):
+        return PartSpec(wrapper.type, wrapper.cls, config)
+    return type(wrapper)(config)
 
 
 def _only(wrapper: PartSpec | Wrapper) -> str | None:
@@ -44,42 +74,60 @@ def _only(wrapper: PartSpec | Wrapper) -> str | None:
     return wrapper.config.only
 
 
-def for_any_purpose(wrapper: PartSpec | Wrapper) -> PartSpec | Wrapper:
-    """The same wrapper, for whichever purpose."""
-    config = wrapper.config.model_copy(update={"only": None})
-    if isinstance(wrapper, PartSpec):
-        return PartSpec(wrapper.type, wrapper.cls, config)
-    return type(wrapper)(config)
-
-
 def wrap_env(env: Any, wrappers: Wrappers) -> Any:
-    """The env in its wrappers, the first of them innermost; it counts the unwrapped rewards."""
+    """Put an env into wrappers, the first of them innermost; the result knows the return of unwrapped rewards."""
     if not wrappers:
         return env
-    from flowrl.nodes.envs.wrapped.returns import count_unwrapped_return
+    innermost = wrapped = RewardSumEnv(env)
+    for wrapper in wrappers:
+        part = wrapper.make() if isinstance(wrapper, PartSpec) else wrapper
+        wrapped = part.wrap(wrapped)
+    return UnwrappedReturnEnv(wrapped, innermost)
 
-    def wrap_all(inner: Any) -> Any:
-        for wrapper in wrappers:
-            part = wrapper.make() if isinstance(wrapper, PartSpec) else wrapper
-            inner = part.wrap(inner)
-        return inner
 
-    return count_unwrapped_return(env, wrap_all)
+class RewardSumEnv(EnvWrapper):
+    """The innermost wrapper: sums the env's own rewards."""
+
+    reward_sum = 0.0
+    spec = None  # an id of the registry does not make this env again
+
+    def step(self, action: Any) -> Any:
+        stepped = self.env.step(action)
+        self.reward_sum += float(stepped[1])
+        return stepped
+
+
+class UnwrappedReturnEnv(EnvWrapper):
+    """The outermost wrapper: knows the sum of the env's own rewards since the last reset from outside."""
+
+    def __init__(self, env: Any, innermost: RewardSumEnv) -> None:
+        super().__init__(env)
+        self._innermost = innermost
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Reset; steps that wrappers take within a reset (no-ops, a start button) do not count."""
+        first = self.env.reset(seed=seed, options=options)
+        self._innermost.reward_sum = 0.0
+        return first
+
+    @property
+    def unwrapped_return(self) -> float:
+        return self._innermost.reward_sum
 
 
 def refuse_wrappers_across_episodes(env: Any) -> None:
-    """Raises `Unsound` where an episode cannot be begun in another env than the last one."""
+    """Raise `UnsoundError` if a wrapper makes episodes depend on those before: they cannot be reset ahead."""
     for wrapper in getattr(getattr(env, "config", None), "wrappers", ()):  # a function has none
         cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
-        if issubclass(cls, Wrapper) and cls.across_episodes and _only(wrapper) != "evaluate":
+        if issubclass(cls, Wrapper) and cls.spans_episodes and _only(wrapper) != "evaluate":
             what = f"with {cls.__name__} an env goes on where its last episode ended"
             raise UnsoundError(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
 
 
 def refuse_carry_over(carried: Sequence[str]) -> None:
-    """The same, once envs have said what they carry from episode to episode."""
+    """Raise `UnsoundError` if envs carry data from episode to episode: they cannot be reset ahead."""
     if any(carried):
-        what = "the envs carry something from one episode to the next"
+        what = "the envs carry data from one episode to the next"
         raise UnsoundError(what, "do not reset ahead: leave pre_reset out", "pre_reset")
 
 
@@ -92,7 +140,7 @@ class EpisodeRng:
         self._rng = np.random.Generator(np.random.PCG64(self._purpose))
 
     def begin(self, seed: int | None) -> np.random.Generator:
-        """Those of a new episode; without a seed they go on."""
+        """The generator of a new episode; without a seed the last one continues."""
         if seed is not None:
             self._rng = np.random.Generator(np.random.PCG64([seed, self._purpose]))
         return self._rng

@@ -18,7 +18,7 @@ from flowrl.core.batch import Column
 from flowrl.core.errors import FlowError, GraphError
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
-from flowrl.nodes.collectors.fleet import Fleet, fleet, joined
+from flowrl.nodes.collectors.joined_managers import JoinedManagers, join_managers, join_specs
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.spec import EnvSpec
 from tests.nodes.scripted_envs import ScriptedEnvs
@@ -56,7 +56,7 @@ class Shifted(ScriptedEnvs):
 
 
 def collector(envs: Any, cls: Any = SampleCollector, **params: Any) -> Any:
-    spec = fleet(envs).spec()
+    spec = join_managers(envs).spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=2)
     return cls(envs=envs, policy=policy, **params)
 
@@ -89,7 +89,7 @@ def test_as_ready_no_step_is_lost_and_no_manager_forgotten() -> None:
 
 
 def test_rows_are_received_in_the_order_that_was_asked_for() -> None:
-    whole = Fleet(apart([2]))
+    whole = JoinedManagers(apart([2]))
     whole.reset()
     ids = np.array([4, 0, 3, 1])
     whole.send(ids, np.zeros(4))
@@ -106,7 +106,7 @@ def test_all_managers_step_before_any_is_waited_for() -> None:
         send, recv = manager.send, manager.recv
         manager.send = lambda *a, s=send, n=number: (log.append(("send", n)), s(*a))[1]
         manager.recv = lambda *a, r=recv, n=number: (log.append(("recv", n)), r(*a))[1]
-    whole = Fleet(managers)
+    whole = JoinedManagers(managers)
     whole.reset()
     whole.advance(np.zeros(5))
     assert [what for what, _ in log] == ["send"] * 3 + ["recv"] * 3
@@ -115,9 +115,9 @@ def test_all_managers_step_before_any_is_waited_for() -> None:
 def test_one_policy_does_not_act_in_unlike_envs() -> None:
     spec = EnvSpec(Column("float32", (3,)), Column("int64", n=3), 2)
     other = EnvSpec(Column("float32", (4,)), Column("int64", n=3), 2)
-    assert joined([spec, spec]).count == 4
+    assert join_specs([spec, spec]).count == 4
     with pytest.raises(UnsoundError, match="env managers differ"):
-        joined([spec, other])
+        join_specs([spec, other])
     config = SampleCollector.Config(policy=Toy(obs=spec.obs, action=spec.action))
     with pytest.raises(UnsoundError, match="link managers of like envs"):
         SampleCollector.describe(config, Surroundings({}, {"envs": [spec, other]}, frozenset()))
@@ -232,13 +232,13 @@ class Posted(ScriptedEnvs):
         return self.call
 
 
-def test_what_comes_early_is_kept_for_who_asks_by_id() -> None:
+def test_steps_received_early_are_kept_for_a_call_by_id() -> None:
     near, far = ScriptedEnvs([[9]]), Posted([[9], [9]])
-    whole = Fleet([near, far])
+    whole = JoinedManagers([near, far])
     whole.reset()
     whole.send(np.arange(3), np.zeros(3))
     assert whole.recv()[0].tolist() == [0]  # the other has been asked, and has not answered
-    with pytest.raises(ValueError, match="name all that are under way there"):
+    with pytest.raises(ValueError, match="not all the pending ones of their managers; name all"):
         whole.recv(np.array([2]))
     whole.send(np.array([0, 1, 2]), np.zeros(3))
     assert whole.recv()[0].tolist() == [0]
@@ -249,23 +249,23 @@ def test_what_comes_early_is_kept_for_who_asks_by_id() -> None:
         whole.recv()
 
 
-def test_a_reset_takes_what_was_asked_for_first() -> None:
+def test_a_reset_receives_requested_steps_first() -> None:
     near, far = ScriptedEnvs([[9]]), Posted([[9], [9]])
-    whole = Fleet([near, far])
+    whole = JoinedManagers([near, far])
     first = whole.reset()
     whole.send(np.arange(3), np.zeros(3))
     whole.recv()
     assert whole.reset().shape == first.shape
-    assert not whole._coming
+    assert not whole._pending
 
 
-@pytest.mark.parametrize("stepping", ["together", "halves", "own_pace"])
+@pytest.mark.parametrize("stepping", ["together", "halves", "independent"])
 def test_managers_on_other_threads_give_the_same_bits(stepping: str, tmp_path: Path) -> None:
     digests_alike(["serial", "threads"], stepping, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stepping", ["halves", "own_pace"])
+@pytest.mark.parametrize("stepping", ["halves", "independent"])
 def test_managers_on_other_sites_give_the_same_bits(stepping: str, tmp_path: Path) -> None:
     """One policy in one place, envs in two others: a central inference server."""
     digests_alike(["serial", "apart"], stepping, tmp_path)
@@ -276,7 +276,7 @@ def digests_alike(places: list[str], stepping: str, tmp_path: Path) -> None:
     graph = tmp_path / "many.yaml"
     digests = set()
     for place in places:
-        ways = {"own_pace": ["own_pace", "together"]}.get(stepping, [stepping])
+        ways = {"independent": ["independent", "together"]}.get(stepping, [stepping])
         for way in ways:
             graph.write_text(GRAPH.replace("STEPPING", way))
             loaded = flowrl.load(str(graph))

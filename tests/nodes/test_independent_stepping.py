@@ -82,7 +82,7 @@ def test_rows_reports_and_states_are_those_of_all_together(
     n = pieces * 2  # whole unrolls
     together = collector(ScriptedEnvs(lengths, fails), policy, n, "together", origin=True)
     envs = ScriptedEnvs(lengths, fails)
-    own = collector(envs, policy, n, "own_pace", origin=True, least=min(least, len(lengths)))
+    own = collector(envs, policy, n, "independent", origin=True, least=min(least, len(lengths)))
     for k in range(4):
         wanted, found = (node.fire(learned(policy, k)) for node in (together, own))
         assert dict(wanted.schema) == dict(found.schema)
@@ -102,25 +102,25 @@ def test_a_slow_env_holds_back_nobody_within_a_firing() -> None:
     order: list[int] = []
     step = envs._step
     envs._step = lambda at: order.extend(at) or step(at)  # type: ignore[method-assign]
-    collector(envs, toy(envs), 12, "own_pace").fire(weights(0))
+    collector(envs, toy(envs), 12, "independent").fire(weights(0))
     assert order == [1, 2] * 4 + [0] * 4
 
 
 def test_the_policy_waits_for_the_least_number_of_envs() -> None:
     envs = ScriptedEnvs([[9]] * 4)
-    collector(envs, toy(envs), 16, "own_pace", least=4).fire(weights(0))
+    collector(envs, toy(envs), 16, "independent", least=4).fire(weights(0))
     assert envs.served == [4] * 4
 
 
 def test_all_that_a_firing_gives_its_weights_acted() -> None:
     envs = ScriptedEnvs([[9]] * 4)
-    node = collector(envs, toy(envs), 8, "own_pace")
+    node = collector(envs, toy(envs), 8, "independent")
     assert [set(node.fire(weights(w))["action"]) for w in (1, 2)] == [{1}, {2}]
 
 
 def test_the_policy_is_always_shown_all_envs() -> None:
     envs, shown = ScriptedEnvs([[9]] * 4), []
-    node = collector(envs, toy(envs), 20, "own_pace")
+    node = collector(envs, toy(envs), 20, "independent")
     forward = node._mode.forward
     node._mode.forward = lambda obs: shown.append(len(obs)) or forward(obs)
     node.fire(weights(0))
@@ -147,11 +147,13 @@ class DrawsForSome:
         self.rng.bit_generator.state = state["rng"]
 
 
-def test_a_policy_that_draws_by_what_it_sees_is_refused() -> None:
+def test_a_policy_whose_draws_depend_on_observations_is_refused() -> None:
     envs = Late([[3], [5], [2]])
-    node = collector(envs, toy(envs), 30, "own_pace")
+    node = collector(envs, toy(envs), 30, "independent")
     node.reset_policy(DrawsForSome())
-    with pytest.raises(ValueError, match=r"DrawsForSome draws by what it sees.*`together`"):
+    with pytest.raises(
+        ValueError, match=r"state of DrawsForSome depends on what it observes.*`together`"
+    ):
         node.collect()
 
 
@@ -165,12 +167,12 @@ nodes:
 
 WHEREVER = [
     ("env_manager", "dynamic_seeds: true", "together", "serial"),
-    ("sync_subprocess_env_manager", "envs_per_worker: 3", "own_pace", "threads"),
-    ("sync_subprocess_env_manager", "pre_reset: true", "own_pace", "processes"),
-    ("env_manager", "dynamic_seeds: true", "own_pace", "processes"),
-    ("sync_subprocess_env_manager", "envs_per_worker: 1", "own_pace", "serial"),
-    ("async_subprocess_env_manager", "wait_num: 1", "own_pace", "serial"),
-    ("thread_env_manager", "pre_reset: true", "own_pace", "serial"),
+    ("sync_subprocess_env_manager", "envs_per_worker: 3", "independent", "threads"),
+    ("sync_subprocess_env_manager", "pre_reset: true", "independent", "processes"),
+    ("env_manager", "dynamic_seeds: true", "independent", "processes"),
+    ("sync_subprocess_env_manager", "envs_per_worker: 1", "independent", "serial"),
+    ("async_subprocess_env_manager", "wait_num: 1", "independent", "serial"),
+    ("thread_env_manager", "pre_reset: true", "independent", "serial"),
 ]
 
 
@@ -200,7 +202,7 @@ def test_graphs_end_with_the_digest_of_all_together_wherever_envs_are(
 def test_what_a_model_says_of_a_row_depends_on_no_other_row(
     model: Any, shape: tuple[int, ...], count: int
 ) -> None:
-    """All that makes the rows of `own_pace` those of `together`."""
+    """All that makes the rows of `independent` those of `together`."""
     heads, rng = {"a": LinearHead(3)}, np.random.default_rng(count)
     column = Column("float32", shape)
     inference_model = model.inference_model(column, heads, ("a",))

@@ -1,0 +1,210 @@
+"""The actor: a policy's act mode, the envs it acts in, and what carries over from step to step.
+
+Carried over are each env's latest observation and, for a recurrent policy, its memory. Envs either
+step all together (`step`), or some are sent and received once they are ready (`send`, `receive`).
+A row is what acts for itself: an env, or one agent of an env with several agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.origin import Origin
+from flowrl.nodes.policy import AnyActMode
+
+
+class CollectedSteps(NamedTuple):
+    """One step of some rows."""
+
+    ids: Array | None  # the rows' ids; None: all rows, in order
+    columns: dict[str, Array]  # (B, …)
+    episodes: list[Episode]  # that ended with this step
+    failed: Sequence[int]  # ids whose unfinished episode is invalid, because its env failed
+    absent: Sequence[int] | Array = ()  # ids where no agent acted: they have no columns
+
+    def select(self, mask: Array) -> CollectedSteps:
+        """Keep the columns where `mask` (B,) is true."""
+        ids = np.flatnonzero(mask) if self.ids is None else self.ids[mask]
+        return self._replace(ids=ids, columns={k: c[mask] for k, c in self.columns.items()})
+
+
+class Actor:
+    """Lets an act mode act in the envs of a manager."""
+
+    def __init__(self, envs: Any, memory_columns: Schema, origin: Origin | None = None) -> None:
+        """`memory_columns` are those of the collected rows, also while another policy acts.
+
+        With `origin`, rows also have the origin columns.
+        """
+        self._origin = origin
+        self.envs, self.count = envs, envs.spec().count
+        self._row_memory_columns = memory_columns
+        self.mode: Any = None
+        self.obs: Array | None = None
+        self._owns_obs = False  # if not, another object may hold the array
+        self._unchecked_columns: Schema = {}  # of the mode's output, until its first one is checked
+        self.memory: dict[str, Array] = {}  # of the mode, by id
+        self._zero_memory: dict[str, Array] = {}  # memory columns of rows that the mode lacks
+        self._pending_columns: dict[str, Array] = {}  # of the pending steps, by id
+        self.pending = np.zeros(self.count, np.bool_)  # sent, and not received
+
+    def set_mode(self, mode: AnyActMode, columns: Schema) -> None:
+        """Let `mode` act from now on, with empty memory; it must output `columns`."""
+        self.mode = mode
+        memory: Schema = getattr(mode, "memory", {})
+        self._unchecked_columns = {**columns, **memory}
+        self.memory = self._zeros(memory)
+        missing = {n: c for n, c in self._row_memory_columns.items() if n not in memory}
+        self._zero_memory = self._zeros(missing)
+
+    def reset(self) -> None:
+        """Begin new episodes in all envs."""
+        self._discard_pending_steps()
+        self.obs, self._owns_obs = self.envs.reset(), False
+        self.memory = {name: np.zeros_like(array) for name, array in self.memory.items()}
+
+    def step(self, ids: Array | None = None) -> CollectedSteps:
+        """Take one step in all envs, or in those of `ids`, and wait for all of them."""
+        obs = self._obs_of(ids)
+        memory = self.memory if ids is None else _rows_of(self.memory, ids)
+        output = self._infer(obs, memory)
+        stepped: Steps = self.envs.advance(output["action"], ids)
+        extra = self._extra_columns(ids)
+        collected = _collected(ids, {**output, "obs": obs, **extra, **memory}, stepped)
+        if ids is None:
+            self.obs, self._owns_obs = stepped.obs, False
+        else:
+            self._writable_obs()[ids] = stepped.obs
+        if memory:
+            self._store_memory(ids, output)
+            self._clear_memory(collected)
+        return collected
+
+    def send(self, ids: Array, infer_all: bool = False) -> None:
+        """Begin a step in the envs of `ids`.
+
+        With `infer_all` the policy computes actions for all rows, and only those of `ids` are used.
+        """
+        obs, memory = self._obs_of(ids), _rows_of(self.memory, ids)
+        if infer_all:
+            output = _rows_of(self._infer(self._obs_of(None), self.memory), ids)
+        else:
+            output = self._infer(obs, memory)
+        self.envs.send(ids, output["action"])
+        self._store_memory(ids, output)
+        for name, value in {**output, "obs": obs, **self._extra_columns(ids), **memory}.items():
+            if name not in self._pending_columns:
+                shape = (self.count, *value.shape[1:])
+                self._pending_columns[name] = np.zeros(shape, value.dtype)
+            self._pending_columns[name][ids] = value
+        self.pending[ids] = True
+
+    def receive(self, ids: Array | None = None, least: int = 1) -> CollectedSteps:
+        """Return the pending steps of `ids`; without `ids`, at least `least` that are ready first."""
+        received, stepped = self.envs.recv(ids, least)
+        collected = _collected(received, _rows_of(self._pending_columns, received), stepped)
+        self._writable_obs()[received] = stepped.obs
+        self.pending[received] = False
+        self._clear_memory(collected)
+        return collected
+
+    def _extra_columns(self, ids: Array | None) -> dict[str, Array]:
+        """The columns that neither the env nor the act mode outputs."""
+        memory = self._zero_memory if ids is None else _rows_of(self._zero_memory, ids)
+        return memory if self._origin is None else {**memory, **self._origin.step(ids)}
+
+    def _obs_of(self, ids: Array | None) -> Array:
+        if self.obs is None:
+            self.reset()
+        obs: Any = self.obs
+        return obs if ids is None else obs[ids]
+
+    def _writable_obs(self) -> Array:
+        """The observations as an array of its own: a manager's array may be held by others."""
+        if not self._owns_obs:
+            self.obs, self._owns_obs = np.array(self.obs), True
+        return self.obs  # type: ignore[return-value]
+
+    def _infer(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
+        output: dict[str, Array] = (
+            self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
+        )
+        if self._unchecked_columns:  # numpy would broadcast an output that is too small
+            for name, column in self._unchecked_columns.items():
+                _check_output(name, column, output, len(obs))
+            self._unchecked_columns = {}
+        return output
+
+    def _store_memory(self, ids: Array | None, output: Mapping[str, Array]) -> None:
+        if ids is None:
+            self.memory = {name: output[name] for name in self.memory}
+            return
+        self.memory = {name: array.copy() for name, array in self.memory.items()}
+        for name, array in self.memory.items():
+            array[ids] = output[name]
+
+    def _clear_memory(self, collected: CollectedSteps) -> None:
+        """Set the memory to zero where an episode begins."""
+        over = collected.columns["terminated"] | collected.columns["truncated"]
+        if self.memory and (over.any() or len(collected.failed) or len(collected.absent)):
+            ended = np.flatnonzero(over) if collected.ids is None else collected.ids[over]
+            for array in self.memory.values():
+                for ids in (ended, collected.failed, collected.absent):
+                    array[np.asarray(ids, np.int64)] = 0
+
+    def _discard_pending_steps(self) -> None:
+        if self.pending.any():
+            self.envs.recv(np.flatnonzero(self.pending))
+            self.pending[:] = False
+
+    def _zeros(self, columns: Schema) -> dict[str, Array]:
+        return {n: np.zeros((self.count, *c.shape), c.dtype) for n, c in columns.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on beside the envs and the mode; no step may be pending."""
+        memory = {name: array.copy() for name, array in self.memory.items()}
+        return {"obs": None if self.obs is None else self.obs.copy(), "memory": memory}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.obs = None if state["obs"] is None else np.array(state["obs"])
+        self._owns_obs = True
+        self.memory = {name: np.array(state["memory"][name]) for name in self.memory}
+
+
+def _rows_of(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
+    return {name: array[ids] for name, array in columns.items()}
+
+
+def _collected(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> CollectedSteps:
+    _, reward, terminated, truncated, next_obs, episodes, failed, absent = stepped
+    if len(failed):  # the flags of an invalid row do not say that an episode ended
+        terminated, truncated = terminated.copy(), truncated.copy()
+        terminated[failed] = truncated[failed] = False
+        failed = [int(k) if ids is None else int(ids[k]) for k in failed]
+    columns.update(reward=reward, terminated=terminated, truncated=truncated, next_obs=next_obs)
+    collected = CollectedSteps(ids, columns, episodes, failed)
+    if not len(absent):
+        return collected
+    acted = np.ones(len(reward), np.bool_)
+    acted[absent] = False
+    absent_ids = np.flatnonzero(~acted) if ids is None else ids[~acted]
+    return collected.select(acted)._replace(absent=absent_ids)
+
+
+def _check_output(name: str, column: Column, output: Mapping[str, Array], rows: int) -> None:
+    if name not in output:
+        found = ", ".join(output) or "nothing"
+        raise ValueError(f"a policy's act mode outputs {found}; it must output '{name}' ({column})")
+    array = np.asarray(output[name])
+    # actions are cast by the env manager, which knows what types its envs take
+    fits = name == "action" or np.can_cast(array.dtype, column.dtype, "same_kind")
+    if array.shape != (rows, *column.shape) or not fits:
+        raise ValueError(
+            f"a policy's act mode outputs '{name}' as {array.dtype}{list(array.shape)} for {rows} "
+            f"observations; it must be {column} for each"
+        )

@@ -1,0 +1,196 @@
+"""From steps to the rows of tokens: steps wait in `PendingSteps`, and a `RowSlicer` cuts rows from them.
+
+A slice is one step, or an unroll of a fixed length where the policy learns from unrolls. Slices of
+an env follow each other with a fixed stride; unrolls overlap by the policy's burn-in steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Batch, Schema
+from flowrl.nodes.collectors.actor import CollectedSteps
+from flowrl.nodes.collectors.transitions import transitions
+from flowrl.nodes.observations import ObsColumns, flatten_columns
+from flowrl.nodes.policy import Policy, unroll_column
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlicer:
+    """How a policy wants its rows to be cut from steps."""
+
+    gamma: float
+    nstep: int  # rewards in a row's `reward`
+    length: int  # steps in a slice
+    overlap: int  # steps that a slice has in common with the one before it
+    unrolls: bool  # whether a row is a whole slice (T, …), or a step
+    memory: frozenset[str]  # columns of which an unroll has only the first value
+
+    @classmethod
+    def for_policy(cls, policy: Policy) -> RowSlicer:
+        steps, memory = policy.unroll_steps, frozenset(policy.memory_columns())
+        overlap = policy.burn_in_steps if steps else 0
+        return cls(policy.gamma, policy.nstep, steps or 1, overlap, steps is not None, memory)
+
+    @property
+    def stride(self) -> int:
+        """Steps from one slice to the next."""
+        return self.length - self.overlap
+
+    @property
+    def lookahead(self) -> int:
+        """Steps that k slices need beyond k strides."""
+        return self.overlap + self.nstep - 1
+
+    def slice_count(self, step_counts: Array) -> int:
+        """The number of whole slices in these numbers of steps, one number for each env."""
+        return int((np.maximum(step_counts - self.lookahead, 0) // self.stride).sum())
+
+    def steps_needed(self, slices: int, step_counts: Array) -> int:
+        """The number of steps that all envs must take together to complete so many slices."""
+        spare = step_counts - self.lookahead
+        steps = max(0, -(-(slices * self.stride - int(spare.sum())) // len(step_counts)))
+        while self.slice_count(step_counts + steps) < slices:
+            steps += 1
+        return steps
+
+    def choose(self, begin: Array, end: int, slices: int) -> tuple[Array, Array]:
+        """The envs and first steps of the earliest slices, sorted by env and then by time.
+
+        The steps of env e go from `begin[e]` to `end`.
+        """
+        position = np.arange(end - self.nstep + 1) - begin[:, None] + 1  # (B, M): steps up to here
+        ends = (position >= self.length) & ((position - self.overlap) % self.stride == 0)
+        time, env = np.nonzero(ends.T)  # by time, then by env
+        order = np.argsort(env[:slices], kind="stable")
+        return env[order], time[order] + 1 - self.length
+
+    def rows(
+        self, steps: Mapping[str, Array], env: Array, first: Array, all_steps: bool
+    ) -> dict[str, Array]:
+        """The rows of slices; with `all_steps` the slices are all the steps, in their order."""
+        rows = transitions(steps, self.gamma, self.nstep)
+        if self.unrolls:
+            return self._unrolls(rows, env, first)
+        last_of_env = np.append(env[1:] != env[:-1], True)
+        if all_steps:  # a reshape is cheaper than a gather
+            sliced = {k: v.reshape(len(env), *v.shape[2:]) for k, v in rows.items()}
+        else:
+            sliced = {k: v[env, first] for k, v in rows.items()}
+        sliced["last"] |= last_of_env  # the next row is of another env, or in another token
+        return sliced
+
+    def _unrolls(self, rows: Mapping[str, Array], env: Array, first: Array) -> dict[str, Array]:
+        time = first[:, None] + np.arange(self.length)
+        sliced = {
+            name: array[env, first] if name in self.memory else array[env[:, None], time]
+            for name, array in rows.items()
+        }
+        sliced["last"][:, -1] = True  # the next row is another unroll
+        return sliced
+
+
+def sliced_schema(rows: Schema, policy: Policy) -> Schema:
+    """The columns of a token whose steps have the columns `rows`; of unrolls, each is (T, …)."""
+    slicer = RowSlicer.for_policy(policy)
+    if not slicer.unrolls:
+        return rows
+    return {
+        name: column if name in slicer.memory else unroll_column(column, slicer.length)
+        for name, column in rows.items()
+    }
+
+
+class PendingSteps:
+    """Steps that are in no token yet: columns (B, T, …), those of env e from `begin[e]` to `end[e]`."""
+
+    def __init__(self, columns: Mapping[str, ObsColumns], envs: int) -> None:
+        self._columns = columns
+        self.arrays = {name: column.empty(envs, 0) for name, column in columns.items()}
+        self.begin, self.end = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
+        self._ends_equal = True  # if true, the steps of all envs end at one index
+
+    @property
+    def counts(self) -> Array:
+        """The number of steps of each env."""
+        return self.end - self.begin
+
+    def make_room(self, steps: int) -> None:
+        """Make room for `steps` more of each env, in new arrays: tokens may hold the old ones.
+
+        Afterwards the steps of all envs end at one index, so that a step of all envs is one write.
+        """
+        counts, old = self.counts, self.arrays
+        width, envs = int(counts.max()), len(counts)
+        self.arrays = {n: _zeros(c.empty(envs, width + steps)) for n, c in self._columns.items()}
+        first_end = int(self.end[0])
+        for name, array in self.arrays.items():
+            if width and (self.end == first_end).all():
+                array[:, :width] = old[name][:, first_end - width : first_end]
+                continue
+            for env in np.flatnonzero(counts):
+                span = slice(self.begin[env], self.end[env])
+                array[env, width - counts[env] : width] = old[name][env, span]
+        self.begin, self.end, self._ends_equal = width - counts, np.full(envs, width), True
+
+    def add(self, collected: CollectedSteps) -> int:
+        """Add one step of some envs; return the number of steps dropped with failed episodes."""
+        ids = collected.ids
+        if ids is None and not self._ends_equal:
+            ids = np.arange(len(self.end))
+        if ids is None:
+            index = self.end[0]
+            for name, array in self.arrays.items():
+                array[:, index] = collected.columns[name]
+            self.end += 1
+        else:
+            ends = self.end[ids]
+            if ends.max() == self.arrays["reward"].shape[1]:
+                self.make_room(1 + int(self.counts.max()))
+                ends = self.end[ids]
+            for name, array in self.arrays.items():
+                array[ids, ends] = collected.columns[name]
+            self.end[ids] += 1
+            self._ends_equal = False
+        return sum(map(self._drop_failed, collected.failed)) if len(collected.failed) else 0
+
+    def _drop_failed(self, env: int) -> int:
+        """Drop an env's steps since its last whole episode; its other steps keep their end."""
+        begin, end = self.begin[env], self.end[env]
+        done = self.arrays["terminated"][env, begin:end] | self.arrays["truncated"][env, begin:end]
+        kept = int(np.flatnonzero(done)[-1]) + 1 if done.any() else 0
+        dropped = int(end - begin) - kept
+        for array in self.arrays.values():
+            array[env, begin + dropped : end] = array[env, begin : begin + kept].copy()
+        self.begin[env] += dropped
+        return dropped
+
+    def take(self, slicer: RowSlicer, slices: int) -> Batch:
+        """Remove the earliest slices and return their rows, sorted by env."""
+        if (self.end != self.arrays["reward"].shape[1]).any():
+            self.make_room(0)
+        env, first = slicer.choose(self.begin, self.arrays["reward"].shape[1], slices)
+        steps = self.arrays["reward"].shape[1] - slicer.nstep + 1
+        all_steps = not self.begin.any() and len(env) == len(self.begin) * steps
+        rows = slicer.rows(self.arrays, env, first, all_steps and not slicer.unrolls)
+        self.begin = self.begin + np.bincount(env, minlength=len(self.begin)) * slicer.stride
+        return Batch(flatten_columns(rows))
+
+    def state_dict(self) -> dict[str, Any]:
+        self.make_room(0)
+        return {"steps": self.arrays, "begin": self.begin}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.arrays = {name: np.array(state["steps"][name]) for name in self._columns}
+        self.begin = np.array(state["begin"], np.int64)
+        self.end = np.full(len(self.begin), self.arrays["reward"].shape[1])
+        self._ends_equal = True
+
+
+def _zeros(array: Array) -> Array:
+    """Zeros like `array`: places that are never written must not yield nan or warnings."""
+    return np.zeros(array.shape, array.dtype)
