@@ -159,9 +159,7 @@ def test_services_that_are_called_at_once_change_nothing_either(
 
 def test_an_answer_is_taken_before_the_next_call(tmp_path: Path) -> None:
     whole = farm(f=mine("Farmer", asks_for="two at once"))
-    words = (
-        "service 'deep': a call of 'draw' is pending; take its answer before 'verdict' is called"
-    )
+    words = "service 'deep': a call of 'draw' is pending; take its reply before 'verdict' is called"
     with pytest.raises(NodeError, match=words):
         ran(whole, "f=thread,w=main", tmp_path, rounds=9)
 

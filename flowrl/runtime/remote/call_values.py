@@ -1,4 +1,4 @@
-"""Encodes the arguments and answers of calls between sites.
+"""Encodes the arguments and replies of calls between sites.
 
 Channels carry plain values. A named tuple or dataclass becomes a tuple that begins with its type's number. Both ends
 know the types from the service's declaration, so no type comes over the wire.

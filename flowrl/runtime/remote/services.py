@@ -1,7 +1,7 @@
 """Links across sites: the client holds a stub that calls the service on its site.
 
 A call belongs to the firing of its client, wherever the service lives. What the service counts and records comes back
-with the answer and is emitted as part of that firing, and what it raises is raised again at the client. So a run has
+with the reply and is emitted as part of that firing, and what it raises is raised again at the client. So a run has
 the same results as if both shared a site.
 """
 
@@ -34,7 +34,7 @@ REQUESTS = (FETCH_RECORDS, RENEW)
 LIMITS = ChannelLimits(tokens=64)  # a client makes one call at a time, so credit is seldom returned
 
 Contexts = Mapping[str, Context]  # of a service and of the services that it calls, by key
-Answer = tuple[bool, Any, list[Any]]  # success; the value or the error; counts and records
+Reply = tuple[bool, Any, list[Any]]  # success; the value or the error; counts and records
 
 
 class ClientStub:
@@ -48,24 +48,24 @@ class ClientStub:
         return lambda *arguments, **named: self._client.call(name, *arguments, **named)
 
     def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
-        """Begin a call without waiting. Its answer must be taken before the next call."""
+        """Begin a call without waiting. Its reply must be taken before the next call."""
         self._client.check_method(method)
         return self._client.begin(method, *arguments, **named)
 
 
 class PendingCall:
-    """A call whose answer was not taken yet."""
+    """A call whose reply was not taken yet."""
 
     def __init__(self, client: ServiceClient, number: int) -> None:
         self._client, self._number = client, number
 
     def ready(self) -> bool:
-        """Whether the answer can be taken without waiting."""
-        return self._client.has_answer(self._number)
+        """Whether the reply can be taken without waiting."""
+        return self._client.has_reply(self._number)
 
     def take(self) -> Any:
-        """Wait for the answer. What the service recorded belongs to the firing that takes it."""
-        return self._client.answer(self._number)
+        """Wait for the reply. What the service recorded belongs to the firing that takes it."""
+        return self._client.wait_for_reply(self._number)
 
     def until(
         self,
@@ -73,10 +73,10 @@ class PendingCall:
         others: Iterable[PendingCall] = (),
         fds: Collection[int] = (),
     ) -> None:
-        """Wait until the condition holds. The answer of this call or of others, or data at the file descriptors, can
+        """Wait until the condition holds. The reply of this call or of others, or data at the file descriptors, can
         make it true; the caller reads those data."""
         clients = [self._client, *(other._client for other in others)]
-        self._client.wait.until(condition, [client.answers for client in clients], fds)
+        self._client.wait.until(condition, [client.replies for client in clients], fds)
 
 
 class ServiceClient:
@@ -86,9 +86,9 @@ class ServiceClient:
         self, service: Service, site: str, calls: CallClient, wait: ServiceWait, contexts: Contexts
     ) -> None:
         self.service, self._site, self._calls, self._contexts = service, site, calls, contexts
-        self.wait, self.answers = wait, calls.answers
+        self.wait, self.replies = wait, calls.replies
         self._codec = CallValueCodec(service.values)
-        self._pending_method = ""  # whose answer was not taken
+        self._pending_method = ""  # whose reply was not taken
 
     def check_method(self, method: str) -> None:
         """Raise if the service does not offer this method."""
@@ -100,7 +100,7 @@ class ServiceClient:
             )
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the service, or make one of the requests above, and wait for the answer."""
+        """Call a method of the service, or make one of the requests above, and wait for the reply."""
         return self.begin(method, *arguments, **named).take()
 
     def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
@@ -108,22 +108,22 @@ class ServiceClient:
         if self._pending_method and method not in REQUESTS:
             raise RuntimeError(
                 f"service '{self.service.type}': a call of '{self._pending_method}' is pending; "
-                f"take its answer before '{method}' is called"
+                f"take its reply before '{method}' is called"
             )
         encode = self._codec.encode
         number = self._calls.begin((method, encode(list(arguments)), encode(named)))
         self._pending_method = method
         return PendingCall(self, number)
 
-    def has_answer(self, number: int) -> bool:
-        """Whether the answer has come."""
-        if not self._calls.answered(number):
+    def has_reply(self, number: int) -> bool:
+        """Whether the reply has come."""
+        if not self._calls.has_reply(number):
             self.wait.drain()
-        return self._calls.answered(number)
+        return self._calls.has_reply(number)
 
-    def answer(self, number: int) -> Any:
-        """Wait for the answer, and emit the records that come with it."""
-        succeeded, value, emitted = self._calls.answer(number)
+    def wait_for_reply(self, number: int) -> Any:
+        """Wait for the reply, and emit the records that come with it."""
+        succeeded, value, emitted = self._calls.wait_for_reply(number)
         self._pending_method = ""
         for key, counted, records in emitted:
             context = self._contexts[key]
@@ -151,7 +151,7 @@ class ServiceEndpoint:
         self._contexts, self._serving = contexts, serving
         self._codec = CallValueCodec(service.values)
 
-    def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Answer:
+    def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Reply:
         """Answer a request. An error is raised again at the client."""
         try:
             with self._serving():
@@ -160,8 +160,8 @@ class ServiceEndpoint:
             return self.failed(error)
         return True, value, self._take_records()
 
-    def failed(self, error: BaseException) -> Answer:
-        """The answer to a request that failed, or whose answer cannot be sent."""
+    def failed(self, error: BaseException) -> Reply:
+        """The reply to a request that failed, or whose reply cannot be sent."""
         return False, error_words(error), self._take_records()
 
     def _handle(self, method: str, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -175,7 +175,7 @@ class ServiceEndpoint:
         return getattr(self._node(), method)(*decode(arguments), **decode(named))
 
     def _take_records(self) -> list[Any]:
-        """What the service, and the services that it calls, counted and recorded since the last answer."""
+        """What the service, and the services that it calls, counted and recorded since the last reply."""
         emitted: list[Any] = []
         for key, context in self._contexts.items():
             count, records = context.take_count(), context.take_records()
@@ -207,11 +207,11 @@ class RemoteServices:
         server = self._layout.site_of[edge.source.node, replica]
         if client == self._site != server:
             requests = channels.open_sender(f"{name}?", server, limits=LIMITS)
-            answers = channels.open_receiver(f"{name}!", server, limits=LIMITS)
+            replies = channels.open_receiver(f"{name}!", server, limits=LIMITS)
             who = instance_key(edge.to.node, replica)
             label = pair_label(edge, (0, replica, replica))
             wait = self._waits.on_service(who, label, server)
-            self._clients[name] = CallClient(requests, answers, wait), wait
+            self._clients[name] = CallClient(requests, replies, wait), wait
         elif server == self._site != client:
             requested = channels.open_receiver(f"{name}?", client, limits=LIMITS)
             self._servers[name] = requested, channels.open_sender(f"{name}!", client, limits=LIMITS)

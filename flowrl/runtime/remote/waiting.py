@@ -19,7 +19,7 @@ WAIT_S = (
 class SiteWaits:
     """All waits of one site.
 
-    `check` is a hook, called before each wait for a token, for room or for an answer. It raises where the site must not
+    `check` is a hook, called before each wait for a token, for room or for a reply. It raises where the site must not
     wait any more because the cut is known.
     """
 
@@ -50,7 +50,7 @@ class SiteWaits:
         return self._new(Wait("blocked", node, f"{node}'s firings", sender.peer))
 
     def on_service(self, who: str, link: str, peer: str) -> ServiceWait:
-        """For the answer of a service on another site."""
+        """For the reply of a service on another site."""
         return ServiceWait(self, self._new(Wait("waiting", who, link, peer)))
 
     def serving(self, who: str) -> Callable[[], AbstractContextManager[None]]:
@@ -132,7 +132,7 @@ class ServiceWait:
         self._waits, self._wait = waits, wait
 
     def __call__(self, channel: Sender | Receiver) -> None:
-        """Wait until a sender has room, or a receiver has an answer."""
+        """Wait until a sender has room, or a receiver has a reply."""
         with _as_channel_failure():
             self._waits.until_ready(channel, self._wait)
 
