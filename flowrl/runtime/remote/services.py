@@ -83,7 +83,7 @@ class ServiceClient:
         self, service: Service, site: str, call: CallClient, wait: ServiceWait, told: Contexts
     ) -> None:
         self.service, self._site, self._call, self._told = service, site, call, told
-        self.wait, self.answers = wait, call.answers
+        self.wait, self.answers = wait, call.replies
         self._records = CallValueCodec(service.values)
         self._open = ""  # the method whose answer was not taken
 
@@ -114,13 +114,13 @@ class ServiceClient:
 
     def answered(self, number: int) -> bool:
         """Whether the answer is here."""
-        if not self._call.answered(number):
+        if not self._call.has_reply(number):
             self.wait.look()
-        return self._call.answered(number)
+        return self._call.has_reply(number)
 
     def answer(self, number: int) -> Any:
         """Wait for it; with it comes what the service told meanwhile."""
-        worked, value, told = self._call.answer(number)
+        worked, value, told = self._call.wait_for_reply(number)
         self._open = ""
         for key, counted, records in told:
             context = self._told[key]
