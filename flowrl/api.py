@@ -1,4 +1,4 @@
-"""The Python side of the command line: load a graph, check it, draw it, run it."""
+"""The Python interface: load a graph, check it, draw it, run it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flowrl.runs.watcher import Watcher
 
 
 class FlowGraph:
-    """A graph that can be checked, drawn and run; `set` changes values as `--set` does."""
+    """A graph that can be checked, drawn and run. `set` changes values as `--set` does."""
 
     def __init__(
         self, source: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None
@@ -32,9 +32,9 @@ class FlowGraph:
         self._set = dict(set or {})
 
     def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
-        """What is known before it runs: `.ok`, `.problems`, `.deterministic`, `.reasons`.
+        """All that is known before a run: `.ok`, `.problems`, `.deterministic`, `.reasons`.
 
-        With `envs="skip"` no envs are made, with `"make_if_installed"` only those whose packages are installed. Nodes
+        With `envs="skip"` no envs are made; with `"make_if_installed"` those whose packages are installed are. Nodes
         whose columns are then unknown are in `.undescribed`.
         """
         return self._checked({}, envs)
@@ -44,7 +44,7 @@ class FlowGraph:
         return expand(self.check(envs="skip").require_sound().graph)
 
     def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
-        """The graph as DOT, or written to a file by its ending."""
+        """The graph as DOT; with a path, it is written there in the format of the path's ending."""
         from flowrl.graph.placement import resolve_placement
         from flowrl.render.draw import draw as draw_graph
 
@@ -66,9 +66,9 @@ class FlowGraph:
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
     ) -> RunResult:
-        """Run to the earliest cut; GraphError where it is unsound, NodeError if a node fails.
+        """Run to the earliest cut. Raises GraphError if the graph is unsound, and NodeError if a node fails.
 
-        `meeting`: where hosts join, for a placement that names some.
+        `rendezvous` is where hosts join, for a placement that names some.
         """
         checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
@@ -105,5 +105,5 @@ def _seconds(time: str | float | None) -> float | None:
 
 
 def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> FlowGraph:
-    """A graph by its file, its bundled name, or as plain data."""
+    """A graph by its file, by its bundled name, or as plain data."""
     return FlowGraph(graph, set)

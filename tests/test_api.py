@@ -48,7 +48,7 @@ def test_what_expand_gives_is_a_graph_that_runs_to_the_same_bits(file: Path) -> 
     assert (first.seed, first.digest) == (again.seed, again.digest) == (4, first.digest)
 
 
-def test_check_tells_without_raising(file: Path) -> None:
+def test_check_states_without_raising(file: Path) -> None:
     sound, unsound = flowrl.load(file).check(), flowrl.load(UNSOUND).check()
     assert (sound.ok, sound.deterministic, list(sound.problems)) == (True, True, [])
     assert not unsound.ok
@@ -57,9 +57,9 @@ def test_check_tells_without_raising(file: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["expand", "draw", "run"])
 def test_an_unsound_graph_is_an_error_of_everything_else(verb: str) -> None:
-    with pytest.raises(GraphError, match="gaol") as told:
+    with pytest.raises(GraphError, match="gaol") as reported:
         getattr(flowrl.load(UNSOUND), verb)()
-    assert len(told.value.problems) == len(flowrl.load(UNSOUND).check().problems)
+    assert len(reported.value.problems) == len(flowrl.load(UNSOUND).check().problems)
 
 
 def test_set_takes_values_of_python(file: Path) -> None:
@@ -118,7 +118,7 @@ def test_time_in_seconds_or_words_ends_a_run(time: float | str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "reported"),
     [
         ({"steps": 0}, "run: steps is 0; expected a whole number of 1 or more"),
         ({"steps": -5}, "run: steps is -5; expected a whole number"),
@@ -130,9 +130,9 @@ def test_time_in_seconds_or_words_ends_a_run(time: float | str, tmp_path: Path) 
     ],
 )
 def test_a_limit_that_is_none_is_refused_and_not_taken_for_no_limit(
-    limit: dict[str, Any], told: str, tmp_path: Path
+    limit: dict[str, Any], reported: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=reported):
         flowrl.load(GRAPH, {"limits.rounds": 3}).run(**limit, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
@@ -151,8 +151,8 @@ def test_the_seed_of_a_call_comes_before_that_of_the_graph(tmp_path: Path) -> No
 
 def test_a_result_is_what_the_summary_of_its_folder_says(tmp_path: Path) -> None:
     result = flowrl.load(GRAPH).run(train_iters=4, out=tmp_path / "r")
-    told = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert told == json.loads(json.dumps(result.as_dict()))
+    reported = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert reported == json.loads(json.dumps(result.as_dict()))
 
 
 def test_without_a_folder_a_run_makes_one_below_runs(file: Path) -> None:
@@ -163,9 +163,9 @@ def test_without_a_folder_a_run_makes_one_below_runs(file: Path) -> None:
 
 def test_a_node_that_fails_is_raised_with_its_cause(tmp_path: Path) -> None:
     graph = tree({"c": "Source", "f": {"type": "Fails", "firing": 1}}, ["c -> f"])
-    with pytest.raises(NodeError, match=r"node 'f', firing 1 \(round 1\)") as told:
+    with pytest.raises(NodeError, match=r"node 'f', firing 1 \(round 1\)") as reported:
         flowrl.load(graph).run(out=tmp_path / "r", steps=100)
-    assert isinstance(told.value.__cause__, ZeroDivisionError)
+    assert isinstance(reported.value.__cause__, ZeroDivisionError)
 
 
 def test_draw_gives_dot_or_writes_what_the_ending_says(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""From a graph to its serial program: what can be known, and proved, before anything is made."""
+"""Checks of a graph, and its serial program: all that can be known and proved before any node is made."""

@@ -1,4 +1,4 @@
-"""Amounts: rows that must be there in time, and memory that must suffice."""
+"""Checks amounts: enough rows before the first output is due, and enough memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from flowrl.machine.memory import machine_memory_bytes
 def row_problems(
     graph: Graph, program: SerialProgram, described: NodeDescriptions
 ) -> Iterator[Problem]:
-    """Enough rows must have come in before the first output is wanted."""
+    """Nodes whose first output is due before enough rows have arrived at an input."""
     into = {edge.to: edge for edge in graph.edges}
     for name, facts in described.facts.items():
         for port, (needed, param) in facts.needs_rows.items():
             edge = into.get(PortRef(name, port))
             if edge is None or edge.to not in described.rows or name not in program.round.firings:
                 continue
-            rows = _rows_by_then(program, name, edge, described.rows[edge.to])
+            rows = _rows_before_first_output(program, name, edge, described.rows[edge.to])
             if rows is not None and rows < needed:
-                yield _too_short(graph, program, edge, rows, needed, param)
+                yield _too_few_rows(graph, program, edge, rows, needed, param)
 
 
-def _rows_by_then(program: SerialProgram, name: str, edge: Edge, per_token: int) -> int | None:
-    """Rows that have come in when the node first gives what it makes of them; None: it never does."""
+def _rows_before_first_output(
+    program: SerialProgram, name: str, edge: Edge, per_token: int
+) -> int | None:
+    """The rows that have arrived when the node's first output is due; None if none ever is."""
     rows = 0
     schedules: list[tuple[Schedule, int]] = [(w.schedule, w.rounds) for w in program.warmup]
     for schedule, rounds in [*schedules, (program.round, 1)]:
@@ -41,19 +43,19 @@ def _rows_by_then(program: SerialProgram, name: str, edge: Edge, per_token: int)
     return None
 
 
-def _too_short(
+def _too_few_rows(
     graph: Graph, program: SerialProgram, edge: Edge, rows: int, needed: int, param: str
 ) -> Problem:
     name, source = edge.to.node, edge.source.node
     phases = [w.phase for w in program.warmup if name in w.schedule.firings]
     location = phases[0].location if phases else graph.nodes[name].location(param)
-    what = f"nodes.{name}: the first batch needs {needed} rows ({param}), and {rows} have come in by then"
+    what = f"nodes.{name}: the first batch needs {needed} rows ({param}), and {rows} will have arrived by then"
     longer = f"'warmup: [{{edges: [{source} -> {name}], steps: {needed}}}]'"
     return Problem(str(location), what, f"warm up longer: {longer}, or lower {param}")
 
 
 def memory_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
-    """What all nodes would allocate, against what this machine has."""
+    """The problem that all nodes together would allocate more than this machine has."""
     wants = {
         name: facts.memory_bytes * graph.nodes[name].replicas
         for name, facts in described.facts.items()

@@ -1,8 +1,9 @@
-"""The balance equations: how often each node fires in a round, so that streams give what they take.
+"""Solves the balance equations: how often each node fires in a round, so that streams balance.
 
-One equation for each source of each stream edge: firings(a) * given = firings(b) * taken. An `auto`
-port stands in them for the tokens that it moves in a round; its rate is that number shared out over
-the firings of its node.
+There is one equation for each source of each stream edge:
+firings(producer) * produced per firing = firings(consumer) * consumed per firing.
+An `auto` port is an unknown of its own: the tokens that it moves in a round. Its rate is that number divided by the
+firings of its node.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from math import gcd, lcm
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph, PortRef
 
-MOST_FIRINGS = 10**9  # of a node in a round: more is a mistake in a rate
+MOST_FIRINGS = 10**9  # of a node in a round; more is a mistake in a rate
 
 Key = str | PortRef  # a node: its firings in a round; an `auto` port: its tokens in a round
 
 
 @dataclass(slots=True)
 class Balance:
-    """Firings of a node (of each replica) in a round, and the rate of every stream port."""
+    """The firings of each node (of each replica) in a round, and the rate of every stream port."""
 
     firings: dict[str, int] = field(default_factory=dict)
     rates: dict[PortRef, int] = field(default_factory=dict)
@@ -47,7 +48,7 @@ def balance(
     edges: Iterable[Edge],
     known: Mapping[PortRef, int] | None = None,
 ) -> Balance:
-    """Solve for the given nodes and stream edges; `known` are `auto` rates settled before."""
+    """Solve the equations of these nodes and stream edges. `known` are rates of `auto` ports that are settled."""
     found, edges = Balance(), list(edges)
     found.rates = _rates(graph, edges, known or {}, found.problems)
     ordered = [e for e in edges if e.merge != "any"]
@@ -57,15 +58,15 @@ def balance(
     for equation in equations:
         _solve(equation, ratios, found.problems)
     for group in list(ratios.members.values()):
-        ratios.whole(next(iter(group)))
+        ratios.make_whole(next(iter(group)))
     for port in autos:
-        _share_out(port, equations, ratios, found)
+        _set_auto_rate(port, equations, ratios, found)
     for edge in edges:
         if edge.merge == "any":
-            _solve_any(graph, edge, ratios, found)
-    values = {key: int(ratios.value(key)) for key in ratios.of}
+            _solve_unordered(graph, edge, ratios, found)
+    values = {key: int(ratios.value(key)) for key in ratios.component_of}
     found.firings = {n: value for n, value in values.items() if isinstance(n, str)}
-    found.problems += _too_many(graph, found.firings)
+    found.problems += _too_many_firings(graph, found.firings)
     return found
 
 
@@ -88,7 +89,7 @@ def _rates(
 
 
 def _equations(graph: Graph, edge: Edge, rates: Mapping[PortRef, int]) -> Iterator[_Equation]:
-    """A fan-in takes one token of each replica; to several replicas tokens are dealt in turn."""
+    """An edge's equations. A fan-in takes one token of each replica; several consumers are dealt tokens in turn."""
     to = graph.nodes[edge.to.node]
     for source in edge.sources:
         deal = to.replicas if graph.nodes[source.node].replicas == 1 else 1
@@ -98,30 +99,30 @@ def _equations(graph: Graph, edge: Edge, rates: Mapping[PortRef, int]) -> Iterat
 
 
 class _Ratios:
-    """Components of unknowns that stand in known ratios; each has the smallest whole numbers."""
+    """Unknowns grouped by the ratios that are known between them. Each group has the smallest whole numbers."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        self.of: dict[Key, int] = {key: i for i, key in enumerate(keys)}
-        self.members = {i: {key: Fraction(1)} for key, i in self.of.items()}
+        self.component_of: dict[Key, int] = {key: i for i, key in enumerate(keys)}
+        self.members = {i: {key: Fraction(1)} for key, i in self.component_of.items()}
 
     def value(self, key: Key) -> Fraction:
-        return self.members[self.of[key]][key]
+        return self.members[self.component_of[key]][key]
 
-    def joined(self, a: Key, b: Key) -> bool:
-        return self.of[a] == self.of[b]
+    def are_joined(self, a: Key, b: Key) -> bool:
+        return self.component_of[a] == self.component_of[b]
 
     def unite(self, a: Key, b: Key, scale: Fraction) -> None:
-        """Join b's component to a's, its numbers times `scale`."""
-        into, gone = self.of[a], self.of[b]
+        """Join b's component to a's, with its numbers times `scale`."""
+        into, gone = self.component_of[a], self.component_of[b]
         if len(self.members[gone]) > len(self.members[into]):
             into, gone, scale = gone, into, 1 / scale
         for key, value in self.members.pop(gone).items():
             self.members[into][key] = value * scale
-            self.of[key] = into
+            self.component_of[key] = into
 
-    def whole(self, key: Key) -> None:
-        """Make the numbers of a component whole, and as small as they can be."""
-        group = self.members[self.of[key]]
+    def make_whole(self, key: Key) -> None:
+        """Scale a component to the smallest whole numbers."""
+        group = self.members[self.component_of[key]]
         least = lcm(*(v.denominator for v in group.values()))
         common = gcd(*(int(v * least) for v in group.values()))
         for member in group:
@@ -130,20 +131,20 @@ class _Ratios:
 
 def _solve(equation: _Equation, ratios: _Ratios, problems: list[Problem]) -> None:
     want = ratios.value(equation.a) * equation.given / equation.taken
-    if not ratios.joined(equation.a, equation.b):
+    if not ratios.are_joined(equation.a, equation.b):
         ratios.unite(equation.a, equation.b, want / ratios.value(equation.b))
     elif ratios.value(equation.b) != want:
-        problems.append(_unbalanced(equation, ratios))
+        problems.append(_unbalanced_problem(equation, ratios))
 
 
-def _share_out(
+def _set_auto_rate(
     port: PortRef, equations: Iterable[_Equation], ratios: _Ratios, found: Balance
 ) -> None:
-    """The rate of an `auto` port: its tokens over the firings of its node, which must be whole."""
+    """Set the rate of an `auto` port: its tokens in a round, divided by the firings of its node. It must be whole."""
     rate = ratios.value(port) / ratios.value(port.node)
-    if not ratios.joined(port, port.node):
+    if not ratios.are_joined(port, port.node):
         ratios.unite(port.node, port, Fraction(rate.denominator))
-        ratios.whole(port)
+        ratios.make_whole(port)
         rate = ratios.value(port) / ratios.value(port.node)
     found.rates[port] = max(int(rate), 1)
     if rate.denominator > 1:
@@ -151,73 +152,73 @@ def _share_out(
         moved, times = ratios.value(port), ratios.value(port.node)
         what = (
             f"the edge {equation.source} -> {equation.edge.to} does not balance: no whole rate of "
-            f"{port} moves {_shown(moved)} tokens in {_shown(times)} firings"
+            f"{port} moves {_number_text(moved)} tokens in {_number_text(times)} firings"
         )
         found.problems.append(Problem(str(equation.edge.location), what, "change a rate beside it"))
 
 
-def _solve_any(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> None:
-    """An unordered fan-in takes whatever comes: all that its sources give."""
+def _solve_unordered(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> None:
+    """Balance an unordered fan-in (`merge: any`): it takes all tokens that its sources give."""
     first, to = edge.source.node, edge.to.node
     for source in edge.sources:
-        if not ratios.joined(first, source.node):
+        if not ratios.are_joined(first, source.node):
             ratios.unite(first, source.node, Fraction(1))
     given = Fraction(0)
     for source in edge.sources:
         rate = found.rates.setdefault(source, 1)
         given += ratios.value(source.node) * rate * graph.nodes[source.node].replicas
     taken = found.rates.setdefault(edge.to, 1) * graph.nodes[to].replicas
-    if not ratios.joined(first, to):
+    if not ratios.are_joined(first, to):
         ratios.unite(first, to, given / taken / ratios.value(to))
-        ratios.whole(to)
+        ratios.make_whole(to)
     elif ratios.value(to) * taken != given:
         what = (
-            f"the edge {edge} does not balance: in a round its sources give {_shown(given)} tokens "
-            f"and {to} takes {_shown(ratios.value(to) * taken)}"
+            f"the edge {edge} does not balance: in a round its sources give {_number_text(given)} tokens "
+            f"and {to} takes {_number_text(ratios.value(to) * taken)}"
         )
         found.problems.append(
             Problem(str(edge.location), what, "change a rate on a path between them")
         )
 
 
-def _unbalanced(equation: _Equation, ratios: _Ratios) -> Problem:
+def _unbalanced_problem(equation: _Equation, ratios: _Ratios) -> Problem:
     source, to = equation.source, equation.edge.to
     a, b = ratios.value(equation.a), ratios.value(equation.b)
     least = lcm(a.denominator, b.denominator)
     times = Fraction(least, gcd(int(a * least), int(b * least)))
-    gives = _moved(equation.a, a * times, equation.given)
-    takes = _moved(equation.b, b * times, equation.taken)
+    gives = _tokens_text(equation.a, a * times, equation.given)
+    takes = _tokens_text(equation.b, b * times, equation.taken)
     what = (
         f"the edge {source} -> {to} does not balance: in a round {source.node} gives {gives} "
         f"and {to.node} takes {takes}"
     )
     hints = []
     if equation.a != source and (b * equation.taken / a).denominator == 1:
-        hints.append(f"let {source} give {_shown(b * equation.taken / a)} in each firing")
+        hints.append(f"let {source} give {_number_text(b * equation.taken / a)} in each firing")
     if equation.b != to and (a * equation.given / b).denominator == 1:
-        hints.append(f"let {to} take {_shown(a * equation.given / b)} in each firing")
+        hints.append(f"let {to} take {_number_text(a * equation.given / b)} in each firing")
     hint = ", or ".join(hints) or "change a rate on another path between the two"
     return Problem(str(equation.edge.location), what, hint)
 
 
-def _moved(key: Key, value: Fraction, rate: int) -> str:
+def _tokens_text(key: Key, value: Fraction, rate: int) -> str:
     tokens = value * rate
-    text = f"{_shown(tokens)} token{'s' if tokens != 1 else ''}"
+    text = f"{_number_text(tokens)} token{'s' if tokens != 1 else ''}"
     if isinstance(key, PortRef):
         return text
-    return f"{text} ({_shown(value)} firing{'s' if value != 1 else ''} of {rate})"
+    return f"{text} ({_number_text(value)} firing{'s' if value != 1 else ''} of {rate})"
 
 
-def _too_many(graph: Graph, firings: Mapping[str, int]) -> Iterator[Problem]:
+def _too_many_firings(graph: Graph, firings: Mapping[str, int]) -> Iterator[Problem]:
     name = max(firings, key=lambda n: firings[n], default="")
     if name and firings[name] > MOST_FIRINGS:
-        what = f"nodes.{name}: a round would be {_shown(firings[name])} firings of it"
+        what = f"nodes.{name}: a round would be {_number_text(firings[name])} firings of it"
         hint = "rates with large common factors keep rounds short"
         yield Problem(str(graph.nodes[name].location()), what, hint)
 
 
-def _shown(number: Fraction | int) -> str:
-    """A number as a person reads it: Python writes no integers of many thousand digits."""
+def _number_text(number: Fraction | int) -> str:
+    """A number as people read it. Python does not print integers of many thousand digits."""
     if number < 10**15:
         return str(number)
     return f"about 10^{int((int(number).bit_length() - 1) * 0.30103)}"

@@ -1,4 +1,4 @@
-"""Is a graph sound? Everything that can be known before anything is made, and every problem at once."""
+"""Checks a graph: finds every problem that can be known before any node is made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
 
 @dataclass(slots=True)
 class CheckedGraph:
-    """A graph with its program and facts, and what is wrong with it."""
+    """A graph with its serial program, the facts of its nodes, and its problems."""
 
     graph: Graph
     program: SerialProgram
@@ -30,21 +30,21 @@ class CheckedGraph:
     problems: list[Problem] = field(default_factory=list)  # errors
     warnings: list[Problem] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)  # why runs may differ
-    # Nodes that `describe` was not asked about, or could not answer for, and why: their facts are unknown.
+    # Nodes whose facts are unknown because no env was made, and why.
     undescribed: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Sound: it can run."""
+        """Whether the graph is sound, so that it can run."""
         return not self.problems
 
     @property
     def deterministic(self) -> bool:
-        """The same seed gives the same bits."""
+        """Whether the same seed gives the same bits."""
         return not self.reasons
 
     def require_sound(self) -> CheckedGraph:
-        """Itself if it is sound; else raises all problems."""
+        """Return the checked graph itself if it is sound; else raise GraphError with all problems."""
         if self.problems:
             raise GraphError(self.problems)
         return self
@@ -61,9 +61,9 @@ def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
     problems.extend(connection_problems(graph, loaded.incomplete))
     program = plan_program(graph, problems, loaded.incomplete)
     describer = NodeDescriber(graph, problems, envs)
-    described = describer.all()
+    described = describer.describe_all()
     problems.extend(column_problems(graph, described))
-    if not broken:  # a part that is missing would make everything in a phase look wrong
+    if not broken:  # a missing node would make every phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
         problems.extend(warmup_column_problems(graph, program, describer))
@@ -72,16 +72,16 @@ def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
     problems.extend(memory_problems(graph, described))
     problems.extend(staleness_problems(graph))
     problems.extend(lossy_edge_problems(graph, program))
-    problems.extend(_failures(graph))
+    problems.extend(_failure_problems(graph))
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.undescribed = described.undescribed
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
-    checked.reasons = list(_reasons(checked))
+    checked.reasons = list(_nondeterminism_reasons(checked))
     return checked
 
 
-def _failures(graph: Graph) -> Iterator[Problem]:
-    """A failed firing can be passed over only where nobody waits for what it gives."""
+def _failure_problems(graph: Graph) -> Iterator[Problem]:
+    """Nodes with `on_failure: ignore` whose output others wait for."""
     taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
     for name, spec in graph.nodes.items():
         outs = [
@@ -90,12 +90,12 @@ def _failures(graph: Graph) -> Iterator[Problem]:
         if spec.on_failure == "ignore" and outs:
             yield Problem(
                 str(spec.location()),
-                f"nodes.{name}: on_failure is ignore, and others wait for its output '{outs[0]}'",
+                f"nodes.{name}: on_failure is ignore, and other nodes wait for its output '{outs[0]}'",
                 "use restart",
             )
 
 
-def _reasons(checked: CheckedGraph) -> Iterator[str]:
+def _nondeterminism_reasons(checked: CheckedGraph) -> Iterator[str]:
     """Why two runs of this graph may differ."""
     graph = checked.graph
     for edge in graph.edges:

@@ -1,4 +1,4 @@
-"""Columns: what consumers need against what their producers give."""
+"""Checks columns: those that consumers need against those that their producers give."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.graph.model import Edge, Graph
 
 
 def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
-    """Columns that are missing, or of another type or shape than is needed."""
+    """Columns that are missing, or that have another type or shape than is needed."""
     for edge in graph.edges:
         facts = described.facts.get(edge.to.node)
         needs = facts.needs.get(edge.to.port) if facts else None
@@ -51,21 +51,24 @@ def _sources(edge: Edge) -> str:
 def warmup_column_problems(
     graph: Graph, program: SerialProgram, describer: NodeDescriber
 ) -> Iterator[Problem]:
-    """A phase's settings must not change what an edge carries."""
+    """Settings of a phase that change the columns of an edge."""
     for warm in program.warmup:
         for node, settings in warm.phase.settings.items():
             config = graph.nodes[node].config.model_copy(update=dict(settings))
             before = len(describer.problems)
-            usual, facts = describer.found.facts.get(node), describer.ask(node, config)
-            describer.problems[before:] = [  # not the node's own parameters are wrong
+            usual, facts = (
+                describer.descriptions.facts.get(node),
+                describer.describe_node(node, config),
+            )
+            describer.problems[before:] = [  # the phase is wrong, and not the node's own parameters
                 replace(problem, where=str(warm.phase.location), what=f"warmup: {problem.what}")
                 for problem in describer.problems[before:]
             ]
             if usual is not None and facts is not None:
-                yield from _lost(warm, node, usual, facts)
+                yield from _lost_columns(warm, node, usual, facts)
 
 
-def _lost(warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
+def _lost_columns(warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
     settings = ", ".join(warm.phase.settings[node])
     for port in sorted(warm.schedule.active_outputs(node)):
         before, now = usual.outs.get(port) or {}, facts.outs.get(port) or {}

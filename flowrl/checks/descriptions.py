@@ -1,4 +1,4 @@
-"""What every node says of itself before it is made: `describe`, asked in the order that data flows."""
+"""Asks every node type to describe its node before it is made, in the order in which data flows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundEr
 from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 
-# Whether nodes may make envs to describe themselves: they must; those whose packages are installed; none.
+# Whether nodes make envs to describe themselves: always, only where the packages are installed, or never.
 EnvUse = Literal["make", "make_if_installed", "skip"]
 
 
 @dataclass(slots=True)
 class NodeDescriptions:
-    """The facts of all nodes that could be asked, and what flows on their streams."""
+    """The facts of all nodes that could be described, and what flows on their streams."""
 
     facts: dict[str, Facts] = field(default_factory=dict)
     schemas: dict[PortRef, Schema | None] = field(default_factory=dict)  # at each stream input
@@ -30,55 +30,56 @@ class NodeDescriptions:
 
 
 class NodeDescriber:
-    """Asks nodes for their facts; collects problems."""
+    """Asks nodes for their facts, and collects problems."""
 
     def __init__(self, graph: Graph, problems: list[Problem], envs: EnvUse = "make") -> None:
         self.graph, self.problems, self.envs = graph, problems, envs
-        self.found = NodeDescriptions()
-        self.into: dict[str, list[Edge]] = {}
-        self.taken: set[PortRef] = set()
+        self.descriptions = NodeDescriptions()
+        self.edges_into: dict[str, list[Edge]] = {}
+        self.connected_outputs: set[PortRef] = set()
         for edge in graph.edges:
-            self.into.setdefault(edge.to.node, []).append(edge)
-            self.taken.update(edge.sources)
+            self.edges_into.setdefault(edge.to.node, []).append(edge)
+            self.connected_outputs.update(edge.sources)
 
-    def all(self) -> NodeDescriptions:
-        """Ask every node."""
-        for name in self.order():
-            facts = self.ask(name, self.graph.nodes[name].config)
+    def describe_all(self) -> NodeDescriptions:
+        for name in self.description_order():
+            facts = self.describe_node(name, self.graph.nodes[name].config)
             if facts is not None:
-                self.found.facts[name] = facts
+                self.descriptions.facts[name] = facts
         for edge in self.graph.edges:
-            source = self.found.facts.get(edge.source.node)
+            source = self.descriptions.facts.get(edge.source.node)
             if edge.kind == "stream" and source is not None:
-                self.found.schemas.setdefault(edge.to, source.outs.get(edge.source.port))
-        return self.found
+                self.descriptions.schemas.setdefault(edge.to, source.outs.get(edge.source.port))
+        return self.descriptions
 
-    def order(self) -> list[str]:
+    def description_order(self) -> list[str]:
         """Services before their clients, producers before their consumers."""
         before = [e for e in self.graph.edges if e.kind != "state"]
         before = [e for e in before if e.kind == "link" or not is_feedback(self.graph, e)]
         order = topological_order(self.graph.nodes, before)
         left = self.graph.nodes.keys() - set(order)
         if left:
-            ring, edge = find_cycle(left, before)
-            if {e.kind for e in before if {e.source.node, e.to.node} <= set(ring)} > {"link"}:
-                what = f"the streams and links {' -> '.join(ring)} lead in a circle"
-                hint = "a service cannot depend on what its client gives"
+            cycle, edge = find_cycle(left, before)
+            if {e.kind for e in before if {e.source.node, e.to.node} <= set(cycle)} > {"link"}:
+                what = f"the streams and links form a cycle: {' -> '.join(cycle)}"
+                hint = "a service cannot depend on what its client gives; remove one of the edges"
                 self.problems.append(Problem(str(edge.location), what, hint))
         return order
 
-    def ask(self, name: str, config: Config) -> Facts | None:
-        """The facts of a node with this config; None if it, or a neighbour, has a problem or was not described."""
-        spec, edges = self.graph.nodes[name], self.into.get(name, [])
+    def describe_node(self, name: str, config: Config) -> Facts | None:
+        """The facts of a node with this config; None if the node, or one that it depends on, could not be described."""
+        spec, edges = self.graph.nodes[name], self.edges_into.get(name, [])
         if reason := self.reason_to_skip(config, edges):
-            self.found.undescribed[name] = reason
+            self.descriptions.undescribed[name] = reason
             return None
-        inputs, links = self.inputs(edges), self.links(edges)
-        connected = frozenset(p for p in spec.cls.ports if PortRef(name, p) in self.taken)
+        inputs, links = self.input_columns(edges), self.link_facts(edges)
+        connected = frozenset(
+            p for p in spec.cls.ports if PortRef(name, p) in self.connected_outputs
+        )
         for port, kind in spec.cls.ports.items():
             given = inputs if isinstance(kind, In) else links
             if isinstance(kind, In | Link) and not kind.optional and port not in given:
-                return None  # not connected, or a neighbour without facts: told elsewhere
+                return None  # not connected, or a neighbour is not described; each is reported by itself
         known = Surroundings(
             {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
         )
@@ -88,70 +89,70 @@ class NodeDescriber:
             if self.envs == "make":
                 self.problems.append(_unsound(spec, error))
             else:
-                self.found.undescribed[name] = str(error)
+                self.descriptions.undescribed[name] = str(error)
             return None
 
     def reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
-        """Why a node cannot be described without making an env; empty where it can."""
+        """Why a node cannot be described without making an env; empty if it can."""
         if self.envs == "skip" and _has_env(config):
             return "its env was not made"
         for edge in edges:
             if edge.kind == "state" or is_feedback(self.graph, edge):
                 continue
             for source in edge.sources:
-                if source.node in self.found.undescribed:
+                if source.node in self.descriptions.undescribed:
                     return f"it depends on {source.node}"
         return ""
 
-    def inputs(self, edges: list[Edge]) -> dict[str, Schema | None]:
-        """The columns at each connected stream input whose sources are known."""
+    def input_columns(self, edges: list[Edge]) -> dict[str, Schema | None]:
+        """The columns at each connected stream input whose sources are described."""
         found: dict[str, Schema | None] = {}
         for edge in edges:
             if edge.kind != "stream":
                 continue
             if is_feedback(self.graph, edge):
-                found[edge.to.port] = None  # it comes from a node that is asked later
-            elif all(s.node in self.found.facts for s in edge.sources):
-                found[edge.to.port] = self.schema(edge)
+                found[edge.to.port] = None  # it comes from a node that is described later
+            elif all(s.node in self.descriptions.facts for s in edge.sources):
+                found[edge.to.port] = self.input_schema(edge)
                 self.count_rows(edge)
         return found
 
-    def schema(self, edge: Edge) -> Schema | None:
-        given = [self.found.facts[s.node].outs.get(s.port) for s in edge.sources]
-        if edge.to not in self.found.schemas:
-            self.found.schemas[edge.to] = given[0]
+    def input_schema(self, edge: Edge) -> Schema | None:
+        given = [self.descriptions.facts[s.node].outs.get(s.port) for s in edge.sources]
+        if edge.to not in self.descriptions.schemas:
+            self.descriptions.schemas[edge.to] = given[0]
             for source, other in zip(edge.sources[1:], given[1:], strict=True):
                 if other != given[0]:
                     self.problems.append(_differ(edge, source, given[0], other))
         return given[0]
 
     def count_rows(self, edge: Edge) -> None:
-        """Rows of a token at an input; a fan-in of replicas concatenates theirs."""
+        """Note the rows of a token at an input. A fan-in of replicas concatenates their rows."""
         total = 0
         for source in edge.sources:
-            rows = self.found.facts[source.node].rows.get(source.port)
+            rows = self.descriptions.facts[source.node].rows.get(source.port)
             if rows is None:
-                rows = self.rows_through(source.node)
+                rows = self.inherited_rows(source.node)
             if rows is None:
                 return
             fan_in = self.graph.nodes[edge.to.node].replicas == 1 and edge.merge != "any"
             total += rows * (self.graph.nodes[source.node].replicas if fan_in else 1)
-        self.found.rows[edge.to] = total
+        self.descriptions.rows[edge.to] = total
 
-    def rows_through(self, name: str) -> int | None:
-        """A node that says nothing of rows (a reward model, a function) passes on those of its first input."""
+    def inherited_rows(self, name: str) -> int | None:
+        """The rows of a node that states none (a reward model, a function): those of its first input."""
         ports = self.graph.nodes[name].cls.ports
         first = next((p for p, kind in ports.items() if isinstance(kind, In)), "")
-        return self.found.rows.get(PortRef(name, first))
+        return self.descriptions.rows.get(PortRef(name, first))
 
-    def links(self, edges: list[Edge]) -> dict[str, object]:
-        facts = self.found.facts
+    def link_facts(self, edges: list[Edge]) -> dict[str, object]:
+        facts = self.descriptions.facts
         found: dict[str, object] = {}
         for edge in edges:
             if edge.kind == "link" and all(s.node in facts for s in edge.sources):
-                told = [facts[s.node].service for s in edge.sources]
+                services = [facts[s.node].service for s in edge.sources]
                 port = self.graph.nodes[edge.to.node].port(edge.to.port)
-                found[edge.to.port] = told if getattr(port, "many", False) else told[0]
+                found[edge.to.port] = services if getattr(port, "many", False) else services[0]
         return found
 
 
@@ -164,7 +165,7 @@ def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | N
 
 
 def columns_text(schema: Schema | None) -> str:
-    """Columns as a message lists them."""
+    """Columns as messages list them."""
     if schema is None:
         return "no table"
     return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
@@ -185,7 +186,7 @@ def _describe(
     try:
         facts = spec.cls.describe(config, surroundings)
         if not isinstance(facts, Facts):
-            raise TypeError(f"it gave {type(facts).__name__}, not Facts")
+            raise TypeError(f"it returned {type(facts).__name__}; expected Facts")
         return facts
     except MissingPackageError:
         raise

@@ -1,4 +1,4 @@
-"""Topological order: of firings along streams, and of descriptions along streams and links."""
+"""Orders nodes: for firing along streams, and for description along streams and links."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def is_feedback(graph: Graph, edge: Edge) -> bool:
 def firing_order(
     graph: Graph, names: set[str], streams: Iterable[Edge], problems: list[Problem]
 ) -> list[str]:
-    """Nodes in the order of their streams; a cycle without initial tokens is a problem."""
+    """The nodes in the order of their streams. A cycle without initial tokens is a problem."""
     edges = [e for e in streams if not is_feedback(graph, e)]
     order = topological_order(names, edges)
     left = names - set(order)
     if left:
-        ring, edge = find_cycle(left, edges)
-        what = f"the cycle {' -> '.join(ring)} has no initial token: each of its nodes waits for the one before"
+        cycle, edge = find_cycle(left, edges)
+        what = f"the cycle {' -> '.join(cycle)} has no initial token: each of its nodes waits for the one before"
         hint = (
             "close a loop through an input that begins with tokens, or carry state on a state edge"
         )
@@ -38,7 +38,7 @@ def firing_order(
 def topological_order(
     names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
 ) -> list[str]:
-    """The names so that no edge leads back, ties by rank; what lies on a cycle or behind one is left out."""
+    """The names in topological order, ties by rank. Names on a cycle, or downstream of one, are left out."""
     flow = dependency_graph(names, edges)
     stuck: set[str] = set()
     for group in nx.strongly_connected_components(flow):
@@ -49,7 +49,7 @@ def topological_order(
 
 
 def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
-    """Who gives to whom."""
+    """The graph of nodes with an arrow from each producer to its consumers."""
     flow = nx.DiGraph()
     flow.add_nodes_from(names)
     flow.add_edges_from((s.node, e.to.node) for e in edges for s in e.sources)
@@ -57,24 +57,26 @@ def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
 
 
 def find_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
-    """One cycle among nodes that a topological order leaves out, and the edge that closes it."""
+    """One cycle among the nodes that a topological order leaves out, and the edge that closes it."""
     inside = [e for e in edges if e.to.node in left]
-    ring = [name for name, _ in nx.find_cycle(dependency_graph(sorted(left), inside), sorted(left))]
-    start = ring.index(min(ring))
-    ring = [*ring[start:], *ring[:start]]
+    cycle = [
+        name for name, _ in nx.find_cycle(dependency_graph(sorted(left), inside), sorted(left))
+    ]
+    start = cycle.index(min(cycle))
+    cycle = [*cycle[start:], *cycle[:start]]
     closing = next(
-        e for e in inside if e.to.node == ring[0] and ring[-1] in {s.node for s in e.sources}
+        e for e in inside if e.to.node == cycle[0] and cycle[-1] in {s.node for s in e.sources}
     )
-    return [*ring, ring[0]], closing
+    return [*cycle, cycle[0]], closing
 
 
 def exclusive_services(graph: Graph) -> dict[str, list[str]]:
-    """For each node, those that do not fire and that only it calls, or one of them: links make them one with it."""
+    """For each node, the services that do not fire and that are called by it, or by other such services, only."""
     order = services_before_clients(graph)
     clients: dict[str, set[str]] = {}
     for edge in link_edges(graph):
         clients.setdefault(edge.source.node, set()).add(edge.to.node)
-    # clients come before those that they call
+    # clients come before the services that they call
     called = [name for name in reversed(order) if name in clients and not graph.nodes[name].fires]
     owned = {}
     for name in order:
@@ -87,6 +89,6 @@ def exclusive_services(graph: Graph) -> dict[str, list[str]]:
 
 
 def services_before_clients(graph: Graph) -> list[str]:
-    """All nodes, each after the services that it calls, else in the order of the file."""
+    """All nodes, each after the services that it calls, otherwise in the order of the file."""
     place = {name: at for at, name in enumerate(graph.nodes)}
     return topological_order(graph.nodes, link_edges(graph), place.__getitem__)

@@ -1,4 +1,4 @@
-"""Which nodes fire in rounds, and which are paced by a state: `every: n`."""
+"""Finds which nodes fire in rounds, and which are paced by a state with `every: n`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
 
 
 def stream_groups(graph: Graph) -> dict[str, str]:
-    """Each node's group of nodes that streams or links join."""
+    """The group of each node: nodes that streams or links join are in one group."""
     joined = dependency_graph(graph.nodes, [e for e in graph.edges if e.kind != "state"])
     groups = nx.weakly_connected_components(joined)
     return {name: first for group in groups for first in [min(group)] for name in group}
 
 
 def nodes_paced_by(graph: Graph, name: str) -> set[str]:
-    """The nodes that fire after a node's versions, or after those of a node that does."""
+    """The nodes that fire after a node's versions, directly or through other paced nodes."""
     groups = stream_groups(graph)
     found: set[str] = set()
     todo = {name}
@@ -45,22 +45,22 @@ def paced_groups(
     for edge in states:
         if edge.every is not None:
             group = groups[edge.to.node]
-            clash = list(_clashes(edge, groups, found.get(group)))
+            clash = list(_clashing_paces(edge, groups, found.get(group)))
             problems.extend(clash)
             if not clash:
                 found[group] = edge
         if edge.lag and edge.latest:
-            problems.append(_excludes(edge, "lag", "latest"))
-    problems.extend(_driven_in_circles(groups, found))
-    driven = _on_streams(graph) | incomplete
+            problems.append(_exclusive_options(edge, "lag", "latest"))
+    problems.extend(_pace_cycle_problems(groups, found))
+    driven = _stream_nodes(graph) | incomplete
     for edge in states:
         fires_in_rounds = edge.every is None and groups[edge.to.node] not in found
         if fires_in_rounds and edge.to.node not in driven:
-            problems.append(_needs_pace(edge))
+            problems.append(_missing_pace(edge))
     return found
 
 
-def _clashes(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Problem]:
+def _clashing_paces(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Problem]:
     location, to, source = str(edge.location), edge.to.node, edge.source.node
     if groups[source] == groups[to]:
         what = f"{edge}: 'every' is for nodes that nothing but state drives, and streams or links join {to} to {source}"
@@ -70,32 +70,32 @@ def _clashes(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Proble
         yield Problem(location, what, "leave 'every' out here")
     for option in ("lag", "latest"):
         if getattr(edge, option):
-            yield _excludes(edge, option, "every")
+            yield _exclusive_options(edge, option, "every")
 
 
-def _excludes(edge: Edge, one: str, other: str) -> Problem:
+def _exclusive_options(edge: Edge, one: str, other: str) -> Problem:
     what = f"{edge}: '{one}' and '{other}' exclude each other"
     return Problem(str(edge.location), what, "leave one out")
 
 
-def _driven_in_circles(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
-    """Paces must lead back to a node that fires in rounds; those that do not are forgotten."""
+def _pace_cycle_problems(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
+    """Groups whose paces do not lead back to a node that fires in rounds. They are taken out of `found`."""
     for group in list(found):
         seen, at = {group}, group
         while at in found and (at := groups[found[at].source.node]) not in seen:
             seen.add(at)
         if at in found and at == group:
             edge = found.pop(group)
-            what = f"{edge}: the nodes pace each other in a circle, and nothing else drives them"
+            what = f"{edge}: the nodes pace each other in a cycle, and nothing else drives them"
             yield Problem(str(edge.location), what, "let one of them follow a learner")
 
 
-def _on_streams(graph: Graph) -> set[str]:
+def _stream_nodes(graph: Graph) -> set[str]:
     streams = [e for e in graph.edges if e.kind == "stream"]
     return {ref.node for e in streams for ref in (*e.sources, e.to)}
 
 
-def _needs_pace(edge: Edge) -> Problem:
+def _missing_pace(edge: Edge) -> Problem:
     what = f"{edge}: nothing but this state drives {edge.to.node}, so it needs a pace"
     return Problem(
         str(edge.location), what, f"write '{edge.source.node} -> {edge.to}: {{every: 100}}'"

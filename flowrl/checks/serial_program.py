@@ -1,8 +1,8 @@
-"""The serial program S of a graph, worked out before anything is made.
+"""The serial program S of a graph, planned before any node is made.
 
-S is: the warm-up phases, then rounds; within a round, nodes in topological order (ties by name), each with all
-its firings of the round; a paced node's firing right after the version it sees. Every placement executes this
-program, and every cut is a position in it.
+S is: the warm-up phases, then rounds. Within a round, nodes come in topological order (ties by name), each with all its
+firings of the round. A paced node fires right after the version that it sees. Every placement executes this program,
+and every cut is a position in it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ from flowrl.graph.model import Edge, Graph, Phase, PortRef
 
 @dataclass(slots=True)
 class Schedule:
-    """Some nodes in the order they fire, how often each, and the stream edges that are active then."""
+    """Nodes in the order in which they fire, how often each, and the stream edges that are active then."""
 
     order: list[str]
     firings: dict[str, int]
     edges: list[Edge]
     rates: dict[PortRef, int] = field(default_factory=dict)
-    any_input_nodes: frozenset[str] = (
-        frozenset()
-    )  # nodes that fire on any input: their rates need not balance
-    stale_dropping_inputs: frozenset[PortRef] = frozenset()  # inputs that lose what is too old
+    any_input_nodes: frozenset[str] = frozenset()  # they fire on any input: no rate balances
+    stale_dropping_inputs: frozenset[PortRef] = frozenset()  # tokens that are too old are dropped
 
     def active_outputs(self, node: str) -> frozenset[str]:
-        """The stream outputs of a node that somebody takes."""
+        """The stream outputs of a node that are connected."""
         return frozenset(s.port for e in self.edges for s in e.sources if s.node == node)
 
 
 @dataclass(slots=True)
 class PacedSchedule:
-    """What fires after every n-th version of a state."""
+    """The schedule that is executed after every n-th version of a state."""
 
     source: PortRef
     every: int
@@ -47,7 +45,7 @@ class PacedSchedule:
 
 @dataclass(slots=True)
 class WarmUpSchedule:
-    """A phase of the warm-up: a part, and how many rounds of it."""
+    """The schedule of a warm-up phase, and its number of rounds."""
 
     phase: Phase
     schedule: Schedule
@@ -56,32 +54,32 @@ class WarmUpSchedule:
 
 @dataclass(slots=True)
 class SerialProgram:
-    """The serial program."""
+    """The schedules of a graph, and the tokens that fit on its edges."""
 
     round: Schedule
     paced: list[PacedSchedule] = field(default_factory=list)
     warmup: list[WarmUpSchedule] = field(default_factory=list)
-    capacity: dict[PortRef, int] = field(
-        default_factory=dict
-    )  # tokens on the edge into an input, each source
-    initial: dict[PortRef, int] = field(default_factory=dict)  # initial tokens of a feedback input
+    # The tokens of each source that fit on the edge into an input.
+    capacity: dict[PortRef, int] = field(default_factory=dict)
+    # The initial tokens of feedback inputs.
+    initial: dict[PortRef, int] = field(default_factory=dict)
 
     def schedule_of(self, node: str) -> Schedule:
-        """The part that a node fires in."""
+        """The schedule that a node fires in."""
         for paced in self.paced:
             if node in paced.schedule.firings:
                 return paced.schedule
         return self.round
 
     def rate(self, ref: PortRef) -> int:
-        """The rate of a stream port (1 where nothing is connected)."""
+        """The rate of a stream port; 1 where it is not connected."""
         return self.schedule_of(ref.node).rates.get(ref, 1)
 
 
 def plan_program(
     graph: Graph, problems: list[Problem], incomplete: frozenset[str] = frozenset()
 ) -> SerialProgram:
-    """The program of a graph; what keeps it from being one is noted as problems."""
+    """The program of a graph. Problems that leave it without one are appended to `problems`."""
     groups = stream_groups(graph)
     paced = paced_groups(graph, groups, incomplete, problems)
     problems.extend(replica_problems(graph))
@@ -91,7 +89,7 @@ def plan_program(
         schedule = make_schedule(graph, [n for n in graph.nodes if groups[n] == group], problems)
         program.paced.append(PacedSchedule(edge.source, edge.every or 1, schedule))
     program.paced.sort(key=lambda p: (p.source.node, p.schedule.order))
-    _capacities(graph, program, problems)
+    _set_capacities(graph, program, problems)
     return program
 
 
@@ -102,7 +100,7 @@ def make_schedule(
     edges: Iterable[Edge] | None = None,
     rates: Mapping[PortRef, int] | None = None,
 ) -> Schedule:
-    """Some nodes as a part of the program; a service is called, not fired."""
+    """The schedule of some nodes. Services that do not fire are left out."""
     fired = {n for n in names if graph.nodes[n].fires}
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
@@ -120,14 +118,14 @@ def make_schedule(
 
 
 def is_unbalanced(edge: Edge, any_input_nodes: frozenset[str]) -> bool:
-    """Whether what an edge is given and what is taken of it need not balance."""
+    """Whether the tokens given to an edge and taken from it need not balance."""
     return edge.to.node in any_input_nodes or any(
         source.node in any_input_nodes for source in edge.sources
     )
 
 
 def replica_problems(graph: Graph) -> Iterable[Problem]:
-    """Streams lead from one to many, from many to one, or from each to its fellow."""
+    """Streams between two groups of replicas whose numbers differ."""
     for edge in graph.edges:
         to = graph.nodes[edge.to.node]
         for source in edge.sources if edge.kind == "stream" else ():
@@ -138,12 +136,12 @@ def replica_problems(graph: Graph) -> Iterable[Problem]:
                 yield Problem(str(edge.location), what, hint)
 
 
-def _capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -> None:
-    """Room for one round on every stream edge, checked against what is written."""
+def _set_capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -> None:
+    """Make room for one round on every stream edge, and check the capacities that are written."""
     for schedule in (program.round, *(p.schedule for p in program.paced)):
         for edge in schedule.edges:
             needed = schedule.firings[edge.to.node] * schedule.rates[edge.to]
-            if edge.to.node in schedule.any_input_nodes:  # takes all that a round gives
+            if edge.to.node in schedule.any_input_nodes:  # it takes all tokens of a round
                 gives = (schedule.firings[s.node] * schedule.rates[s] for s in edge.sources)
                 needed = max(needed, *gives)
             if is_feedback(graph, edge):

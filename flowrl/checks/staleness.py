@@ -1,4 +1,4 @@
-"""How old the state is that data was made with."""
+"""Checks how old the weights are with which data was made."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def staleness_problems(graph: Graph) -> Iterator[Problem]:
 
 
 def drops_stale_tokens(graph: Graph, edge: Edge) -> bool:
-    """Whether tokens of a stream are dropped when they are too old: where no lag says how old they are."""
+    """Whether a stream drops tokens that are too old: it has a bound, and no lag says how old they are."""
     limited = edge.kind == "stream" and edge.max_staleness is not None
     return limited and any(state.latest for state in _state_upstream(graph, edge))
 
 
 def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[Problem]:
-    """How old a token is knows the learner whose versions it was made with, and nobody else."""
+    """Bounds that cannot be enforced. Only the learner whose versions a token was made with knows its age."""
     to = graph.nodes[edge.to.node]
     for state in latest:
         if edge.kind == "state":
@@ -47,7 +47,7 @@ def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[
 
 
 def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
-    """Warnings: on-policy learners that would see data of older weights than they must."""
+    """Warnings for on-policy learners that would learn from data of older weights."""
     for name in (n for n, f in facts.items() if f.on_policy):
         for edge in graph.edges_into(name):
             for state in _state_upstream(graph, edge) if edge.kind == "stream" else ():
@@ -61,7 +61,7 @@ def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem
 
 
 def _state_upstream(graph: Graph, edge: Edge) -> list[Edge]:
-    """The state edges that what flows on a stream depends on."""
+    """The state edges that the tokens of a stream depend on."""
     into: dict[str, list[Edge]] = {}
     for e in graph.edges:
         into.setdefault(e.to.node, []).append(e)

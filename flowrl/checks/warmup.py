@@ -1,4 +1,4 @@
-"""The warm-up as a part of the program: which nodes fire in a phase, and for how many rounds."""
+"""Plans the warm-up: which nodes fire in a phase, and for how many rounds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from flowrl.graph.model import Edge, Graph, Phase, PortRef
 def plan_warmup(
     graph: Graph, program: SerialProgram, steps_of: Mapping[str, int], problems: list[Problem]
 ) -> None:
-    """Add the warm-up phases; `steps_of` is the env steps of one firing, by node."""
+    """Add the warm-up phases to the program. `steps_of` is the env steps of one firing, by node."""
     for phase in graph.phases:
-        nodes, edges, missing = active(graph, phase, program.round)
+        nodes, edges, missing = active_nodes_and_edges(graph, phase, program.round)
         for a, b in missing:
             what = f"warmup: no stream leads from '{a}' to '{b}'"
             problems.append(Problem(str(phase.location), what, "list edges of the graph"))
@@ -31,12 +31,12 @@ def plan_warmup(
         if missing or idle:
             continue
         schedule = make_schedule(graph, nodes, problems, edges, program.round.rates)
-        rounds = _rounds(graph, phase, schedule, steps_of, problems)
+        rounds = _rounds_of_phase(graph, phase, schedule, steps_of, problems)
         if rounds is not None:
             program.warmup.append(WarmUpSchedule(phase, schedule, rounds))
 
 
-def active(
+def active_nodes_and_edges(
     graph: Graph, phase: Phase, schedule: Schedule
 ) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
     """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
@@ -59,18 +59,20 @@ def active(
 def _idle_sources(
     graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
 ) -> Iterator[Problem]:
-    """A fan-in takes from all of its sources or from none."""
+    """Fan-ins of which only some sources fire in the phase."""
     for edge in edges:
         for source in edge.sources:
             if source.node not in nodes:
                 what = f"warmup: '{edge.to.node}' takes from '{source.node}' too, which does not fire in this phase"
-                yield _wrong(phase, what, f"add '{source.node} -> {edge.to.node}' to its edges")
+                yield _phase_problem(
+                    phase, what, f"add '{source.node} -> {edge.to.node}' to its edges"
+                )
 
 
 def _idle_inputs(
     graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
 ) -> Iterator[Problem]:
-    """A node cannot fire in a phase that leaves a required input out."""
+    """Nodes that would fire without a required input."""
     fed, into = {e.to for e in edges}, {e.to: e for e in graph.edges}
     for name in sorted(nodes):
         for port, kind in graph.nodes[name].cls.ports.items():
@@ -78,7 +80,7 @@ def _idle_inputs(
             waits = isinstance(kind, In) and not kind.optional and kind.initial is None
             if waits and edge is not None and PortRef(name, port) not in fed:
                 what = f"warmup: '{name}' would fire without its input '{port}'"
-                yield _wrong(
+                yield _phase_problem(
                     phase, what, f"add '{edge.source.node} -> {name}' to the phase's edges"
                 )
 
@@ -86,30 +88,30 @@ def _idle_inputs(
 def _idle_settings(phase: Phase, nodes: set[str]) -> Iterator[Problem]:
     for name in phase.settings.keys() - nodes:
         what = f"warmup: '{name}' does not fire in this phase"
-        yield _wrong(
+        yield _phase_problem(
             phase, what, f"leave the setting '{name}.{next(iter(phase.settings[name]))}' out"
         )
 
 
-def _rounds(
+def _rounds_of_phase(
     graph: Graph,
     phase: Phase,
     schedule: Schedule,
     steps_of: Mapping[str, int],
     problems: list[Problem],
 ) -> int | None:
-    """The phase's length in rounds: env steps are rounded up."""
+    """The phase's length in rounds, env steps rounded up; None, and perhaps a problem, if it is unknown."""
     if phase.rounds is not None:
         return phase.rounds
     if not steps_of.keys() >= set(schedule.order):
-        return None  # what is wrong with a node of the phase is told there
+        return None  # the node's own problem is reported, or it was not described
     steps = sum(steps_of[n] * schedule.firings[n] * graph.nodes[n].replicas for n in schedule.order)
     if steps:
         return -(-(phase.steps or 0) // steps)
     what = "warmup: no node of this phase makes a known number of env steps"
-    problems.append(_wrong(phase, what, "give its length as 'rounds'"))
+    problems.append(_phase_problem(phase, what, "give its length as 'rounds'"))
     return None
 
 
-def _wrong(phase: Phase, what: str, hint: str) -> Problem:
+def _phase_problem(phase: Phase, what: str, hint: str) -> Problem:
     return Problem(str(phase.location), what, hint)

@@ -1,4 +1,4 @@
-"""Parameters: what a node or a part can be told, each declared once with its default, range and meaning."""
+"""Parameters of nodes and parts, each declared once with its default, its range and its meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REQUIRED: Any = PydanticUndefined
 
 
 class Config(BaseModel):
-    """The parameters of a node or a part: closed, typed, immutable."""
+    """The parameters of a node or a part: no others are allowed, each has a type, and none changes."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
@@ -30,8 +30,8 @@ def param(
 ) -> Any:
     """A parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
 
-    `phase=True` lets a warm-up phase set it: the node's `reconfigure` is then called at the phase's edges.
-    `file=True` is a file to read: a relative path means beside the graph file that names it.
+    `phase=True` lets a warm-up phase set it; the node's `reconfigure` is then called where the phase begins and ends.
+    `file=True` is a file to read; a relative path is resolved beside the graph file that names it.
     """
     return Field(
         default, description=about, json_schema_extra={"phase": phase, "file": file}, **limits
@@ -43,8 +43,8 @@ def part(
 ) -> Any:
     """A parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
-    `shared` names the section at the top of the graph that it is taken from (and laid over) where the
-    node does not give it. `default` is what is written in YAML: a type's name, or a mapping with `type`.
+    `shared` names the section at the top of the graph that the part is taken from. What the node gives is laid over it.
+    `default` is written as in YAML: a type's name, or a mapping with `type`.
     """
     extra = {"part": kind, "shared": shared, "phase": phase, "written": default}
     if default is REQUIRED:
@@ -58,7 +58,7 @@ def parts(kind: str, about: str) -> Any:
 
 
 def make_config(owner: str, config: type[Config], given: Mapping[str, Any]) -> Config:
-    """Parameters that a program gives; what is wrong with them is said in the words of a graph's."""
+    """The config of parameters that a program gives. Errors use the words of a graph's errors."""
     for name in given:
         if name not in config.model_fields:
             raise TypeError(
@@ -74,7 +74,7 @@ def make_config(owner: str, config: type[Config], given: Mapping[str, Any]) -> C
 
 
 def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
-    """Of one of pydantic's errors: what is wrong, and what was expected, if that is another thing."""
+    """What is wrong, by an error of pydantic, and what was expected (empty if the first says it)."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{owner}: missing required parameter '{name}'", ""
@@ -90,7 +90,7 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
 
 
 class Part:
-    """A described thing that is not a node: it has a kind, a type's name, and parameters."""
+    """A configured thing that is not a node, such as a policy. It has a kind, a type's name, and parameters."""
 
     kind: ClassVar[str] = ""
     Config: ClassVar[type[BaseConfig]] = BaseConfig
@@ -106,12 +106,11 @@ PartType = type[Part]
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """A part as the graph gives it: not made yet."""
+    """A part as the graph gives it, not made yet."""
 
     type: str
     cls: PartType
     config: Config
 
     def make(self, *args: Any, **kwargs: Any) -> Any:
-        """The part itself."""
         return self.cls(self.config, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What can go wrong, and how it is said.
+"""The errors of flowrl, and the hints in their messages.
 
 FlowError
 ├── GraphError      the graph is unsound: carries every problem found (exit status 2)
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a graph: where, what, and how to mend it."""
+    """One thing that is wrong with a graph: where, what, and how to mend it."""
 
     where: str
     what: str
@@ -33,7 +33,6 @@ class Problems(list[Problem]):
     """The problems found so far."""
 
     def add(self, where: object, what: str, hint: str = "") -> None:
-        """Note one more."""
         self.append(Problem(str(where), what, hint))
 
 
@@ -68,9 +67,9 @@ class RunError(FlowError):
 
 
 def attached_files(error: BaseException | None) -> dict[str, str]:
-    """What an error, or one that caused it, wants written into the run's folder: text by name.
+    """Files that an error, or one of its causes, wants written into the run's folder: text by file name.
 
-    An error may have an attribute `files`; names are plain file names.
+    An error attaches files with an attribute `files`.
     """
     found: dict[str, str] = {}
     while error is not None:
@@ -80,14 +79,14 @@ def attached_files(error: BaseException | None) -> dict[str, str]:
 
 
 def shortened_repr(value: Any) -> str:
-    """A value as it is shown in a message."""
+    """A value as messages show it, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def closest_word(word: str, words: Iterable[str]) -> str | None:
-    """The right word that was probably meant."""
-    # sorted: equally close words are told in the same order in every process
+    """The known word that was probably meant; None if none is close."""
+    # sorted, so that equally close words have the same order in every process
     return next(iter(difflib.get_close_matches(word[:80], sorted(set(words)), n=1)), None)
 
 

@@ -1,13 +1,12 @@
-"""A stateless node as a plain function.
+"""Makes a stateless node of a plain function.
 
     @flowrl.as_node
     def clip_reward(data: Batch, *, low: float = -1.0, high: float = 1.0) -> Batch:
         return data.replace(reward=data["reward"].clip(low, high))
 
-Positional parameters are stream inputs (where they have a default, optional ones: None if nothing is
-connected), keyword-only ones are the node's parameters. A port's type is `samples` for a Batch and `any`
-for everything else; the output is named `out`, and there is none where the function is annotated to
-return None.
+Positional parameters are stream inputs. One with a default is optional, and None if nothing is connected. Keyword-only
+parameters are the node's parameters. A port's type is `samples` for a Batch and `any` for everything else. The output
+is named `out`; a function that is annotated to return None has none.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_node(function: F) -> F:
-    """Make a node type of a function; the function itself stays callable, the type is its `.node`."""
+    """Make a node type of a function, as its attribute `node`. The function itself stays callable."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
     for p in parameters:
@@ -78,5 +77,5 @@ def _node_type(
 
 
 def _type(hint: Any) -> str:
-    """The port's type: `samples` also for a Batch that may be missing."""
+    """The type of a port. A Batch that may be missing is `samples`, too."""
     return "samples" if Batch in (hint, *typing.get_args(hint)) else ANY

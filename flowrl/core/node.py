@@ -76,13 +76,13 @@ class MissingPackageError(UnsoundError):
 class Node:
     """The base of all nodes.
 
-    Subclasses declare ports and a `Config`, build themselves in `setup`, and work in `fire`, whose parameters
-    are the stream and state inputs in the order of their declaration. Everything that must survive between
-    two firings lies in attributes.
+    A subclass declares ports and a `Config`, builds itself in `setup`, and works in `fire`. The parameters of `fire`
+    are the stream and state inputs, in the order of their declaration. All state that lasts from one firing to the
+    next is in attributes.
     """
 
     role: ClassVar[Role] = ""
-    # Stream inputs; on "any", those without tokens are None. A parameter's name: on any where it is given.
+    # "all" or "any" stream inputs; on "any", inputs without tokens are None. Or a parameter: "any" where it is set.
     fires_on: ClassVar[str] = "all"
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     ports: ClassVar[Mapping[str, Port]] = {}
@@ -110,7 +110,7 @@ class Node:
         seed: int = 0,
         **given: Any,
     ):
-        """By hand: parameters and linked services by keyword. The engine gives `config` and `context`."""
+        """Without an engine, parameters and linked services are given by keyword. The engine passes the others."""
         links = {
             k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given
         }
@@ -126,14 +126,14 @@ class Node:
 
     @classmethod
     def fires_on_any(cls, config: Any) -> bool:
-        """Whether it fires on any stream input, with these parameters."""
+        """Whether a node with these parameters fires on any stream input."""
         if cls.fires_on in ("all", "any"):
             return cls.fires_on == "any"
         return getattr(config, cls.fires_on) is not None
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """The node's facts. The default: outputs are tables like the first stream input of their type."""
+        """The node's facts. By default, outputs have the columns of the first stream input of their type."""
         first = {
             cls.ports[n].type: schema for n, schema in reversed([*surroundings.inputs.items()])
         }
@@ -141,29 +141,29 @@ class Node:
         return Facts(outs=outs)
 
     def setup(self) -> None:
-        """Build what firing needs; links and context are there already."""
+        """Build what firing needs. Links and the context are set before."""
 
     def fire(self, *inputs: Any) -> Any:
-        """One firing: gives the output's token, or a mapping of outputs where there are several."""
+        """Fire once. Return the output's token, or a mapping of outputs if there are several."""
         raise NotImplementedError(f"{type(self).__name__} does not define fire")
 
     def state(self, port: str) -> State:
-        """The newest version of a state output: arrays that nobody will write to again."""
+        """The newest version of a state output, as arrays that are never written to again."""
         raise NotImplementedError(f"{type(self).__name__} does not define state('{port}')")
 
     def reconfigure(self, **params: Any) -> None:
-        """Take other values for parameters declared with `phase=True` (a warm-up phase begins or ends)."""
+        """Change parameters declared with `phase=True`, because a warm-up phase begins or ends."""
         raise NotImplementedError(f"{type(self).__name__} does not define reconfigure")
 
     def close(self) -> None:
-        """Give back what is not memory: processes, files, windows."""
+        """Release what is not memory: processes, files, windows."""
 
 
 _OWN_NAMES = frozenset(dir(Node)) | {"config", "ctx"}
 
 
 def _check_names(cls: type[Node]) -> None:
-    """A port or parameter must not hide what the engine or the graph format calls by that name."""
+    """Refuse names of ports and parameters that the engine or the graph format uses."""
     hidden = _OWN_NAMES & set(cls.ports)
     if hidden:
         raise TypeError(
@@ -183,7 +183,7 @@ def _check_names(cls: type[Node]) -> None:
 
 
 def _check_rates(cls: type[Node]) -> None:
-    """A rate is a whole number from 1, AUTO, or the name of a parameter."""
+    """Refuse a rate that is neither a whole number from 1, nor AUTO, nor the name of a parameter."""
     for name, port in cls.ports.items():
         rate = port.rate if isinstance(port, In | Out) else AUTO
         fields = cls.Config.model_fields
@@ -197,7 +197,7 @@ def _check_rates(cls: type[Node]) -> None:
 
 
 def _check_fires_on(cls: type[Node]) -> None:
-    """All, any, or a parameter that may be null."""
+    """Refuse a `fires_on` that is neither `all`, nor `any`, nor a parameter."""
     if cls.fires_on not in ("all", "any", *cls.Config.model_fields):
         raise TypeError(
             f"{cls.__name__}: fires_on is '{cls.fires_on}', which is neither all, nor any, nor a parameter"
@@ -205,7 +205,7 @@ def _check_fires_on(cls: type[Node]) -> None:
 
 
 def _check_fire(cls: type[Node]) -> None:
-    """A wrong signature is told when the class is defined, not in the middle of a run."""
+    """Refuse a wrong signature of `fire` when the class is defined, instead of in the middle of a run."""
     if cls.fire is Node.fire:
         return
     wanted = [name for name, port in cls.ports.items() if isinstance(port, In | StateIn)]

@@ -1,12 +1,12 @@
-"""Ports: what a node type declares of its inputs, outputs, states, links and services.
+"""Ports: the inputs, outputs, states, links and services that a node type declares.
 
-Declared as class attributes of a node; the attribute's name is the port's name:
+They are declared as class attributes of a node; the attribute's name is the port's name:
 
     class Reward(Node):
         data = In("samples")
         out = Out("samples")
 
-Three kinds of connection, and no fourth: streams carry tokens, states carry versions, links carry calls.
+There are three kinds of connection: streams carry tokens, states carry versions, links carry calls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ANY = "any"  # the port type that fits every stream
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """A stream input: takes `rate` tokens in each firing (a list of them, unless the rate is the literal 1).
+    """A stream input. Each firing takes `rate` tokens, as a list unless the rate is the literal 1.
 
-    `initial` makes the value of one initial token, which lets the input close a feedback loop: before round 0
-    one round of such tokens lies on its edge.
+    `initial` makes the value of one initial token, so that the input can close a feedback loop: before round 0, one
+    round of such tokens lies on its edge.
     """
 
     type: str
@@ -40,7 +40,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A stream output: gives `rate` tokens in each firing (a list of them, unless the rate is the literal 1)."""
+    """A stream output. Each firing gives `rate` tokens, as a list unless the rate is the literal 1."""
 
     type: str
     rate: Rate = 1
@@ -51,7 +51,7 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class StateIn:
-    """A state input: every firing is given the version that the schedule says."""
+    """A state input. Each firing gets the version that the schedule assigns to it."""
 
     type: str
     optional: bool = False
@@ -61,7 +61,7 @@ class StateIn:
 
 @dataclass(frozen=True, slots=True)
 class StateOut:
-    """A state output: `Node.state(port)` gives the newest version; only versions that somebody sees are asked for."""
+    """A state output. `Node.state(port)` returns the newest version, and is called only if a consumer sees it."""
 
     type: str
     optional: bool = False
@@ -71,9 +71,9 @@ class StateOut:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A call to another node's service: the attribute holds the service when the node is set up.
+    """A call to another node's service. The attribute holds the service when `setup` is called.
 
-    With `many` it may be several nodes', and the attribute holds a list, in the order of the edge.
+    With `many`, several nodes can be linked; the attribute is a list, in the order of the edge.
     """
 
     type: str
@@ -83,17 +83,17 @@ class Link:
     kind: Kind = "link"
 
 
-BEGIN = "begin"  # by this a stub begins a call, and does not wait
+BEGIN = "begin"  # the method by which a client stub begins a call without waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a node offers to be called: the node itself, through the named methods."""
+    """What a node offers to its clients: the node itself, through the named methods."""
 
     type: str
     methods: tuple[str, ...]
     stateful: bool = True  # a stateful service has one client
-    values: tuple[Any, ...] = ()  # named tuples and dataclasses that calls take or give
+    values: tuple[Any, ...] = ()  # named tuples and dataclasses that calls take or return
     optional: bool = False
     about: str = ""
     kind: Kind = "link"

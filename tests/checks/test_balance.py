@@ -133,7 +133,7 @@ def test_auto_rates_are_whole_and_a_round_flows(made):
 
 @settings(max_examples=60, deadline=None)
 @given(consistent(), st.data())
-def test_an_edge_that_does_not_balance_is_told_at_a_circle_it_is_in(made, data):
+def test_an_edge_that_does_not_balance_is_reported_at_a_cycle_it_is_in(made, data):
     firings, ins, outs, edges = made
     size = len(firings)
     if len(edges) < size:
@@ -185,7 +185,7 @@ def test_streams_are_dealt_to_replicas_paired_between_them_and_joined_after(a, b
     simulate(found)
 
 
-def test_unlike_numbers_of_replicas_are_told():
+def test_unlike_numbers_of_replicas_are_reported():
     types = {
         "s": node_type("S", {}, {"out": 1}),
         "m": node_type("M", {"data": 1}, {"out": 1}),

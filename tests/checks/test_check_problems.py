@@ -32,7 +32,7 @@ def test_the_small_graph_is_sound(problems):
 # what is written
 
 
-def test_an_unknown_key_of_the_graph_is_told_with_the_nearest_name(problems):
+def test_an_unknown_key_of_the_graph_is_reported_with_the_nearest_name(problems):
     assert problems("""
         nodes: {s: {type: 'toys:Source', rate: 1}, t: 'toys:Sink'}
         edgs: [s -> t]
@@ -40,13 +40,13 @@ def test_an_unknown_key_of_the_graph_is_told_with_the_nearest_name(problems):
         """) == ["g.yaml:2:1: unknown key 'edgs'; did you mean 'edges'?"]
 
 
-def test_an_unknown_parameter_is_told_with_the_nearest_name(problems):
+def test_an_unknown_parameter_is_reported_with_the_nearest_name(problems):
     assert problems(rl(buffer=", batchsize: 4")) == [
         "g.yaml:5:33: nodes.buffer: unknown key 'batchsize'; did you mean 'batch_size'?"
     ]
 
 
-def test_a_misspelt_key_of_the_engine_is_told_with_the_nearest_name(problems):
+def test_a_misspelt_key_of_the_engine_is_reported_with_the_nearest_name(problems):
     assert problems(rl(collector=", replcas: 4")) == [
         "g.yaml:4:39: nodes.collector: unknown key 'replcas'; did you mean 'replicas'?"
     ]
@@ -59,13 +59,13 @@ def test_a_parameter_of_a_part_is_sent_there(problems):
     ]
 
 
-def test_an_unknown_parameter_of_a_shared_part_is_told_once(problems):
+def test_an_unknown_parameter_of_a_shared_part_is_reported_once(problems):
     assert problems(rl(policy=", lrr: 1")) == [
         "g.yaml:1:31: policy: unknown key 'lrr'; did you mean 'lr'?"
     ]
 
 
-def test_an_unknown_node_type_is_told_with_the_nearest_name(problems):
+def test_an_unknown_node_type_is_reported_with_the_nearest_name(problems):
     assert problems("""
         nodes:
           a: {type: naive_bufer}
@@ -75,7 +75,7 @@ def test_an_unknown_node_type_is_told_with_the_nearest_name(problems):
     ]
 
 
-def test_an_unknown_part_type_is_told_with_the_nearest_name(problems):
+def test_an_unknown_part_type_is_reported_with_the_nearest_name(problems):
     assert problems("""
         nodes:
           a: {type: learner, policy: dqm}
@@ -85,7 +85,7 @@ def test_an_unknown_part_type_is_told_with_the_nearest_name(problems):
     )
 
 
-def test_a_part_of_another_kind_is_told(problems):
+def test_a_part_of_another_kind_is_reported(problems):
     assert problems("""
         nodes:
           a: {type: 'toys:Learner', policy: 'toys:Mesh'}
@@ -95,7 +95,7 @@ def test_a_part_of_another_kind_is_told(problems):
 
 
 @pytest.mark.parametrize(
-    ("type_name", "said"),
+    ("type_name", "message"),
     [
         ("toys:Sorce", "'toys:Sorce': the module 'toys' has no 'Sorce'; did you mean 'Source'?"),
         (
@@ -116,12 +116,12 @@ def test_a_part_of_another_kind_is_told(problems):
         ),
     ],
 )
-def test_a_type_of_ones_own_that_is_none_is_told(problems, type_name, said):
-    (told,) = problems(f"nodes:\n  a: '{type_name}'\n")
-    assert told == f"g.yaml:2:6: nodes.a: {said}"
+def test_a_type_of_ones_own_that_is_no_type_is_reported(problems, type_name, message):
+    (reported,) = problems(f"nodes:\n  a: '{type_name}'\n")
+    assert reported == f"g.yaml:2:6: nodes.a: {message}"
 
 
-def test_a_module_that_raises_is_told_with_its_line(problems, write):
+def test_a_module_that_raises_is_reported_with_its_line(problems, write):
     write("x = 1\nx / 0\n", "raising_module.py")
     assert problems("nodes: {a: 'raising_module:Class'}") == [
         "g.yaml:1:12: nodes.a: 'raising_module:Class' cannot be imported: ZeroDivisionError: "
@@ -129,7 +129,7 @@ def test_a_module_that_raises_is_told_with_its_line(problems, write):
     ]
 
 
-def test_a_module_that_needs_another_one_is_told(problems, write):
+def test_a_module_that_needs_another_one_is_reported(problems, write):
     write("import no_such_dependency\n", "needing_module.py")
     assert problems("nodes: {a: 'needing_module:Class'}") == [
         "g.yaml:1:12: nodes.a: 'needing_module:Class' needs the module 'no_such_dependency'; "
@@ -137,7 +137,7 @@ def test_a_module_that_needs_another_one_is_told(problems, write):
     ]
 
 
-def test_a_module_beside_the_graph_that_another_hides_is_told(problems, write):
+def test_a_module_beside_the_graph_that_another_hides_is_reported(problems, write):
     import json
 
     write("", "json.py")
@@ -147,7 +147,7 @@ def test_a_module_beside_the_graph_that_another_hides_is_told(problems, write):
     ]
 
 
-def test_an_unknown_node_is_told_with_the_nearest_name(problems):
+def test_an_unknown_node_is_reported_with_the_nearest_name(problems):
     assert problems("""
         nodes: {source: 'toys:Source', sink: 'toys:Sink'}
         edges:
@@ -155,7 +155,7 @@ def test_an_unknown_node_is_told_with_the_nearest_name(problems):
         """) == ["g.yaml:3:5: edges: unknown node 'sorce'; did you mean 'source'?"]
 
 
-def test_an_unknown_port_is_told_with_the_nearest_name(problems):
+def test_an_unknown_port_is_reported_with_the_nearest_name(problems):
     assert problems("""
         nodes: {source: 'toys:Source', sink: 'toys:Sink'}
         edges:
@@ -163,13 +163,13 @@ def test_an_unknown_port_is_told_with_the_nearest_name(problems):
         """) == ["g.yaml:3:5: edges: 'sink' has no port 'dta'; did you mean 'data'?"]
 
 
-def test_an_unknown_option_is_told_with_the_nearest_name(problems):
+def test_an_unknown_option_is_reported_with_the_nearest_name(problems):
     assert problems(rl(weights=": {lagg: 1}")) == [
         "g.yaml:10:28: edges: unknown option 'lagg'; did you mean 'lag'?"
     ]
 
 
-def test_an_option_of_another_kind_of_edge_is_told(problems):
+def test_an_option_of_another_kind_of_edge_is_reported(problems):
     assert problems(rl(weights=": {capacity: 1}")) == [
         "g.yaml:10:28: edges: 'capacity' is an option of stream edges; collector.weights is a "
         "state; options of a state edge: lag, every, latest, max_staleness"
@@ -189,7 +189,7 @@ def test_a_link_has_no_options(problems):
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("lag: -1", "lag is -1; expected a whole number of rounds, 0 to 1,000,000"),
         ("lag: true", "lag is True; expected a whole number of rounds, 0 to 1,000,000"),
@@ -201,17 +201,17 @@ def test_a_link_has_no_options(problems):
         ),
     ],
 )
-def test_a_wrong_value_of_an_option_is_told(problems, option, said):
-    (told,) = problems(rl(weights=f": {{{option}}}"))
+def test_a_wrong_value_of_an_option_is_reported(problems, option, message):
+    (reported,) = problems(rl(weights=f": {{{option}}}"))
     column = 30 + len(option.partition(":")[0])
-    assert told == f"g.yaml:10:{column}: edges: collector.weights: {said}"
+    assert reported == f"g.yaml:10:{column}: edges: collector.weights: {message}"
 
 
 # parameters
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ("whole: 0", "whole is 0; expected greater than or equal to 1"),
         ("whole: 11", "whole is 11; expected less than or equal to 10"),
@@ -233,13 +233,13 @@ def test_a_wrong_value_of_an_option_is_told(problems, option, said):
         ("table: []", "table is []; expected a dictionary"),
     ],
 )
-def test_a_wrong_value_of_a_parameter_is_told(problems, written, said):
-    (told,) = problems(f"nodes:\n  a: {{type: 'toys:Typed', must: 1, {written}}}\n")
+def test_a_wrong_value_of_a_parameter_is_reported(problems, written, message):
+    (reported,) = problems(f"nodes:\n  a: {{type: 'toys:Typed', must: 1, {written}}}\n")
     column = 37 + len(written.partition(" ")[0])
-    assert told == f"g.yaml:2:{column}: nodes.a.{said}"
+    assert reported == f"g.yaml:2:{column}: nodes.a.{message}"
 
 
-def test_a_wrong_value_inside_a_list_is_told_at_its_place(problems):
+def test_a_wrong_value_inside_a_list_is_reported_at_its_place(problems):
     assert problems("""
         nodes:
           a:
@@ -253,28 +253,28 @@ def test_a_wrong_value_inside_a_list_is_told_at_its_place(problems):
     ]
 
 
-def test_a_missing_required_parameter_is_told(problems):
+def test_a_missing_required_parameter_is_reported(problems):
     assert problems("nodes:\n  a: {type: 'toys:Typed'}\n") == [
         "g.yaml:2:3: nodes.a: missing required parameter 'must'; add 'must: …'"
     ]
 
 
-def test_a_missing_required_part_is_told(problems):
+def test_a_missing_required_part_is_reported(problems):
     assert (
         "g.yaml:2:3: nodes.l: missing required parameter 'policy'; give it here, or as the "
         "section 'policy' at the top" in problems("nodes:\n  l: {type: 'toys:Learner'}\n")
     )
 
 
-def test_a_part_that_is_no_mapping_is_told(problems):
+def test_a_part_that_is_no_mapping_is_reported(problems):
     assert problems("nodes: {l: {type: 'toys:Learner', policy: 3}}")[0] == (
         "g.yaml:1:43: nodes.l.policy is 3; expected the policy's type, or a mapping with it"
     )
 
 
-def test_a_part_without_type_is_told(problems):
-    told = problems("nodes: {l: {type: 'toys:Learner', policy: {lr: 3}}}")[0]
-    assert told.startswith("g.yaml:1:43: nodes.l.policy: missing 'type'; known: ")
+def test_a_part_without_type_is_reported(problems):
+    reported = problems("nodes: {l: {type: 'toys:Learner', policy: {lr: 3}}}")[0]
+    assert reported.startswith("g.yaml:1:43: nodes.l.policy: missing 'type'; known: ")
 
 
 def test_a_required_part_cannot_be_null(problems):
@@ -285,7 +285,7 @@ def test_a_required_part_cannot_be_null(problems):
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ("low: 5", "low is above high"),
         ("low: 10", "its validator raised ZeroDivisionError: no reason"),
@@ -296,12 +296,12 @@ def test_a_required_part_cannot_be_null(problems):
         ),
     ],
 )
-def test_parameters_that_do_not_fit_together_are_told(problems, params, said):
-    told = problems(
+def test_parameters_that_do_not_fit_together_are_reported(problems, params, message):
+    reported = problems(
         f"nodes:\n  s: toys:Source\n  p: {{type: 'toys:Picky', {params}}}\nedges: [s -> p]"
     )
-    assert said in told[0]
-    assert told[0].startswith("g.yaml:3:")
+    assert message in reported[0]
+    assert reported[0].startswith("g.yaml:3:")
 
 
 def test_a_part_that_may_be_missing_may_be_null(problems):
@@ -316,7 +316,7 @@ def test_a_part_that_may_be_missing_may_be_null(problems):
 # ports
 
 
-def test_a_missing_required_input_is_told_with_what_would_feed_it(problems):
+def test_a_missing_required_input_is_reported_with_what_would_feed_it(problems):
     assert problems("""
         nodes:
           s: toys:Source
@@ -324,12 +324,12 @@ def test_a_missing_required_input_is_told_with_what_would_feed_it(problems):
           u: toys:Sink
         edges: [t -> u]
         """) == [
-        "g.yaml:2:3: nodes.s: nobody takes the output 'out' (samples); add 's.out -> t.data'",
+        "g.yaml:2:3: nodes.s: the output 'out' (samples) is not connected; add 's.out -> t.data'",
         "g.yaml:3:3: nodes.t: the input 'data' (samples) is not connected; add 's.out -> t.data'",
     ]
 
 
-def test_a_missing_link_and_state_are_told(problems):
+def test_a_missing_link_and_state_are_reported(problems):
     assert problems("""
         policy: toys:Greedy
         nodes:
@@ -344,10 +344,10 @@ def test_a_missing_link_and_state_are_told(problems):
     ]
 
 
-def test_a_required_output_that_nobody_takes_is_told(problems):
+def test_a_required_output_that_nobody_consumes_is_reported(problems):
     assert problems("nodes: {s: 'toys:Source'}") == [
-        "g.yaml:1:9: nodes.s: nobody takes the output 'out' (samples); remove the node, or add "
-        "one that takes it"
+        "g.yaml:1:9: nodes.s: the output 'out' (samples) is not connected; remove the node, or "
+        "add a consumer"
     ]
 
 
@@ -391,7 +391,7 @@ def test_incompatible_links_list_the_candidates(problems):
     )
 
 
-def test_sources_that_lead_to_different_inputs_are_told(problems):
+def test_sources_that_lead_to_different_inputs_are_reported(problems):
     assert problems("""
         nodes: {s: 'toys:Source', e: 'toys:Evaluator', d: 'toys:Desk'}
         edges: ["s, e -> d"]
@@ -401,7 +401,7 @@ def test_sources_that_lead_to_different_inputs_are_told(problems):
 
 
 @pytest.mark.parametrize(
-    ("edge", "said"),
+    ("edge", "message"),
     [
         ("'e, f <-> r'", "edges: the link r.inner has one service; write one node before '<->'"),
         (
@@ -410,17 +410,17 @@ def test_sources_that_lead_to_different_inputs_are_told(problems):
         ),
     ],
 )
-def test_links_and_states_have_one_source(problems, edge, said):
-    told = problems(f"""
+def test_links_and_states_have_one_source(problems, edge, message):
+    reported = problems(f"""
         policy: toys:Greedy
         nodes: {{e: 'toys:Envs', f: 'toys:Envs', r: 'toys:Relay', l: 'toys:Learner',
                 m: 'toys:Learner', v: 'toys:Evaluator'}}
         edges: [{edge}]
         """)
-    assert told[0] == f"g.yaml:4:9: {said}"
+    assert reported[0] == f"g.yaml:4:9: {message}"
 
 
-def test_an_input_that_is_fed_twice_is_told(problems):
+def test_an_input_that_is_fed_twice_is_reported(problems):
     assert problems("""
         nodes: {a: 'toys:Source', b: 'toys:Source', t: 'toys:Sink'}
         edges:
@@ -432,47 +432,47 @@ def test_an_input_that_is_fed_twice_is_told(problems):
     ]
 
 
-def test_a_stateful_service_with_two_clients_is_told(problems):
+def test_a_stateful_service_with_two_clients_is_reported(problems):
     assert problems("""
         nodes: {e: 'toys:Envs', r: 'toys:Relay', s: 'toys:Relay'}
         edges:
           - r <-> e
           - s <-> e
         """)[-1] == (
-        "g.yaml:4:5: the service e.serve has 2 clients (r.inner, s.inner); it keeps state, so it "
-        "can have one; give each client a node of its own such as 'e'"
+        "g.yaml:4:5: the service e.serve has 2 clients (r.inner, s.inner); a service that keeps "
+        "state has one; give each client a node of its own such as 'e'"
     )
 
 
 def test_a_stateless_service_may_have_several_clients(problems):
-    told = problems("""
+    reported = problems("""
         nodes: {e: 'toys:Oracle', r: 'toys:Relay', s: 'toys:Relay'}
         edges: [r <-> e, s <-> e]
         """)
-    assert all("nobody takes the service" in p for p in told)
-    assert len(told) == 2
+    assert all("the service 'serve'" in p and "is not connected" in p for p in reported)
+    assert len(reported) == 2
 
 
-def test_links_in_a_circle_are_told(problems):
+def test_links_in_a_cycle_are_reported(problems):
     assert problems("""
         nodes: {r: 'toys:Relay', s: 'toys:Relay'}
         edges:
           - r.inner <-> s.serve
           - s.inner <-> r.serve
-        """) == ["g.yaml:3:5: the links r <-> s <-> r call each other in a circle; cut one"]
+        """) == ["g.yaml:3:5: the links form a cycle: r <-> s <-> r; remove one of them"]
 
 
 # columns
 
 
-def test_a_column_that_is_not_given_is_told(problems):
+def test_a_column_that_is_not_given_is_reported(problems):
     assert problems(rl(policy=", gives: [logb], needs: [logp]")) == [
         "g.yaml:9:5: learner.data needs the column 'logp' (float32), and buffer.batches does not "
         "give it; it gives obs float32[4], action int64, logb float32; did you mean 'logb'?"
     ]
 
 
-def test_a_column_of_another_type_or_shape_is_told(problems):
+def test_a_column_of_another_type_or_shape_is_reported(problems):
     for policy, wanted in ((", shape: 3", "float32[3]"), (", dtype: uint8", "uint8[4]")):
         assert problems(rl(policy=policy)) == [
             f"g.yaml:9:5: learner.data needs the column 'obs' as {wanted}, and buffer.batches "
@@ -480,7 +480,7 @@ def test_a_column_of_another_type_or_shape_is_told(problems):
         ]
 
 
-def test_sources_of_one_input_with_other_columns_are_told(problems):
+def test_sources_of_one_input_with_other_columns_are_reported(problems):
     assert problems("""
         nodes:
           a: {type: toys:Source, columns: [obs]}
@@ -494,7 +494,7 @@ def test_sources_of_one_input_with_other_columns_are_told(problems):
     ]
 
 
-def test_tokens_that_are_no_table_are_told(problems):
+def test_tokens_that_are_no_table_are_reported(problems):
     assert problems("""
         policy: toys:Greedy
         nodes: {s: 'toys:Source', c: 'toys:tally', l: 'toys:Learner', e: 'toys:Evaluator'}
@@ -505,15 +505,18 @@ def test_tokens_that_are_no_table_are_told(problems):
     ]
 
 
-def test_a_node_that_describes_itself_in_other_words_is_told(problems):
-    (told,) = problems("nodes: {s: 'toys:Vague', t: 'toys:Sink'}\nedges: [s -> t]")
-    assert "nodes.s: describe raised TypeError: it gave dict, not Facts (descriptions.py:" in told
+def test_a_node_whose_describe_returns_no_facts_is_reported(problems):
+    (reported,) = problems("nodes: {s: 'toys:Vague', t: 'toys:Sink'}\nedges: [s -> t]")
+    assert (
+        "nodes.s: describe raised TypeError: it returned dict; expected Facts (descriptions.py:"
+        in reported
+    )
 
 
 # rates
 
 
-def test_rates_that_do_not_balance_are_told_with_what_would(problems):
+def test_rates_that_do_not_balance_are_reported_with_what_would(problems):
     assert problems("""
         nodes:
           s: {type: toys:Source, rate: 2}
@@ -530,7 +533,7 @@ def test_rates_that_do_not_balance_are_told_with_what_would(problems):
     ]
 
 
-def test_a_rate_of_zero_is_told(problems):
+def test_a_rate_of_zero_is_reported(problems):
     assert problems("""
         nodes:
           s: {type: toys:Source, rate: 0}
@@ -539,7 +542,7 @@ def test_a_rate_of_zero_is_told(problems):
         """) == ["g.yaml:2:26: nodes.s: rate is 0, and it is the rate of 'out'; make it 1 or more"]
 
 
-def test_an_auto_rate_that_cannot_be_whole_is_told(problems):
+def test_an_auto_rate_that_cannot_be_whole_is_reported(problems):
     assert problems("""
         nodes:
           s: toys:Source
@@ -554,7 +557,7 @@ def test_an_auto_rate_that_cannot_be_whole_is_told(problems):
         """)[-1].startswith("g.yaml:10:5: the edge p.out -> a.data does not balance: in a round p")
 
 
-def test_an_unordered_fan_in_that_does_not_balance_is_told(problems):
+def test_an_unordered_fan_in_that_does_not_balance_is_reported(problems):
     assert problems("""
         nodes: {s: 'toys:Source', f: 'toys:Fork', p: {type: 'toys:Pipe', takes: 2}, t: 'toys:Join'}
         edges:
@@ -580,7 +583,7 @@ def test_a_cycle_without_an_initial_token_is_named(problems):
     ]
 
 
-def test_a_capacity_below_one_round_is_told(problems):
+def test_a_capacity_below_one_round_is_reported(problems):
     assert problems("""
         nodes:
           s: {type: toys:Source, rate: 4}
@@ -593,12 +596,12 @@ def test_a_capacity_below_one_round_is_told(problems):
     ]
 
 
-def test_a_round_without_end_is_told(problems):
+def test_a_round_without_end_is_reported(problems):
     pipes = "".join(f"  p{i}: {{type: 'toys:Pipe', gives: 1000}}\n" for i in range(4))
-    told = problems(
+    reported = problems(
         f"nodes:\n  s: toys:Source\n{pipes}  t: toys:Sink\nedges: [s -> p0 -> p1 -> p2 -> p3 -> t]"
     )
-    assert told == [
+    assert reported == [
         "g.yaml:7:3: nodes.t: a round would be 1000000000000 firings of it; rates with large "
         "common factors keep rounds short"
     ]
@@ -607,25 +610,25 @@ def test_a_round_without_end_is_told(problems):
 # amounts
 
 
-def test_a_warm_up_that_is_too_short_is_told(problems):
+def test_a_warm_up_that_is_too_short_is_reported(problems):
     phase = "warmup: [{edges: [collector -> buffer], steps: 16}]"
     assert problems(rl(buffer=", batch_size: 64", more=phase)) == [
-        "g.yaml:11:10: nodes.buffer: the first batch needs 64 rows (batch_size), and 24 have come "
-        "in by then; warm up longer: 'warmup: [{edges: [collector -> buffer], steps: 64}]', or "
+        "g.yaml:11:10: nodes.buffer: the first batch needs 64 rows (batch_size), and 24 will have "
+        "arrived by then; warm up longer: 'warmup: [{edges: [collector -> buffer], steps: 64}]', or "
         "lower batch_size"
     ]
 
 
-def test_a_missing_warm_up_is_told(problems):
+def test_a_missing_warm_up_is_reported(problems):
     assert problems(rl(buffer=", batch_size: 9")) == [
-        "g.yaml:5:33: nodes.buffer: the first batch needs 9 rows (batch_size), and 8 have come in "
-        "by then; warm up longer: 'warmup: [{edges: [collector -> buffer], steps: 9}]', or lower "
+        "g.yaml:5:33: nodes.buffer: the first batch needs 9 rows (batch_size), and 8 will have "
+        "arrived by then; warm up longer: 'warmup: [{edges: [collector -> buffer], steps: 9}]', or lower "
         "batch_size"
     ]
 
 
 def test_rows_are_counted_through_nodes_that_say_nothing_of_them(problems):
-    told = problems("""
+    reported = problems("""
         policy: toys:Greedy
         nodes:
           envs: toys:Envs
@@ -640,18 +643,18 @@ def test_rows_are_counted_through_nodes_that_say_nothing_of_them(problems):
         warmup:
           - {edges: [collector -> buffer], rounds: 1}
         """)
-    assert told[0].startswith(
-        "g.yaml:13:5: nodes.buffer: the first batch needs 17 rows (batch_size), and 16 have come"
+    assert reported[0].startswith(
+        "g.yaml:13:5: nodes.buffer: the first batch needs 17 rows (batch_size), and 16 will"
     )
 
 
-def test_batches_larger_than_their_buffer_are_told(problems):
+def test_batches_larger_than_their_buffer_are_reported(problems):
     assert problems(rl(buffer=", size: 4, batch_size: 8")) == [
         "g.yaml:5:42: nodes.buffer: batches of 8 rows are drawn from 4; make size larger"
     ]
 
 
-def test_a_buffer_that_does_not_fit_is_told_before_anything_is_allocated(problems, monkeypatch):
+def test_a_buffer_that_does_not_fit_is_reported_before_anything_is_allocated(problems, monkeypatch):
     monkeypatch.setattr("flowrl.checks.amounts.machine_memory_bytes", lambda: 8_000_000_000)
     assert problems(rl(buffer=", size: 1_000_000_000")) == [
         "g.yaml:5:33: nodes.buffer would take 24.0 GB; this machine has 8.0 GB; make it smaller, "
@@ -675,7 +678,7 @@ def test_an_on_policy_learner_with_fresh_data_is_not_warned_of(checked):
     assert checked(rl(learner=", on_policy: true")).warnings == []
 
 
-def test_more_staleness_than_is_allowed_is_told(problems):
+def test_more_staleness_than_is_allowed_is_reported(problems):
     assert problems(rl(weights=": {lag: 3, max_staleness: 2}")) == [
         "g.yaml:10:5: learner.weights -> collector.weights: max_staleness is 2 rounds, and "
         "learner.weights -> collector.weights has lag 3; lower the lag to 2, or allow 3"
@@ -703,7 +706,7 @@ def test_lag_and_latest_exclude_each_other(problems):
 # all at once
 
 
-def test_several_problems_are_told_at_once(problems):
+def test_several_problems_are_reported_at_once(problems):
     assert problems("""
         seed: -1
         polcy: toys:Greedy

@@ -15,7 +15,7 @@ def test_a_thousand_nodes_are_sound(write):
     assert found.program.warmup[0].rounds == 3  # of 100 lanes, 2 collectors, 2 firings, 8 steps
 
 
-def test_a_mistake_in_each_of_many_lanes_is_told_for_each(write):
+def test_a_mistake_in_each_of_many_chains_is_reported_for_each(write):
     text = large_graph(1000).replace("- collector", "- colector")
     found = check(load_graph(write(text)))
     assert sum("unknown node" in p.what for p in found.problems) == 200

@@ -1,4 +1,4 @@
-"""Edges that drop: where tokens would pile up beside those that are missing."""
+"""Lossy edges: where the tokens of other edges would pile up."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ def problems(nodes: dict[str, Any], edges: list[Any]) -> list[str]:
 def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:
     nodes = {"s": {"type": "Source", "give": 4}, "g": "Relay", "j": "Join"}
     edges = [{"s -> g": DROP}, "g -> j.left"]
-    words = "while j waits for tokens that were dropped elsewhere, these pile up; "
-    hint = "write 'when_full: drop_oldest' here too"
+    words = "j joins its tokens with those of a lossy edge, so that they would pile up; "
+    hint = "write 'when_full: drop_oldest' at this edge, too"
     assert problems(nodes, [*edges, "s -> j.right"]) == [
         f"graph: {edge}: {words}{hint}" for edge in ("g.out -> j.left", "s.data -> j.right")
     ]
@@ -31,8 +31,8 @@ def test_merging_any_replica_does_not_help_an_input_that_is_joined_with_another(
     """Found by a random graph: the right input filled up, its producer blocked, and the run could not end."""
     nodes = {"s": {"type": "Source", "give": 4}, "t": {"type": "Source", "give": 4}, "j": "Join"}
     edges = [{"s -> j.left": DROP}, {"t -> j.right": {"merge": "any"}}]
-    words = "while j waits for tokens that were dropped elsewhere, these pile up; "
-    hint = "write 'when_full: drop_oldest' here too"
+    words = "j joins its tokens with those of a lossy edge, so that they would pile up; "
+    hint = "write 'when_full: drop_oldest' at this edge, too"
     assert problems(nodes, edges) == [f"graph: t.data -> j.right: {words}{hint}"]
     lossy = {**DROP, "merge": "any"}
     assert problems(nodes, [edges[0], {"t -> j.right": lossy}]) == []
@@ -45,7 +45,7 @@ def test_replicas_that_lose_different_tokens_cannot_be_joined_losslessly() -> No
         "d": "Drain",
     }
     [problem] = problems(nodes, [{"s -> r": DROP}, "r -> d"])
-    assert problem.startswith("graph: r.out -> d.data: while d waits")
+    assert problem.startswith("graph: r.out -> d.data: d joins its tokens")
     assert problems(nodes, [{"s -> r": DROP}, {"r -> d": {"merge": "any"}}]) == []
 
 

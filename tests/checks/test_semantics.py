@@ -1,4 +1,4 @@
-"""What edges and nodes may be told together, against the model: states, paces, services, failures."""
+"""What edges and nodes may be combined, against the model: states, paces, services, failures."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_a_pace_excludes_lag_and_latest(problems, option):
     )
 
 
-def test_two_paces_for_one_node_are_told(problems):
-    told = problems("""
+def test_two_paces_for_one_node_are_reported(problems):
+    reported = problems("""
         policy: toys:Greedy
         nodes: {s: 'toys:Source', l: 'toys:Learner', e: 'toys:Evaluator', f: 'toys:Evaluator',
                 t: 'toys:Sink'}
@@ -101,16 +101,16 @@ def test_two_paces_for_one_node_are_told(problems):
         """)
     assert (
         "g.yaml:7:5: l.weights -> f.weights: another pace drives f already (l.weights -> "
-        "e.weights, every 2); leave 'every' out here" in told
+        "e.weights, every 2); leave 'every' out here" in reported
     )
 
 
-def test_nodes_that_pace_each_other_are_told(problems):
-    told = problems(
+def test_nodes_that_pace_each_other_are_reported(problems):
+    reported = problems(
         rl("evaluator.best -> judge: {every: 2}", "judge.best -> evaluator: {every: 2}")
     )
-    assert told[0].endswith(
-        "the nodes pace each other in a circle, and nothing else drives them; let one of them "
+    assert reported[0].endswith(
+        "the nodes pace each other in a cycle, and nothing else drives them; let one of them "
         "follow a learner"
     )
 
@@ -139,16 +139,16 @@ def test_a_linked_group_has_one_number_of_replicas(checked, problems):
 
 
 @pytest.mark.parametrize("replicas", ["0", "true", "1.5", "x", "100_000"])
-def test_a_wrong_number_of_replicas_is_told(problems, replicas):
-    (told,) = problems(f"nodes: {{s: {{type: 'toys:watch', replicas: {replicas}}}}}")[:1]
-    assert "nodes.s.replicas is " in told
-    assert told.endswith("expected a whole number from 1 to 10000")
+def test_a_wrong_number_of_replicas_is_reported(problems, replicas):
+    (reported,) = problems(f"nodes: {{s: {{type: 'toys:watch', replicas: {replicas}}}}}")[:1]
+    assert "nodes.s.replicas is " in reported
+    assert reported.endswith("expected a whole number from 1 to 10000")
 
 
 def test_replicas_of_a_learner_are_refused(problems):
     assert problems(rl(learner="replicas: 2"))[0] == (
         "g.yaml:5:23: nodes.learner: a learner has one replica; leave replicas out: groups of "
-        "learners are not there yet"
+        "learners are not implemented yet"
     )
 
 
@@ -173,15 +173,15 @@ def test_a_failed_firing_can_be_ignored_only_where_nobody_waits(problems, checke
         "nodes: {{s: {{type: 'toys:Source', {s}}}, t: {{type: 'toys:Sink', {t}}}}}\nedges: [s -> t]"
     )
     assert problems(text.format(s="on_failure: ignore", t="rate: 1")) == [
-        "g.yaml:1:9: nodes.s: on_failure is ignore, and others wait for its output 'out'; use "
-        "restart"
+        "g.yaml:1:9: nodes.s: on_failure is ignore, and other nodes wait for its output 'out'; "
+        "use restart"
     ]
     found = checked(text.format(s="rate: 1", t="on_failure: ignore"))
     assert found.problems == []
     assert found.reasons == ["t: on_failure ignore"]
 
 
-def test_an_unknown_failure_policy_is_told(problems):
+def test_an_unknown_failure_policy_is_reported(problems):
     assert problems("nodes: {s: {type: 'toys:watch', on_failure: retry}}")[0] == (
         "g.yaml:1:45: nodes.s.on_failure is 'retry'; expected stop, restart, ignore"
     )
@@ -190,7 +190,7 @@ def test_an_unknown_failure_policy_is_told(problems):
 # determinism
 
 
-def test_a_graph_is_deterministic_unless_it_says_otherwise(checked):
+def test_a_graph_is_deterministic_unless_it_states_otherwise(checked):
     found = checked("nodes: {s: 'toys:Source', t: 'toys:Sink'}\nedges: [s -> t]")
     assert found.deterministic
     assert found.reasons == []
@@ -214,12 +214,12 @@ def test_every_freedom_is_a_reason(checked):
 # node types
 
 
-def test_a_describe_that_raises_is_told_with_its_line(problems):
-    (told,) = problems("nodes: {s: 'toys:Broken', t: 'toys:Sink'}\nedges: [s -> t]")
-    assert told.startswith(
+def test_a_describe_that_raises_is_reported_with_its_line(problems):
+    (reported,) = problems("nodes: {s: 'toys:Broken', t: 'toys:Sink'}\nedges: [s -> t]")
+    assert reported.startswith(
         "g.yaml:1:9: nodes.s: describe raised ZeroDivisionError: no reason (toys.py:"
     )
-    assert told.endswith("); mend the node type 'toys:Broken'")
+    assert reported.endswith("); mend the node type 'toys:Broken'")
 
 
 def test_a_service_cannot_depend_on_what_its_client_gives(problems, write):
@@ -236,7 +236,7 @@ def test_a_service_cannot_depend_on_what_its_client_gives(problems, write):
         """,
         "fed_service.py",
     )
-    told = problems("""
+    reported = problems("""
         policy: toys:Greedy
         nodes:
           fed: fed_service:Fed
@@ -244,9 +244,9 @@ def test_a_service_cannot_depend_on_what_its_client_gives(problems, write):
           learner: toys:Learner
         edges: [collector <-> fed, "collector -> learner, fed", learner -> collector]
         """)
-    assert told == [
-        "g.yaml:6:9: the streams and links collector -> fed -> collector lead in a circle; a "
-        "service cannot depend on what its client gives"
+    assert reported == [
+        "g.yaml:6:9: the streams and links form a cycle: collector -> fed -> collector; a "
+        "service cannot depend on what its client gives; remove one of the edges"
     ]
 
 
@@ -255,7 +255,7 @@ def make(name, **body):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"state": In("x")}, "T: a port cannot be named 'state'; every node has it"),
         ({"ctx": In("x")}, "T: a port cannot be named 'ctx'; every node has it"),
@@ -279,10 +279,10 @@ def make(name, **body):
         ),
     ],
 )
-def test_a_wrong_node_type_is_told_where_it_is_defined(body, said):
+def test_a_wrong_node_type_is_reported_where_it_is_defined(body, message):
     with pytest.raises(TypeError) as caught:
         make("T", **body)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_a_right_node_type_is_taken():

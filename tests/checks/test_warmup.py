@@ -102,7 +102,7 @@ def test_a_part_graph_on_a_path_is_all_its_nodes(write, checked):
 
 
 @pytest.mark.parametrize(
-    ("phase", "said"),
+    ("phase", "expected"),
     [
         ("3", "warmup: expected a phase; {edges: [collector -> buffer], steps: 1000}"),
         ("{edges: [collector -> buffer]}", "warmup: a phase has one length; give either 'steps' or "
@@ -139,9 +139,11 @@ def test_a_part_graph_on_a_path_is_all_its_nodes(write, checked):
          "warmup: collector.policy: 'toys:Mesh' is a model type; a policy is wanted here"),
     ],
 )  # fmt: skip
-def test_a_wrong_phase_is_told(problems, phase, said):
-    told = problems(RL + f"      - {phase}")
-    assert any(p.startswith("g.yaml:16:") and p.endswith(f": {said}") for p in told), told
+def test_a_wrong_phase_is_reported(problems, phase, expected):
+    reported = problems(RL + f"      - {phase}")
+    assert any(p.startswith("g.yaml:16:") and p.endswith(f": {expected}") for p in reported), (
+        reported
+    )
 
 
 def test_a_phase_without_env_steps_counts_rounds(problems):
@@ -166,8 +168,8 @@ def test_a_fan_in_takes_from_all_of_its_sources_or_none(problems):
     ]
 
 
-def test_a_setting_of_a_node_that_does_not_fire_is_told(problems):
-    told = problems("""
+def test_a_setting_of_a_node_that_does_not_fire_is_reported(problems):
+    reported = problems("""
         policy: toys:Greedy
         nodes:
           envs: toys:Envs
@@ -178,13 +180,13 @@ def test_a_setting_of_a_node_that_does_not_fire_is_told(problems):
         edges: [collector <-> envs, collector -> learner -> collector, s -> t]
         warmup: [{edges: [s -> t], rounds: 1, set: {collector.policy: 'toys:Random'}}]
         """)
-    assert told == [
+    assert reported == [
         "g.yaml:9:10: warmup: 'collector' does not fire in this phase; leave the setting "
         "'collector.policy' out"
     ]
 
 
-def test_a_setting_that_takes_columns_away_is_told(problems):
+def test_a_setting_that_takes_columns_away_is_reported(problems):
     text = RL.replace("policy: toys:Greedy", "policy: {type: 'toys:Greedy', gives: [logp]}")
     phase = "{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:Random'}}"
     assert problems(text + f"      - {phase}") == [
@@ -193,7 +195,7 @@ def test_a_setting_that_takes_columns_away_is_told(problems):
     ]
 
 
-def test_a_wrong_section_is_told(problems):
+def test_a_wrong_section_is_reported(problems):
     assert problems(RL + "      {a: 1}") == [
         "g.yaml:16:7: warmup: expected a list of phases; warmup: [{edges: [a -> b], steps: 1000}]"
     ]

@@ -1,4 +1,4 @@
-"""Nodes and parts made by hand: what is wrong with what they are given is said in words."""
+"""Nodes and parts made by hand: what is wrong with what they are given is message in words."""
 
 from __future__ import annotations
 

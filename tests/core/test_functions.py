@@ -76,7 +76,7 @@ def test_an_optional_batch_is_a_table():
     assert mix.node.ports["more"] == In("samples", optional=True)
 
 
-def test_what_cannot_be_a_node_is_told():
+def test_what_cannot_be_a_node_is_reported():
     with pytest.raises(TypeError, match="nothing: a node function takes at least one positional"):
 
         @flowrl.as_node

@@ -113,7 +113,7 @@ def test_a_problem_reads_where_what_and_how_to_mend_it(problem: Problem, text: s
     assert str(problem) == text
 
 
-def test_an_unsound_graph_tells_every_problem_on_a_line() -> None:
+def test_an_unsound_graph_states_every_problem_on_a_line() -> None:
     found = Problems()
     found.add("a:1", "one", "mend it")
     found.add("b:2", "two")

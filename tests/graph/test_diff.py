@@ -30,7 +30,7 @@ def test_a_graph_does_not_differ_from_itself() -> None:
     assert diff_graphs(graph(), graph("other")) == "no difference"
 
 
-def test_a_parameter_is_told_with_its_old_and_new_value() -> None:
+def test_a_parameter_is_reported_with_its_old_and_new_value() -> None:
     found = changes(graph(), graph(nodes=nodes(mixer={"times": 3})))
     assert found == [Change("node", "mixer", "changed", values=(("times", 2, 3),))]
     assert str(found[0]) == "~ node mixer: times 2 -> 3"
@@ -56,7 +56,7 @@ def test_replicas_and_seed_are_part_of_a_graph() -> None:
     )
 
 
-def test_what_changed_alike_in_several_nodes_is_told_once() -> None:
+def test_what_changed_alike_in_several_nodes_is_reported_once() -> None:
     a = graph(nodes=nodes(source={"rows": 8}))
     b = graph(nodes=nodes(source={"rows": 9}, mixer={"how": "x"}))
     assert diff_graphs(a, b).splitlines()[1:] == [
@@ -65,7 +65,7 @@ def test_what_changed_alike_in_several_nodes_is_told_once() -> None:
     ]
 
 
-def test_another_type_is_told_without_its_parameters() -> None:
+def test_another_type_is_reported_without_its_parameters() -> None:
     a, b = graph(), graph(nodes=nodes(mixer={"times": 3}))
     b.nodes["mixer"].type = "other"
     [found] = changes(a, b)
@@ -88,17 +88,17 @@ def test_an_edge_into_another_source_is_taken_away_and_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"lag": 1}, "~ edge sink.weights -> source.weights: lag 0 -> 1"),
         ({"latest": True}, "~ edge sink.weights -> source.weights: latest false -> true"),
         ({"max_staleness": 3}, "~ edge sink.weights -> source.weights: max_staleness null -> 3"),
     ],
 )
-def test_an_edges_options_are_told(options: dict[str, Any], said: str) -> None:
+def test_an_edges_options_are_reported(options: dict[str, Any], expected: str) -> None:
     edges = tree()["edges"]
     edges[2] = {"sink -> source": options}
-    assert diff_graphs(graph(), graph(edges=edges)).splitlines()[1:] == [said]
+    assert diff_graphs(graph(), graph(edges=edges)).splitlines()[1:] == [expected]
 
 
 def test_an_added_edge_shows_its_options() -> None:
@@ -155,13 +155,15 @@ def trained(policy: dict[str, Any]) -> Graph:
     return loaded.graph
 
 
-def test_a_part_of_another_type_is_told_by_its_type() -> None:
-    told = changes(trained({"type": "dqn"}), trained({"type": "ppo"}))
+def test_a_part_of_another_type_is_reported_by_its_type() -> None:
+    reported = changes(trained({"type": "dqn"}), trained({"type": "ppo"}))
     values = (("policy.type", "dqn", "ppo"),)
-    assert told == [Change("node", n, "changed", values=values) for n in ("learner", "evaluator")]
+    assert reported == [
+        Change("node", n, "changed", values=values) for n in ("learner", "evaluator")
+    ]
 
 
-def test_a_change_in_a_shared_section_is_told_once() -> None:
+def test_a_change_in_a_shared_section_is_reported_once() -> None:
     a, b = trained({"type": "dqn", "lr": 0.001}), trained({"type": "dqn", "lr": 0.1})
     assert diff_graphs(a, b).splitlines() == [
         "graph -> graph: 2 nodes changed",

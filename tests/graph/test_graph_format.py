@@ -89,13 +89,13 @@ def test_a_link_may_be_written_from_either_side(checked):
         assert [str(e) for e in found.graph.edges] == ["e.serve <-> r.inner"]
 
 
-def test_a_link_in_full_form_says_so(checked):
+def test_a_link_in_full_form_states_so(checked):
     text = "nodes: {e: 'toys:Envs', r: 'toys:Relay'}\nedges: [{from: e, to: r, link: true}]"
     assert [str(e) for e in checked(text).graph.edges] == ["e.serve <-> r.inner"]
 
 
 @pytest.mark.parametrize(
-    ("edge", "said"),
+    ("edge", "message"),
     [
         (
             "a => b",
@@ -140,11 +140,11 @@ def test_a_link_in_full_form_says_so(checked):
         ),
     ],
 )
-def test_what_is_no_edge_is_told(problems, edge, said):
-    assert problems(PAIR + f"edges: [{edge}]")[0] == said
+def test_what_is_no_edge_is_reported(problems, edge, message):
+    assert problems(PAIR + f"edges: [{edge}]")[0] == message
 
 
-def test_edges_of_plain_data_that_feed_an_input_twice_are_told_too(write):
+def test_edges_of_plain_data_that_feed_an_input_twice_are_reported_too(write):
     write("")
     data = {
         "nodes": {"a": "toys:Source", "b": "toys:Source", "t": "toys:Sink"},
@@ -191,13 +191,13 @@ def test_null_removes_names_of_the_graph_that_is_extended(write, checked):
 
 def test_a_removed_node_is_unknown_to_the_file_that_removes_it(write, problems):
     write(PAIR + "edges: [s -> p -> t]", "base.yaml")
-    told = problems("extends: base.yaml\nnodes: {p: null}\nedges: [s -> p, s -> t]\n")
-    assert told == ["g.yaml:3:9: edges: unknown node 'p'; known: s, t"]
+    reported = problems("extends: base.yaml\nnodes: {p: null}\nedges: [s -> p, s -> t]\n")
+    assert reported == ["g.yaml:3:9: edges: unknown node 'p'; known: s, t"]
 
 
-def test_null_for_a_node_that_is_not_there_is_told(problems):
-    told = problems(PAIR.replace("}", ", q: null}") + "edges: [s -> p -> t]")
-    assert told[0].startswith("g.yaml:1:59: nodes.q: expected a type, or a mapping with 'type'")
+def test_null_for_a_node_that_is_not_there_is_reported(problems):
+    reported = problems(PAIR.replace("}", ", q: null}") + "edges: [s -> p -> t]")
+    assert reported[0].startswith("g.yaml:1:59: nodes.q: expected a type, or a mapping with 'type'")
 
 
 def test_null_removes_an_edge_by_its_input_or_by_both_ends(write, checked):
@@ -213,7 +213,7 @@ def test_null_removes_a_link_from_either_side(write, checked):
         assert checked(f"extends: base.yaml\nedges:\n  - {removal}\n").graph.edges == []
 
 
-def test_removing_an_edge_that_is_not_there_is_told(problems):
+def test_removing_an_edge_that_is_not_there_is_reported(problems):
     assert problems(PAIR + "edges:\n  - s -> p -> t\n  - s -> t: null\n") == [
         "g.yaml:4:5: edges: null removes the edge s -> t, and there is none; known: p.data, t.data"
     ]
@@ -252,7 +252,7 @@ def test_a_bundled_graph_is_extended_by_its_name(checked):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("extends: 3", "g.yaml:1:10: extends: expected the name of one graph"),
         (
@@ -267,14 +267,14 @@ def test_a_bundled_graph_is_extended_by_its_name(checked):
         ("", "g.yaml: is empty; a graph has at least 'nodes'; 'flowrl new DIR' makes one"),
     ],
 )
-def test_a_graph_that_cannot_be_read_is_told(write, text, said):
+def test_a_graph_that_cannot_be_read_is_reported(write, text, message):
     write(text)
     with pytest.raises(GraphError) as caught:
         load_graph("g.yaml")
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
-def test_a_graph_that_is_not_there_is_told(write):
+def test_a_graph_that_is_not_there_is_reported(write):
     write("")
     with pytest.raises(UsageError) as caught:
         load_graph("cartpole_dqm")
@@ -302,7 +302,7 @@ def test_params_stand_for_values_of_every_type(checked):
 
 
 @pytest.mark.parametrize(
-    ("params", "use", "said"),
+    ("params", "use", "message"),
     [
         (
             "{rat: 1, x: '${rat}'}",
@@ -314,9 +314,9 @@ def test_params_stand_for_values_of_every_type(checked):
         ("{rate: [1]}", "'1${rate}'", "2:40: '${rate}' is not a single value; use it alone"),
     ],
 )
-def test_wrong_params_are_told(problems, params, use, said):
+def test_wrong_params_are_reported(problems, params, use, message):
     text = f"params: {params}\nnodes: {{s: {{type: 'toys:Source', rate: {use}}}, t: 'toys:Sink'}}"
-    assert f"g.yaml:{said}" in problems(text + "\nedges: [s -> t]")
+    assert f"g.yaml:{message}" in problems(text + "\nedges: [s -> t]")
 
 
 # types of ones own
@@ -368,7 +368,7 @@ def test_a_package_registers_types_under_an_entry_point(checked, write, tmp_path
     assert edges_of(checked("nodes: {s: third_party, t: 'toys:Sink'}\nedges: [s -> t]"))
 
 
-def test_a_broken_package_under_the_entry_point_is_told(checked, write, tmp_path, monkeypatch):
+def test_a_broken_package_under_the_entry_point_is_reported(checked, write, tmp_path, monkeypatch):
     write("Metadata-Version: 2.1\nName: bad\nVersion: 1\n", "site/bad-1.dist-info/METADATA")
     write(
         "[flowrl.catalogue]\nbad = no_such_types:TABLE\n", "site/bad-1.dist-info/entry_points.txt"
@@ -412,7 +412,7 @@ def test_a_limit_of_time_has_a_unit(checked, written, seconds):
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         (
             "seed: true",
@@ -456,15 +456,15 @@ def test_a_limit_of_time_has_a_unit(checked, written, seconds):
         ("env: {id: X}", "g.yaml:3:1: the section 'env' is used by no node"),
     ],
 )
-def test_a_wrong_section_is_told(problems, section, said):
-    (told,) = problems(PAIR + "edges: [s -> p -> t]\n" + section)
-    assert told == said
+def test_a_wrong_section_is_reported(problems, section, message):
+    (reported,) = problems(PAIR + "edges: [s -> p -> t]\n" + section)
+    assert reported == message
 
 
 @pytest.mark.parametrize("name", ["3a", "a.b", "a b", "-a", "a-", "/a", "a//b", "ä!"])
-def test_a_name_that_cannot_be_one_is_told(problems, name):
-    told = problems(f"nodes:\n  {name}: toys:Source\n")[0]
-    assert told == (
+def test_a_name_that_cannot_be_one_is_reported(problems, name):
+    reported = problems(f"nodes:\n  {name}: toys:Source\n")[0]
+    assert reported == (
         f"g.yaml:2:3: nodes: '{name}' is not a name; use letters, digits, '_' and '-', a letter "
         "first"
     )
@@ -475,13 +475,13 @@ def test_names_may_hold_dashes_and_slashes(checked):
     assert edges_of(checked(text)) == ["a-b.out -> c/d-e.data"]
 
 
-def test_every_problem_says_where_whatever_hash_seed_python_has(write):
+def test_every_problem_states_where_whatever_hash_seed_python_has(write):
     import subprocess
 
     write("nodes: {}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n")
     code = "from flowrl.graph.loading import load_graph; print(*load_graph('g.yaml').problems, sep='\\n')"
     root = str(Path(__file__).parents[2])
-    said = {
+    message = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": root},
@@ -491,5 +491,5 @@ def test_every_problem_says_where_whatever_hash_seed_python_has(write):
         ).stdout
         for seed in "123"
     }
-    assert len(said) == 1
-    assert "limits: unknown key 'b'" in said.pop()
+    assert len(message) == 1
+    assert "limits: unknown key 'b'" in message.pop()

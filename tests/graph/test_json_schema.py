@@ -87,8 +87,8 @@ def test_a_parameter_has_its_meaning_default_and_range() -> None:
 
 def test_types_are_listed_with_what_they_are() -> None:
     names = SCHEMA["$defs"]["policy"]["properties"]["type"]["anyOf"]
-    said = {n["const"]: n["description"] for n in names if "const" in n}
-    assert said["dqn"].startswith("DQN (Mnih et al. 2015)")
+    expected = {n["const"]: n["description"] for n in names if "const" in n}
+    assert expected["dqn"].startswith("DQN (Mnih et al. 2015)")
 
 
 RIGHT: dict[str, Callable[[Tree], Any]] = {
@@ -164,5 +164,5 @@ def test_numbers_of_the_graph_have_the_range_that_the_loader_takes(
     for value, sound in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
         tree = changed(lambda tree, value=value: tree.update({key: value}))
         assert (errors(tree) == []) is sound
-        told = [str(p) for p in load_data(tree).problems if str(p).find(f"{key} is") >= 0]
-        assert (told == []) is sound
+        reported = [str(p) for p in load_data(tree).problems if str(p).find(f"{key} is") >= 0]
+        assert (reported == []) is sound

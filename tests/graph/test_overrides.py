@@ -122,7 +122,7 @@ def test_a_node_of_a_part_graph_is_reached_by_its_full_name(write, checked):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         (
             "lerner.lr",
@@ -194,6 +194,6 @@ def test_a_node_of_a_part_graph_is_reached_by_its_full_name(write, checked):
         (".", "1", "--set .=1: there is no node or section ''; known: "),
     ],
 )
-def test_a_value_that_fits_nowhere_is_told(problems, key, value, said):
-    told = problems(RL, **{key.replace(".", "__"): value})
-    assert any(p.startswith(said) for p in told), told
+def test_a_value_that_fits_nowhere_is_reported(problems, key, value, message):
+    reported = problems(RL, **{key.replace(".", "__"): value})
+    assert any(p.startswith(message) for p in reported), reported

@@ -110,7 +110,7 @@ def test_a_part_graph_may_extend_another(write, checked):
 
 
 @pytest.mark.parametrize(
-    ("part", "use", "said"),
+    ("part", "use", "message"),
     [
         (
             PART,
@@ -163,19 +163,19 @@ def test_a_part_graph_may_extend_another(write, checked):
         ("[", "pair.yaml", "pair.yaml:2:1: is not YAML: did not find expected node content"),
     ],
 )
-def test_a_wrong_part_graph_is_told(write, problems, part, use, said):
+def test_a_wrong_part_graph_is_reported(write, problems, part, use, message):
     write(part, "pair.yaml")
-    told = problems(f"nodes:\n  s: toys:Source\n  pair: {{type: {use}}}\nedges: [s -> pair]")
-    assert said in told
+    reported = problems(f"nodes:\n  s: toys:Source\n  pair: {{type: {use}}}\nedges: [s -> pair]")
+    assert message in reported
 
 
-def test_two_nodes_of_one_full_name_are_told(write, problems):
+def test_two_nodes_of_one_full_name_are_reported(write, problems):
     write(PART, "pair.yaml")
-    told = problems(USE.replace("t: toys:Sink", "t: toys:Sink\n      pair/first: toys:Pipe"))
-    assert told[0] == "g.yaml:5:3: nodes: there are two nodes 'pair/first'; rename one"
+    reported = problems(USE.replace("t: toys:Sink", "t: toys:Sink\n      pair/first: toys:Pipe"))
+    assert reported[0] == "g.yaml:5:3: nodes: there are two nodes 'pair/first'; rename one"
 
 
-def test_part_graphs_that_multiply_without_end_are_told(write, problems):
+def test_part_graphs_that_multiply_without_end_are_reported(write, problems):
     for level in range(6):
         inner = "toys:Pipe" if level == 5 else f"level{level + 1}.yaml"
         nodes = ", ".join(f"n{i}: '{inner}'" for i in range(20))

@@ -74,7 +74,7 @@ def test_a_node_gives_a_list_of_its_own_or_none(more: str, left: list[str], tmp_
         ("[mlp]", r"env.wrappers\[0\]: unknown wrapper type 'mlp'"),
     ],
 )
-def test_what_is_wrong_in_a_list_of_parts_is_told_with_its_place(
+def test_what_is_wrong_in_a_list_of_parts_is_reported_with_its_place(
     written: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

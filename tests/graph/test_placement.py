@@ -91,7 +91,7 @@ def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "proceses",
@@ -114,14 +114,14 @@ def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_placement_says_how_to_mend_it(graph: Graph, text: str, said: str) -> None:
+def test_a_wrong_placement_states_how_to_mend_it(graph: Graph, text: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         resolve_placement(graph, text)
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("snik: thread\n", "there.yaml: unknown node 'snik'; did you mean 'sink'?"),
         ("- sink\n", "there.yaml:1:1: a placement is a mapping; write 'collector: process'"),
@@ -131,17 +131,17 @@ def test_a_wrong_placement_says_how_to_mend_it(graph: Graph, text: str, said: st
         ),
     ],
 )
-def test_a_wrong_file_is_told_with_its_place(
-    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+def test_a_wrong_file_is_reported_with_its_place(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there.yaml").write_text(text)
     with pytest.raises(UsageError) as error:
         resolve_placement(graph, "there.yaml")
-    assert str(error.value) == said
+    assert str(error.value) == message
 
 
-def test_a_missing_file_is_told(graph: Graph) -> None:
+def test_a_missing_file_is_reported(graph: Graph) -> None:
     with pytest.raises(UsageError) as error:
         resolve_placement(graph, "nowhere.yaml")
     assert str(error.value) == (

@@ -38,7 +38,7 @@ EDGES: list[Any] = [
 
 
 def by_node(nodes: dict[str, Any], edges: list[Any], **more: Any) -> dict[str, list[str]]:
-    """What each instance told."""
+    """What each instance reported."""
     found: dict[str, list[str]] = {}
     for line in lines(tree(nodes, edges, **more), train_iters=18):
         key, _, text = line.partition(": ")
@@ -49,9 +49,9 @@ def by_node(nodes: dict[str, Any], edges: list[Any], **more: Any) -> dict[str, l
 USUAL = by_node(NODES, EDGES)
 
 
-def test_the_usual_order_tells_something_of_every_node() -> None:
+def test_the_usual_order_states_something_of_every_node() -> None:
     assert set(USUAL) == {*NODES, "c#1"}
-    assert all(len(told) >= 2 for told in USUAL.values())
+    assert all(len(reported) >= 2 for reported in USUAL.values())
 
 
 @settings(max_examples=40, deadline=None)

@@ -83,7 +83,7 @@ def test_an_alias_stands_for_its_anchor_with_its_own_place():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "f.yaml: is empty; a graph has at least 'nodes'; 'flowrl new DIR' makes one"),
         ("# nothing", "f.yaml: is empty; a graph has at least 'nodes'; 'flowrl new DIR' makes one"),
@@ -123,8 +123,8 @@ def test_an_alias_stands_for_its_anchor_with_its_own_place():
         ("a: " + "[" * 60 + "]" * 60, "f.yaml:1:54: is nested more than 50 deep"),
     ],
 )
-def test_what_is_refused_is_told_with_its_place(text, said):
-    assert refused(text) == said
+def test_what_is_refused_is_reported_with_its_place(text, expected):
+    assert refused(text) == expected
 
 
 def test_a_bomb_of_anchors_is_refused():
