@@ -104,7 +104,11 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
     ("obs", "params", "what"),
     [
         (Column("uint8", (20, 20)), {}, "the image of 20x20 pixels is too small; give smaller"),
-        (Column("float32", (4,)), {}, r"the observations have no image: float32\[4\]; take the mlp"),
+        (
+            Column("float32", (4,)),
+            {},
+            r"the observations have no image: float32\[4\]; take the mlp",
+        ),
         (Column("uint8", (84, 84)), {"channels": [8]}, "have different lengths; give a number"),
         (
             NestedColumns({"eye": Column("uint8", (7, 84))}),
