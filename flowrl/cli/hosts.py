@@ -71,7 +71,7 @@ def _stop(number: int, frame: Any) -> None:
 
 
 def _new_key(path: Path, join: str | None) -> int:
-    from flowrl.channels.keyfile import write_key
+    from flowrl.channels.keys import write_key
 
     if join is not None:
         raise UsageError("host: --new-key makes a file and joins nothing; leave out --join")
