@@ -145,7 +145,7 @@ class LaunchedSites:
 
     def _address(self, name: str, by: str) -> str:
         if name in self._boxes and by in self._boxes:
-            return self._boxes[name].address
+            return self._boxes[name].inproc_address
         return self._addresses.of(name, by)
 
     def _start_thread(self, name: str) -> None:
@@ -181,7 +181,7 @@ class LaunchedSites:
             "address": addresses.near.get(name, ""),
             "listener": listener.fileno() if listener else None,
             "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
-            "keys": keys.as_text() if keys else None,
+            "keys": keys.to_json() if keys else None,
         }
 
     # talking

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.channels.keyfile import read_key, write_key
-from flowrl.channels.keys import Keys
+from flowrl.channels.keys import Keys, read_key, write_key
 from flowrl.core.errors import UsageError
 
 
@@ -33,7 +32,7 @@ def test_no_two_keys_are_the_same(tmp_path: Path) -> None:
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     write_key(tmp_path / "key")
     before = (tmp_path / "key").read_text()
-    with pytest.raises(UsageError, match="there is such a file already; use that one"):
+    with pytest.raises(UsageError, match="the file exists already; use it"):
         write_key(tmp_path / "key")
     assert (tmp_path / "key").read_text() == before
 
@@ -47,7 +46,9 @@ def test_a_key_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     write_key(tmp_path / "key")
     (tmp_path / "key").chmod(mode)
-    with pytest.raises(UsageError, match=r"others can read it; 'chmod 600 .*key' keeps it secret"):
+    with pytest.raises(
+        UsageError, match=r"others can read the file; make it secret with 'chmod 600 .*key'"
+    ):
         read_key(tmp_path / "key")
 
 
@@ -70,10 +71,10 @@ def test_what_is_no_key_is_told(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(text)
     path.chmod(0o600)
-    with pytest.raises(UsageError, match="there is no key in it; make one with"):
+    with pytest.raises(UsageError, match="the file holds no valid key; make one with"):
         read_key(path)
 
 
 def test_keys_go_through_text() -> None:
     keys = Keys(b"public", b"secret", {"a": b"other"})
-    assert Keys.of_text(keys.as_text()) == keys
+    assert Keys.from_json(keys.to_json()) == keys

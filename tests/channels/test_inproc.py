@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from flowrl.channels import ChannelLimits, InboxRegistry, SiteChannels, SiteConnections
-from flowrl.channels.inbox import Inbox
-from flowrl.channels.items import size_bytes
+from flowrl.channels.inproc import Inbox, size_bytes
 from flowrl.core.batch import Batch
 from flowrl.core.state import State
 
 
 def two(threads: InboxRegistry) -> tuple[SiteChannels, SiteChannels]:
-    a, b = SiteConnections("a", threads=threads), SiteConnections("b", threads=threads)
-    a.connect("b", b.address)
-    b.connect("a", a.address)
+    a, b = SiteConnections("a", inboxes=threads), SiteConnections("b", inboxes=threads)
+    a.connect("b", b.inproc_address)
+    b.connect("a", a.inproc_address)
     return SiteChannels(a), SiteChannels(b)
 
 
@@ -60,21 +59,21 @@ def test_threads_wake_each_other_at_once() -> None:
 
 def test_many_threads_fill_one_inbox_and_nothing_is_lost() -> None:
     threads: InboxRegistry = {}
-    hub = SiteChannels(SiteConnections("hub", threads=threads))
+    hub = SiteChannels(SiteConnections("hub", inboxes=threads))
     names = [f"site{i}" for i in range(8)]
-    all_connections = [SiteConnections(name, threads=threads) for name in names]
+    all_connections = [SiteConnections(name, inboxes=threads) for name in names]
     receivers = []
     for name, connections in zip(names, all_connections, strict=True):
-        hub.connections.connect(name, connections.address)
-        connections.connect("hub", hub.connections.address)
+        hub.connections.connect(name, connections.inproc_address)
+        connections.connect("hub", hub.connections.inproc_address)
         receivers.append(hub.open_receiver(name, name, limits=ChannelLimits(4)))
 
     def fill(connections: SiteConnections) -> None:
         channels = SiteChannels(connections)
-        sender = channels.open_sender(connections.name, "hub", limits=ChannelLimits(4))
+        sender = channels.open_sender(connections.site, "hub", limits=ChannelLimits(4))
         for i in range(100):
             channels.wait(sender, 20)
-            sender.send((connections.name, i))
+            sender.send((connections.site, i))
         channels.wait_until(lambda: sender.all_taken, [sender], 20)
 
     workers = [
@@ -117,7 +116,7 @@ def test_a_site_may_have_threads_and_processes_for_peers(tmp_path: object) -> No
 
 def test_an_inbox_that_is_closed_wakes_nobody() -> None:
     inbox = Inbox()
-    assert inbox.falls_asleep()
+    assert inbox.prepare_to_sleep()
     inbox.close()
     inbox.put("late", [1])  # its pipe may be another's by now
 
@@ -125,13 +124,13 @@ def test_an_inbox_that_is_closed_wakes_nobody() -> None:
 def test_an_inbox_does_not_sleep_on_mail() -> None:
     inbox = Inbox()
     inbox.put("early", [1])
-    assert not inbox.falls_asleep()
-    assert inbox.take() == [("early", [1])]
-    assert inbox.falls_asleep()
+    assert not inbox.prepare_to_sleep()
+    assert inbox.take_all() == [("early", [1])]
+    assert inbox.prepare_to_sleep()
     inbox.close()
 
 
-def test_a_site_among_threads_loads_no_sockets() -> None:
+def test_a_site_among_threads_does_not_import_zeromq() -> None:
     code = (
         "import sys; from flowrl.channels import SiteChannels, SiteConnections\n"
         "SiteChannels(SiteConnections('a')).close(); assert 'zmq' not in sys.modules"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
-from flowrl.channels.dtypes import dtype_code, read_dtype, read_shape
+from flowrl.channels.dtype_codec import decode_dtype, decode_shape, encode_dtype
 from flowrl.channels.errors import RefusedMessage, UnsendableValue
 
 
@@ -24,16 +24,16 @@ def nested(depth: int) -> Any:
 
 @given(hn.scalar_dtypes())
 def test_the_code_of_a_number_is_a_text_that_reads_back(dtype: np.dtype[Any]) -> None:
-    code = dtype_code(dtype)
+    code = encode_dtype(dtype)
     assert isinstance(code, str)
-    assert read_dtype(code) == dtype
+    assert decode_dtype(code) == dtype
 
 
 def test_a_packed_structure_reads_back_with_its_names_shapes_and_order() -> None:
     dtype = np.dtype([("b", ">i2", (2, 3)), ("a", [("x", "<f8"), ("y", "S3")])])
-    code = dtype_code(dtype)
+    code = encode_dtype(dtype)
     assert code == [["b", ">i2", [2, 3]], ["a", [["x", "<f8", []], ["y", "|S3", []]], []]]
-    found = read_dtype(code)
+    found = decode_dtype(code)
     assert found == dtype
     assert found.names == ("b", "a")
     assert found.itemsize == dtype.itemsize
@@ -53,7 +53,7 @@ def test_what_would_come_back_as_something_else_is_not_sent(dtype: np.dtype[Any]
     with pytest.raises(
         UnsendableValue, match=r"cannot send an array of dtype .*packed structures can"
     ):
-        dtype_code(dtype)
+        encode_dtype(dtype)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_what_would_come_back_as_something_else_is_not_sent(dtype: np.dtype[Any]
 )
 def test_a_hostile_code_is_refused(code: Any) -> None:
     with pytest.raises(RefusedMessage):
-        read_dtype(code)
+        decode_dtype(code)
 
 
 def test_structures_may_be_as_deep_and_as_wide_as_the_limits_say() -> None:
-    assert read_dtype(nested(8)).itemsize == 4
+    assert decode_dtype(nested(8)).itemsize == 4
     wide = [[f"x{k}", "<f4", []] for k in range(256)]
-    assert read_dtype(wide).itemsize == 256 * 4
+    assert decode_dtype(wide).itemsize == 256 * 4
 
 
 codes = st.recursive(
@@ -92,7 +92,7 @@ codes = st.recursive(
 @given(codes)
 def test_any_code_is_a_dtype_without_objects_or_refused(code: Any) -> None:
     try:
-        dtype = read_dtype(code)
+        dtype = decode_dtype(code)
     except RefusedMessage:
         return
     assert not dtype.hasobject
@@ -101,10 +101,10 @@ def test_any_code_is_a_dtype_without_objects_or_refused(code: Any) -> None:
 
 @given(st.lists(st.integers(0, 2**40), max_size=64))
 def test_a_shape_is_a_list_of_whole_numbers(shape: list[int]) -> None:
-    assert read_shape(shape) == tuple(shape)
+    assert decode_shape(shape) == tuple(shape)
 
 
 @pytest.mark.parametrize("shape", [None, 3, (3,), "3", [-1], [1.0], [True], [None], [0] * 65])
 def test_a_hostile_shape_is_refused(shape: Any) -> None:
     with pytest.raises(RefusedMessage):
-        read_shape(shape)
+        decode_shape(shape)

@@ -1,4 +1,4 @@
-"""Dtypes as text: a dtype crosses a socket as its array-protocol string, a structured one as a list of fields."""
+"""Encodes dtypes: a simple dtype as its array-protocol string, a structured one as a list of fields."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from flowrl.channels.errors import RefusedMessage, UnsendableValue
 DType = np.dtype[Any]
 
 _SIMPLE = re.compile(r"[<>|](?:[biufcmMSUV][0-9]{1,9})(?:\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
-_FIELDS = 256  # of a structured dtype
-_DEPTH = 8  # of a structured dtype's nesting
+_MAX_FIELDS = 256  # of a structured dtype
+_MAX_DEPTH = 8  # of a structured dtype's nesting
 
 
 @lru_cache(256)
-def dtype_code(dtype: DType) -> Any:
-    """The msgpack form of a dtype; reading it gives an equal dtype, or there is none."""
+def encode_dtype(dtype: DType) -> Any:
+    """Return a dtype's msgpack form; a dtype that would not be decoded to an equal one is unsendable."""
     code: Any = dtype.str
     if dtype.names is not None:
-        code = [[name, *_field(dtype[name])] for name in dtype.names]
+        code = [[name, *_encode_field(dtype[name])] for name in dtype.names]
     try:
-        if not dtype.hasobject and read_dtype(code) == dtype:
+        if not dtype.hasobject and decode_dtype(code) == dtype:
             return code
     except RefusedMessage:
         pass
@@ -34,17 +34,17 @@ def dtype_code(dtype: DType) -> Any:
     )
 
 
-def _field(dtype: DType) -> tuple[Any, list[int]]:
-    return dtype_code(dtype.base), list(dtype.shape)
+def _encode_field(dtype: DType) -> tuple[Any, list[int]]:
+    return encode_dtype(dtype.base), list(dtype.shape)
 
 
-def read_dtype(code: Any) -> DType:
-    """The dtype of a code, which may be hostile."""
-    return _simple(code) if type(code) is str else _structured(code, _DEPTH)
+def decode_dtype(code: Any) -> DType:
+    """Return the dtype of a code, which may be hostile."""
+    return _decode_simple(code) if type(code) is str else _decode_structured(code, _MAX_DEPTH)
 
 
 @lru_cache(256)
-def _simple(code: str) -> DType:
+def _decode_simple(code: str) -> DType:
     if not _SIMPLE.fullmatch(code):
         raise RefusedMessage("dtype")
     try:
@@ -57,8 +57,8 @@ def _simple(code: str) -> DType:
     return dtype
 
 
-def _structured(code: Any, depth: int) -> DType:
-    if type(code) is not list or len(code) > _FIELDS or depth == 0:
+def _decode_structured(code: Any, depth: int) -> DType:
+    if type(code) is not list or len(code) > _MAX_FIELDS or depth == 0:
         raise RefusedMessage("dtype")
     fields: list[tuple[str, DType, tuple[int, ...]]] = []
     for field in code:
@@ -67,7 +67,7 @@ def _structured(code: Any, depth: int) -> DType:
         name, inner, shape = field
         if type(shape) is not list or not all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
             raise RefusedMessage("dtype")
-        base = _simple(inner) if type(inner) is str else _structured(inner, depth - 1)
+        base = _decode_simple(inner) if type(inner) is str else _decode_structured(inner, depth - 1)
         fields.append((name, base, tuple(shape)))
     try:
         return np.dtype(fields)
@@ -75,8 +75,8 @@ def _structured(code: Any, depth: int) -> DType:
         raise RefusedMessage("dtype") from None
 
 
-def read_shape(shape: Any) -> tuple[int, ...]:
-    """The shape that a message names, which may be hostile."""
+def decode_shape(shape: Any) -> tuple[int, ...]:
+    """Return the shape given in a message, which may be hostile."""
     if type(shape) is not list or len(shape) > 64:
         raise RefusedMessage("shape")
     for n in shape:
