@@ -24,8 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 import zmq
 
-from flowrl.channels import ChannelLimits, SiteChannels, SiteConnections
-from flowrl.channels import socketpost as sharing
+from flowrl.channels import ChannelLimits, SiteChannels, SiteConnections, ipc, zmq_connection
 from flowrl.channels.keys import Keys, new_pair
 
 SIZES = (0, 1 << 10, 1 << 16, 1 << 20, 16 << 20)
@@ -59,7 +58,9 @@ class Lanes:
         self, me: str, peer: str, listen: str, to: str, keys: Keys | None, shared: int
     ) -> None:
         connections = SiteConnections(me, b"bench", THREADS, keys=keys, shared_bytes=shared)
-        self.listens = connections.address if listen == "thread" else connections.listen(listen)
+        self.listens = (
+            connections.inproc_address if listen == "thread" else connections.listen(listen)
+        )
         if to:
             self.connect(connections, me, peer, to)
         self._connections, self._names = connections, (me, peer)
@@ -76,7 +77,7 @@ class Lanes:
         self._sender.send(value)
 
     def take(self) -> Any:
-        if not self._receiver.ready():
+        if not self._receiver.is_ready():
             self._channels.wait(self._receiver, WAIT_S)
         return self._receiver.take()[0]
 
@@ -243,8 +244,8 @@ def opened(kind: str, folder: Path) -> tuple[Any, Callable[[], Any]]:
 
 def opened_by_thread() -> tuple[Any, Callable[[], Any]]:
     end = Lanes("here", "there", "thread", "", None, 0)
-    other = Lanes("there", "here", "thread", "thread:here", None, 0)
-    end.connect(end._connections, "here", "there", "thread:there")
+    other = Lanes("there", "here", "thread", "inproc://here", None, 0)
+    end.connect(end._connections, "here", "there", "inproc://there")
     return end, lambda: threading.Thread(target=child, args=(lambda: other, ()))
 
 
@@ -291,7 +292,7 @@ def memcpy(sizes: tuple[int, ...]) -> dict[int, Answer]:
 def threshold() -> dict[str, Any]:
     """Round trips and floods by socket and by shared memory, for sizes around the constant."""
     found = {}
-    print(f"sharing from {sharing.SHARED_BYTES} bytes on; here every size by both ways")
+    print(f"sharing from {ipc.MIN_SHARED_BYTES} bytes on; here every size by both ways")
     for size in (1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 18):
         socket, memory = (over_threshold(kind, size) for kind in ("ipc", "shared"))
         found[str(size)] = {"socket": socket, "shared": memory}
@@ -304,13 +305,13 @@ def threshold() -> dict[str, Any]:
 
 def over_threshold(kind: str, size: int) -> Answer:
     """One size, shared if at all possible."""
-    before = sharing.SHARED_BYTES, sharing.BODY_BYTES
+    before = ipc.MIN_SHARED_BYTES, zmq_connection.MAX_BODY_BYTES
     if kind == "shared":
-        sharing.SHARED_BYTES, sharing.BODY_BYTES = 1, size - 1
+        ipc.MIN_SHARED_BYTES, zmq_connection.MAX_BODY_BYTES = 1, size - 1
     try:
         return send_error(kind, (size,), FLOOD_S / 2)[size]
     finally:
-        sharing.SHARED_BYTES, sharing.BODY_BYTES = before
+        ipc.MIN_SHARED_BYTES, zmq_connection.MAX_BODY_BYTES = before
 
 
 def show(kind: str, found: dict[int, Answer]) -> None:

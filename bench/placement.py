@@ -34,8 +34,7 @@ from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.coordinator import Coordinator
-from flowrl.runtime.failure_guard import FailureRecord
-from flowrl.runtime.records import RecordSource
+from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.status import NodeStats
 

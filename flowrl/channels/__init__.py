@@ -1,5 +1,6 @@
-"""Channels between sites: lanes that lose, double and reorder nothing, whatever carries them."""
+"""Channels between sites: nothing is lost, duplicated or reordered, whichever transport carries it."""
 
+from flowrl.channels.channel import Receiver, Sender
 from flowrl.channels.errors import (
     ChannelBroken,
     ChannelClosed,
@@ -10,12 +11,10 @@ from flowrl.channels.errors import (
     WaitTimeout,
     WouldBlock,
 )
-from flowrl.channels.receiver import Receiver
-from flowrl.channels.sender import Sender
+from flowrl.channels.inproc import InboxRegistry
 from flowrl.channels.site_channels import SiteChannels
-from flowrl.channels.site_connections import InboxRegistry, SiteConnections
-from flowrl.channels.statistics import ChannelStatistics, SiteTraffic
-from flowrl.channels.transport import ChannelLimits
+from flowrl.channels.site_connections import SiteConnections
+from flowrl.channels.transport import ChannelLimits, ChannelStatistics, SiteTraffic
 
 __all__ = [
     "ChannelBroken",

@@ -1,7 +1,7 @@
-"""Calls across sites: a lane with requests and a lane with answers, so that a call, too, happens exactly once.
+"""Calls across sites: a channel of requests and a channel of replies, so a call, too, happens exactly once.
 
-A site that waits for an answer serves the calls of others meanwhile; but a service that is at work, and waits for
-a call of its own, begins no second one.
+A site that waits for a reply serves the calls of others meanwhile. A server that is busy, because its service waits
+for a call of its own, does not start a second one.
 """
 
 from __future__ import annotations
@@ -10,83 +10,83 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from flowrl.channels.channel import Receiver, Sender
 from flowrl.channels.errors import ChannelBroken, ChannelClosed, UnsendableValue
-from flowrl.channels.receiver import Receiver
-from flowrl.channels.sender import Sender
 from flowrl.channels.site_channels import Channel, SiteChannels
 
-Wait = Callable[[Channel], None]  # until the lane is ready
-Serve = Callable[[Any], Any]  # a request's answer
-Failed = Callable[[UnsendableValue], Any]  # the answer where the answer cannot be sent
+Wait = Callable[[Channel], None]  # waits until the channel is ready
+Handle = Callable[[Any], Any]  # returns the reply to a request
+HandleUnsendable = Callable[[UnsendableValue], Any]  # returns the reply if a reply cannot be sent
 
 
 class CallClient:
     """The calling end."""
 
-    def __init__(self, requests: Sender, answers: Receiver, wait: Wait) -> None:
+    def __init__(self, requests: Sender, replies: Receiver, wait: Wait) -> None:
         self._requests, self._wait = requests, wait
-        self.answers = answers
+        self.replies = replies
         self._number = 0
-        self._got: tuple[int, Any] = 0, None  # the last answer, and of which call
+        self._last_reply: tuple[int, Any] = 0, None  # with the number of its call
 
     def __call__(self, request: Any) -> Any:
-        """Ask, and wait for the answer."""
-        return self.answer(self.begin(request))
+        """Send a request, and wait for the reply."""
+        return self.wait_for_reply(self.begin(request))
 
     def begin(self, request: Any) -> int:
-        """Ask; the call's number. An earlier call that has no answer yet is given up."""
+        """Send a request, and return the call's number. An earlier call without a reply is abandoned."""
         self._number += 1
         self._wait(self._requests)
         self._requests.send((self._number, request))
         return self._number
 
-    def answered(self, number: int) -> bool:
-        """Whether the answer is here; or it is known that none will come, which `answer` says."""
-        while self._got[0] != number and len(self.answers):
-            self._got = self.answers.take()[0]
-        return self._got[0] == number or self.answers.is_ready()
+    def has_reply(self, number: int) -> bool:
+        """Return whether `wait_for_reply` will not block: the reply has arrived, or it is known that none will."""
+        while self._last_reply[0] != number and len(self.replies):
+            self._last_reply = self.replies.take()[0]
+        return self._last_reply[0] == number or self.replies.is_ready()
 
-    def answer(self, number: int) -> Any:
-        """Wait for it; a call that was given up may be answered first."""
-        while self._got[0] != number:
-            self._wait(self.answers)
-            self._got = self.answers.take()[0]
-        (_, answer), self._got = self._got, (0, None)
-        return answer
+    def wait_for_reply(self, number: int) -> Any:
+        """Return the reply to a call; replies to abandoned calls are skipped."""
+        while self._last_reply[0] != number:
+            self._wait(self.replies)
+            self._last_reply = self.replies.take()[0]
+        (_, reply), self._last_reply = self._last_reply, (0, None)
+        return reply
 
 
 class CallServer:
-    """The serving end: `serve` is called with each request, whenever its site looks at its mail."""
+    """The serving end: calls `handle` with each request, whenever its site processes what has arrived."""
 
     def __init__(
         self,
         channels: SiteChannels,
         requests: Receiver,
-        answers: Sender,
-        serve: Serve,
-        failed: Failed,
+        replies: Sender,
+        handle: Handle,
+        handle_unsendable: HandleUnsendable,
     ) -> None:
-        self._channels, self._serve, self._failed = channels, serve, failed
-        self._requests, self._answers = requests, answers
+        self._channels = channels
+        self._handle, self._handle_unsendable = handle, handle_unsendable
+        self._requests, self._replies = requests, replies
         self._busy = False
-        channels.on_receive(self.work)
+        channels.on_receive(self.serve_pending)
 
-    def work(self) -> None:
-        """Answer the requests that are here."""
+    def serve_pending(self) -> None:
+        """Reply to the requests that have arrived."""
         if self._busy or not len(self._requests):
             return
         self._busy = True
         try:
-            while len(self._requests) and self._answers.is_ready():
+            while len(self._requests) and self._replies.is_ready():
                 number, request = self._requests.take()[0]
-                self._reply(number, self._serve(request))
+                self._send_reply(number, self._handle(request))
         finally:
             self._busy = False
         self._channels.flush()
 
-    def _reply(self, number: int, answer: Any) -> None:
-        with suppress(ChannelClosed, ChannelBroken):  # the caller is gone, and needs none
+    def _send_reply(self, number: int, reply: Any) -> None:
+        with suppress(ChannelClosed, ChannelBroken):  # the client is gone, and needs no reply
             try:
-                self._answers.send((number, answer))
+                self._replies.send((number, reply))
             except UnsendableValue as error:
-                self._answers.send((number, self._failed(error)))
+                self._replies.send((number, self._handle_unsendable(error)))

@@ -1,58 +1,93 @@
-"""CURVE keys: who a site is on the network, and whom it lets in."""
+"""CURVE keys of sites, and key files.
+
+In a run over several machines each site has a pair of keys that is made for the run. A key file holds one pair that
+all machines of a cluster share, and nobody else has.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.utils import z85
 
+from flowrl.core.errors import UsageError
+
+KEY_COMMENT = (
+    "# a flowrl key: whoever has this file may join runs, and run code on hosts that wait with it"
+)
+HOW_TO_MAKE = "make one with 'flowrl host --new-key FILE', and copy it to every machine of the run"
+KEY_BYTES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A site's own pair, and the public keys of the sites that it knows (Z85 text)."""
+    """A site's own pair of keys, and the public keys of its peers, as Z85 text."""
 
     public: bytes
     secret: bytes = field(repr=False)
     known: Mapping[str, bytes] = field(default_factory=dict)
 
-    def as_text(self) -> dict[str, Any]:
-        """The same as JSON knows it."""
+    def to_json(self) -> dict[str, Any]:
         known = {name: key.decode() for name, key in self.known.items()}
         return {"public": self.public.decode(), "secret": self.secret.decode(), "known": known}
 
     @classmethod
-    def of_text(cls, text: Mapping[str, Any]) -> Keys:
-        """What `as_text` gave."""
-        known = {name: key.encode() for name, key in text["known"].items()}
-        return cls(text["public"].encode(), text["secret"].encode(), known)
+    def from_json(cls, data: Mapping[str, Any]) -> Keys:
+        known = {name: key.encode() for name, key in data["known"].items()}
+        return cls(data["public"].encode(), data["secret"].encode(), known)
 
 
 def new_pair() -> tuple[bytes, bytes]:
-    """A fresh public and secret key."""
+    """Return a new public and secret key."""
     public, secret = zmq.curve_keypair()
     return public, secret
 
 
-class Gate:
-    """Lets in the peers whose public key is known (ZAP, RFC 27), and names each by its key."""
+def write_key(path: Path) -> None:
+    """Write a new key into a file that only its owner can read."""
+    public, secret = new_pair()
+    text = f"{KEY_COMMENT}\npublic: {public.decode()}\nsecret: {secret.decode()}\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(
+            f"--new-key {path}: the file exists already; use it, or give another name"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"--new-key {path}: cannot be written: {error.strerror}") from None
+    with os.fdopen(file, "w") as key:
+        key.write(text)
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.names: dict[bytes, str] = {}
-        self.socket = context.socket(zmq.REP)
-        self.socket.linger = 0
-        self.socket.bind("inproc://zeromq.zap.01")
 
-    def let_in(self, name: str, public: bytes) -> None:
-        """From now on, who has this key is this site."""
-        self.names[z85.decode(public)] = name
+def read_key(path: Path) -> Keys:
+    """Return the key of a file, and refuse a file that others can read."""
+    try:
+        with path.open(encoding="ascii") as file:
+            others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
+            lines = file.read(1 << 16).splitlines()
+    except OSError as error:
+        raise UsageError(f"--key {path}: cannot be read: {error.strerror}; {HOW_TO_MAKE}") from None
+    except UnicodeError:
+        lines, others = [], 0
+    if others:
+        raise UsageError(
+            f"--key {path}: others can read the file; make it secret with 'chmod 600 {path}'"
+        )
+    pairs = [line.partition(": ") for line in lines if not line.startswith("#")]
+    found = {name: value.encode() for name, _, value in pairs}
+    if set(found) != {"public", "secret"} or not all(map(_is_key, found.values())):
+        raise UsageError(f"--key {path}: the file holds no valid key; {HOW_TO_MAKE}")
+    return Keys(found["public"], found["secret"])
 
-    def answer(self) -> None:
-        """Answer the questions that are there."""
-        while self.socket.poll(0):
-            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart()
-            name = self.names.get(credentials[0]) if mechanism == b"CURVE" and credentials else None
-            verdict = (b"200", b"OK", name.encode()) if name else (b"400", b"unknown key", b"")
-            self.socket.send_multipart([version, request, *verdict, b""])
+
+def _is_key(text: bytes) -> bool:
+    try:
+        return len(z85.decode(text)) == KEY_BYTES
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False

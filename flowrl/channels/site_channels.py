@@ -1,7 +1,7 @@
-"""The exchange: a site's mailbox with all its lanes. Whatever waits, waits here.
+"""All channels of one site, multiplexed over its connections. Wherever a site waits, it waits here.
 
-While one lane is waited for, all are served: tokens are taken in, credits counted, what was lost is asked for. Every
-wait has a deadline, and knows whether the sites that it waits for are alive.
+While a site waits for one channel, all are served: tokens are received, credits are counted, and what was lost is
+requested again. Every wait has a deadline, and notices when a site that it waits for is dead.
 """
 
 from __future__ import annotations
@@ -10,213 +10,227 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from flowrl.channels.decode import decode, read_clock
+from flowrl.channels.channel import Receiver, Sender
+from flowrl.channels.codec import decode, decode_clock
 from flowrl.channels.errors import PeerLost, RefusedMessage, WaitTimeout
-from flowrl.channels.items import ASIDE, ASK, BREAK, CREDIT, END, GIVEN, TOKEN, WANT, Item
-from flowrl.channels.message import Lazy
-from flowrl.channels.receiver import Receiver
-from flowrl.channels.sender import Sender
+from flowrl.channels.messages import (
+    CREDIT,
+    CREDIT_REQUEST,
+    END,
+    OUT_OF_BAND,
+    RECEIVER_CLOSED,
+    RESEND,
+    TOKEN,
+    TOKEN_REFERENCE,
+    Frame,
+    SharedPayload,
+)
 from flowrl.channels.site_connections import SiteConnections
-from flowrl.channels.transport import ChannelLimits
+from flowrl.channels.transport import ChannelLimits, Received
 
 Channel = Sender | Receiver
-FindFailure = Callable[[str], str | None]  # a site's name: why it is dead, or None
+FindFailure = Callable[[str], str | None]  # why a site is dead, or None
 
-BOUND = ChannelLimits()
-LOOK_S = 0.2  # how often a wait looks whether its peers are alive
-NUDGE_S = 0.5  # a wait without progress asks again for what may be lost
-CREDIT_S = 1e-3  # credits that nobody is blocked for wait for a message to go with, but not longer
-DRAIN_POLLS = 64  # so that a fast sender does not hold up the site
-LAST_WORDS_S = 0.05  # a dead site's mail may still be on its way
+DEFAULT_LIMITS = ChannelLimits()
+PEER_CHECK_S = 0.2  # how often a wait checks whether its peers are alive
+PROBE_S = 0.5  # after which a wait without progress requests again what may be lost
+CREDIT_S = 1e-3  # how long credits that block nobody wait for a message to go with
+DRAIN_POLLS = 64  # at most, so that a fast sender does not hold up the site
+LAST_MESSAGES_S = 0.05  # a dead site's messages may still be under way
 
 
 class SiteChannels:
-    """Owned by one thread."""
+    """The channels of one site; owned by one thread."""
 
     def __init__(
-        self, connections: SiteConnections, alive: FindFailure = lambda peer: None
+        self, connections: SiteConnections, find_failure: FindFailure = lambda peer: None
     ) -> None:
         self.connections = connections
-        self._alive = alive
+        self.find_failure = find_failure
+        self.on_out_of_band: Callable[[str, str], None] = _refuse_out_of_band
         self._senders: dict[str, Sender] = {}
         self._receivers: dict[str, Receiver] = {}
-        self._served: list[Callable[[], None]] = []
-        self.on_out_of_band: Callable[[str, str], None] = _no_asides
+        self._callbacks: list[Callable[[], None]] = []
 
     def open_sender(
-        self, name: str, peer: str, epoch: int = 0, limits: ChannelLimits = BOUND
+        self, name: str, peer: str, epoch: int = 0, limits: ChannelLimits = DEFAULT_LIMITS
     ) -> Sender:
-        """Open the giving end of a lane; of an older epoch's lane nothing more is heard."""
-        sender = Sender(name, peer, epoch, limits, self.connections.posts[peer])
+        """Open the sending end of a channel. Frames of another epoch are refused."""
+        sender = Sender(name, peer, epoch, limits, self.connections.connections[peer])
         self._senders[name] = sender
         return sender
 
     def open_receiver(
-        self, name: str, peer: str, epoch: int = 0, limits: ChannelLimits = BOUND
+        self, name: str, peer: str, epoch: int = 0, limits: ChannelLimits = DEFAULT_LIMITS
     ) -> Receiver:
-        """Open the taking end of a lane; `limits` is the sender's."""
-        receiver = Receiver(name, peer, epoch, limits, self.connections.posts[peer])
+        """Open the receiving end of a channel; `limits` are the sender's. Frames of another epoch are refused."""
+        receiver = Receiver(name, peer, epoch, limits, self.connections.connections[peer])
         self._receivers[name] = receiver
         return receiver
 
-    def on_receive(self, work: Callable[[], None]) -> None:
-        """Call `work` whenever mail came, so that calls are answered while this site waits."""
-        self._served.append(work)
+    def on_receive(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever frames have arrived, also while the site waits."""
+        self._callbacks.append(callback)
 
-    # waiting
-
-    def wait(self, lane: Channel, deadline_s: float) -> None:
-        """Until the lane is ready; then `take` or `send` does not block."""
-        if not lane.is_ready():
-            self.wait_until(lane.is_ready, (lane,), deadline_s)
+    def wait(self, channel: Channel, deadline_s: float) -> None:
+        """Wait until the channel is ready, so that `take` or `send` does not block."""
+        if not channel.is_ready():
+            self.wait_until(channel.is_ready, (channel,), deadline_s)
 
     def wait_until(
-        self, condition: Callable[[], bool], lanes: Iterable[Channel], deadline_s: float
+        self, condition: Callable[[], bool], channels: Iterable[Channel], deadline_s: float
     ) -> None:
-        """Until the condition holds, which these lanes may bring about; `PeerLost`, `Late`."""
+        """Wait until a condition holds, which these channels may bring about.
+
+        Raise `PeerLost` if a channel's peer is dead, and `WaitTimeout` after `deadline_s`.
+        """
         if condition():
             return
         began = time.perf_counter()
-        waiting = [lane for lane in lanes if not lane.is_ready()]
+        waiting = [channel for channel in channels if not channel.is_ready()]
         try:
             self._wait(condition, waiting, began, deadline_s)
         finally:
             waited_s = time.perf_counter() - began
-            for lane in waiting:
-                lane.waited_s += waited_s
+            for channel in waiting:
+                channel.waited_s += waited_s
 
     def _wait(
-        self, condition: Callable[[], bool], lanes: list[Channel], began: float, deadline_s: float
+        self,
+        condition: Callable[[], bool],
+        channels: list[Channel],
+        began: float,
+        deadline_s: float,
     ) -> None:
-        look, probe = began + LOOK_S, began + NUDGE_S
+        next_check, next_probe = began + PEER_CHECK_S, began + PROBE_S
         while True:
             now = time.perf_counter()
             if now - began >= deadline_s:
-                what = ", ".join(f"channel '{x.name}' with site '{x.peer}'" for x in lanes)
-                raise WaitTimeout(what or f"site '{self.connections.name}'", now - began)
-            if now >= look:
-                look = now + LOOK_S
-                if self._lost(lanes, condition):
+                what = ", ".join(f"channel '{c.name}' with site '{c.peer}'" for c in channels)
+                raise WaitTimeout(what or f"site '{self.connections.site}'", now - began)
+            if now >= next_check:
+                next_check = now + PEER_CHECK_S
+                if self._holds_after_peer_check(channels, condition):
                     return
-            if now >= probe:
-                probe = now + NUDGE_S
-                for lane in lanes:
-                    lane.probe()
-            self.poll(min(look, probe, began + deadline_s) - now)
+            if now >= next_probe:
+                next_probe = now + PROBE_S
+                for channel in channels:
+                    channel.probe()
+            self.poll(min(next_check, next_probe, began + deadline_s) - now)
             if condition():
                 return
 
-    def _lost(self, lanes: list[Channel], condition: Callable[[], bool]) -> bool:
-        """Raise `PeerLost` if a lane's other site is dead; but first hear what it still said."""
-        for lane in lanes:
-            reason = self._alive(lane.peer)
+    def _holds_after_peer_check(
+        self, channels: list[Channel], condition: Callable[[], bool]
+    ) -> bool:
+        """Raise `PeerLost` if a channel's peer is dead and its last messages do not fulfil the condition."""
+        for channel in channels:
+            reason = self.find_failure(channel.peer)
             if reason is not None:
-                while self.poll(LAST_WORDS_S):
+                while self.poll(LAST_MESSAGES_S):
                     pass
                 if condition():
                     return True
-                raise PeerLost(lane.peer, reason)
+                raise PeerLost(channel.peer, reason)
         return False
 
     def flush(self) -> None:
-        """Send what was gathered, and credits: before a wait, and before a long piece of work."""
-        self.connections.settle()
-
-    # mail
+        """Send what was gathered, and all credits: before a long piece of work."""
+        self.connections.flush_credits()
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Take in some of what has come, and wait for something if nothing is here; whether anything came."""
+        """Process some of the frames that have arrived, or wait for some; return whether there were any."""
         connections = self.connections
         if timeout_s > 0:
             connections.flush()
-        mail = connections.poll(min(timeout_s, CREDIT_S))
-        if not mail and timeout_s > 0:
-            connections.settle()
-            mail = connections.poll(max(timeout_s - CREDIT_S, 0.0))
-        self._take_in(mail)
-        return bool(mail)
+        received = connections.poll(min(timeout_s, CREDIT_S))
+        if not received and timeout_s > 0:
+            connections.flush_credits()
+            received = connections.poll(max(timeout_s - CREDIT_S, 0.0))
+        self._process(received)
+        return bool(received)
 
     def drain(self) -> None:
-        """Take in all that has come: between two pieces of work."""
+        """Process all frames that have arrived, without waiting."""
         for _ in range(DRAIN_POLLS):
             if not self.poll():
                 break
 
-    def _take_in(self, mail: list[tuple[str, Item]]) -> None:
-        for peer, item in mail:
+    def _process(self, received: Received) -> None:
+        for peer, frame in received:
             try:
-                self._heard(peer, item)
+                self._process_frame(peer, frame)
             except RefusedMessage as error:
-                self.connections.refuse(error.reason, peer)
-        if mail:
-            for work in self._served:
-                work()
+                self.connections.count_refusal(error.reason, peer)
+        if received:
+            for callback in self._callbacks:
+                callback()
 
-    def _heard(self, peer: str, item: Item) -> None:
-        if item[0] == ASIDE:
-            self.on_out_of_band(peer, item[1])
+    def _process_frame(self, peer: str, frame: Frame) -> None:
+        if frame[0] == OUT_OF_BAND:
+            self.on_out_of_band(peer, frame[1])
             return
-        kind, lane, epoch, number = item[:4]
+        kind, name, epoch, number = frame[:4]
         if kind in _TO_RECEIVERS:
             ends: dict[str, Any] = self._receivers
         else:
             ends = self._senders
-        end = ends.get(lane)
+        end = ends.get(name)
         if end is None:
-            raise RefusedMessage("unknown lane")
+            raise RefusedMessage("unknown channel")
         if end.peer != peer:
-            raise RefusedMessage("another site's lane")
+            raise RefusedMessage("another site's channel")
         if end.epoch != epoch:
             raise RefusedMessage("another epoch")
-        _HANDLERS[kind](end, number, item)
+        _HANDLERS[kind](end, number, frame)
 
     def close(self, drop: bool = False) -> None:
-        """Close the mailbox; lanes that should end well were closed and settled before."""
+        """Close all connections. Channels are not closed by this: their peers see a site that is gone."""
         self.connections.close(drop)
 
 
-def _no_asides(peer: str, text: str) -> None:
-    raise RefusedMessage("aside")
+def _refuse_out_of_band(peer: str, text: str) -> None:
+    raise RefusedMessage("out-of-band message")
 
 
-def _token(receiver: Receiver, number: int, item: Item) -> None:
-    if not _wanted(receiver, number):
+def _on_token(receiver: Receiver, number: int, frame: Frame) -> None:
+    if not _is_wanted(receiver, number):
         return
-    clock, tree, payload, nbytes = item[4:]
+    clock, tree, payload, nbytes = frame[4:]
     try:
-        if isinstance(payload, Lazy):
-            payload = payload()
-        clock = None if clock is None else read_clock(clock)
+        if isinstance(payload, SharedPayload):
+            payload = payload.locate()
+        clock = None if clock is None else decode_clock(clock)
         value = decode(tree, payload)
     except RefusedMessage as error:
         raise RefusedMessage(f"{error.reason} in {receiver.name}") from None
-    receiver.accept(value, clock, nbytes)
+    receiver.on_token(value, clock, nbytes)
 
 
-def _given(receiver: Receiver, number: int, item: Item) -> None:
-    if _wanted(receiver, number):
-        receiver.accept(item[5], item[4], item[6])
+def _on_token_reference(receiver: Receiver, number: int, frame: Frame) -> None:
+    if _is_wanted(receiver, number):
+        receiver.on_token(frame[5], frame[4], frame[6])
 
 
-def _wanted(receiver: Receiver, number: int) -> bool:
+def _is_wanted(receiver: Receiver, number: int) -> bool:
     if receiver.closed:
-        receiver.refuse_more()
+        receiver.notify_closed()
         return False
-    return receiver.expects(number)
+    return receiver.accepts(number)
 
 
-def _end(receiver: Receiver, number: int, item: Item) -> None:
-    if receiver.expects(number, end=True):
-        receiver.ended(item[4])
+def _on_end(receiver: Receiver, number: int, frame: Frame) -> None:
+    if receiver.accepts(number, end=True):
+        receiver.on_end(frame[4])
 
 
-_TO_RECEIVERS = frozenset({TOKEN, GIVEN, END, ASK})
-_HANDLERS: dict[int, Callable[[Any, int, Item], None]] = {
-    TOKEN: _token,
-    GIVEN: _given,
-    END: _end,
-    ASK: lambda receiver, number, item: receiver.asked(number),
-    CREDIT: lambda sender, number, item: sender.credit(number),
-    WANT: lambda sender, number, item: sender.send_again(number),
-    BREAK: lambda sender, number, item: sender.broken(number, item[4]),
+_TO_RECEIVERS = frozenset({TOKEN, TOKEN_REFERENCE, END, CREDIT_REQUEST})
+_HANDLERS: dict[int, Callable[[Any, int, Frame], None]] = {
+    TOKEN: _on_token,
+    TOKEN_REFERENCE: _on_token_reference,
+    END: _on_end,
+    CREDIT_REQUEST: lambda receiver, number, frame: receiver.on_credit_request(number),
+    CREDIT: lambda sender, number, frame: sender.on_credit(number),
+    RESEND: lambda sender, number, frame: sender.on_resend_request(number),
+    RECEIVER_CLOSED: lambda sender, number, frame: sender.on_receiver_closed(number, frame[4]),
 }

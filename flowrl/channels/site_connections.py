@@ -1,169 +1,178 @@
-"""A site's mailbox: all that comes to one thread, from threads, processes and hosts, and the ways to them.
+"""The connections of one site to its peers, over whichever transports their addresses name.
 
-A site is addressed by how it is reached: `thread:name` in this process, `ipc://path` on this host, `tcp://host:port`
-on the network.
+A site may be reached at several addresses at once: `inproc://name` by threads of its process, `ipc://path` by
+processes of its machine, `tcp://host:port` by other machines. Each peer uses one of them, and a message that comes
+over another transport than that of its sender is refused.
 """
 
 from __future__ import annotations
 
 import select
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flowrl.channels.inbox import Inbox, ThreadPost
-from flowrl.channels.items import ASIDE, Item
-from flowrl.channels.statistics import SiteTraffic
-from flowrl.channels.transport import Connection
+from flowrl.channels.inproc import SCHEME, Inbox, InboxRegistry
+from flowrl.channels.messages import OUT_OF_BAND
+from flowrl.channels.transport import (
+    TRANSPORTS,
+    Connection,
+    Received,
+    SiteSettings,
+    SiteTraffic,
+    Transport,
+    scheme_of,
+)
 
 if TYPE_CHECKING:
     from flowrl.channels.keys import Keys
-    from flowrl.channels.sockets import Sockets
-
-InboxRegistry = dict[str, Inbox]  # the sites of a process, by name; one for each process
 
 
 class SiteConnections:
-    """Owned by one thread. `poll` is its only wait."""
+    """All connections of one site, and its inbox; owned by one thread, whose only wait is `poll`."""
 
     def __init__(
         self,
-        name: str,
+        site: str,
         run: bytes = b"",
-        threads: InboxRegistry | None = None,
+        inboxes: InboxRegistry | None = None,
         *,
         keys: Keys | None = None,
-        limit_bytes: int = 1 << 30,
+        max_token_bytes: int = 1 << 30,
         shared_bytes: int = 256 << 20,
     ) -> None:
-        """`run`: the run's own secret, in every message; `limit_bytes`: the largest token; `shared_bytes`: of shared
-        memory, held for each site on this host."""
-        self.name = name
-        self.posts: dict[str, Connection[Any]] = {}
+        """`run` is the run's secret, which is in every message; `shared_bytes` limits shared memory for each peer."""
+        self.site = site
+        self.connections: dict[str, Connection[Any]] = {}
         self._inbox = Inbox()
-        self._threads = {} if threads is None else threads
-        self._threads[name] = self._inbox
+        self._inboxes = {} if inboxes is None else inboxes
+        self._inboxes[site] = self._inbox
         self._refused: Counter[tuple[str, str]] = Counter()
-        self._settings = (run, name, keys, limit_bytes, shared_bytes, self.refuse)
-        self._sockets: Sockets | None = None
-        self._watched: list[int] = []
+        self._settings = SiteSettings(
+            site, run, keys, max_token_bytes, shared_bytes, self.count_refusal, self._inboxes
+        )
+        self._transports: dict[str, Transport] = {}  # those in use, by scheme
+        self._transport_of: dict[str, Transport] = {}  # by peer
+        self._readers: dict[Any, Callable[[], Received]] = {}
+        self._extra_fds: list[int] = []
         self._poller: Any = select.poll()
         self._poller.register(self._inbox.wake_fd, select.POLLIN)
 
     @property
-    def address(self) -> str:
-        """Where threads of this process reach the site."""
-        return f"thread:{self.name}"
+    def inproc_address(self) -> str:
+        """The address for threads of this process."""
+        return SCHEME + self.site
 
-    def _socketed(self) -> Sockets:
-        """The sockets, made when the first is needed: a site among threads has none."""
-        if self._sockets is None:
-            import zmq
-
-            from flowrl.channels.sockets import Sockets
-
-            self._sockets = Sockets(*self._settings)
-            self._poller = zmq.Poller()
-            for fd in (self._inbox.wake_fd, *self._watched):
-                self._poller.register(fd, zmq.POLLIN)
-        return self._sockets
+    def _transport(self, address: str) -> Transport:
+        """Return the transport of an address, made when it is first needed."""
+        scheme = scheme_of(address)
+        if scheme not in self._transports:
+            self._transports[scheme] = TRANSPORTS[scheme].load()(self._settings)
+        return self._transports[scheme]
 
     def listen(self, address: str, listening_fd: int | None = None) -> str:
-        """Be reachable at `ipc://path` or `tcp://host:port` too; the address to tell others (port `*`: any).
+        """Listen at this address too, and return the address for peers (a port `*` becomes a free one).
 
-        `listening_fd`: a descriptor that listens there already.
+        `listening_fd` is the descriptor of a socket that already listens there.
         """
-        sockets = self._socketed()
-        bound = sockets.listen(address, listening_fd)
-        sockets.watch(self._poller.register)
+        transport = self._transport(address)
+        bound = transport.listen(address, listening_fd)
+        self._register(transport)
         return bound
 
+    def _register(self, transport: Transport) -> None:
+        readers = transport.readers()
+        if readers and not self._readers:  # ZeroMQ's sockets need ZeroMQ's poller
+            import zmq
+
+            self._poller = zmq.Poller()
+            for fd in (self._inbox.wake_fd, *self._extra_fds):
+                self._poller.register(fd, select.POLLIN)
+        for readable, read in readers.items():
+            if readable not in self._readers:
+                self._poller.register(readable, select.POLLIN)
+                self._readers[readable] = read
+
     def connect(self, peer: str, address: str) -> Connection[Any]:
-        """Know another site, and where it is; its mail is taken in from now on."""
-        if peer in self.posts:
+        """Connect to a peer; from now on its messages are accepted."""
+        if peer in self.connections:
             self.disconnect(peer)
-        if address.startswith("thread:"):
-            post: Connection[Any] = ThreadPost(
-                self.name, self._threads[address.removeprefix("thread:")]
-            )
-        else:
-            post = self._socketed().connect(peer, address)
-        self.posts[peer] = post
-        return post
+        transport = self._transport_of[peer] = self._transport(address)
+        connection = self.connections[peer] = transport.connect(peer, address)
+        return connection
 
     def disconnect(self, peer: str) -> None:
-        """Know a site no more; what it was not sent yet is dropped."""
-        self.posts.pop(peer).close(drop=True)
-        if self._sockets:
-            self._sockets.disconnect(peer)
+        """Drop what was not sent to a peer, and accept no more of its messages."""
+        self.connections.pop(peer).close(drop=True)
+        self._transport_of.pop(peer).disconnect(peer)
 
     def send_out_of_band(self, peer: str, text: str) -> None:
-        """Send a text that belongs to no channel; this never blocks."""
-        self.posts[peer].say(ASIDE, text)
+        """Send a text that belongs to no channel."""
+        self.connections[peer].send_frame(OUT_OF_BAND, text)
 
     def flush(self) -> None:
         """Send what was gathered."""
-        for post in self.posts.values():
-            post.flush()
+        for connection in self.connections.values():
+            connection.flush()
 
-    def settle(self) -> None:
-        """Send what was gathered, and all credits."""
-        for post in self.posts.values():
-            post.settle()
+    def flush_credits(self) -> None:
+        """Send what was gathered, and all deferred credits."""
+        for connection in self.connections.values():
+            connection.flush_credits()
 
-    def poll(self, timeout_s: float = 0.0) -> list[tuple[str, Item]]:
-        """Some of what has come, as pairs of site and item; waits for something if nothing is here."""
+    def poll(self, timeout_s: float = 0.0) -> Received:
+        """Return some of the frames that have arrived; if there are none, wait for some."""
         timeout_ms = 0
-        if timeout_s > 0 and self._inbox.falls_asleep():
+        if timeout_s > 0 and self._inbox.prepare_to_sleep():
             timeout_ms = int(timeout_s * 1000) + 1
-        ready = self._poller.poll(timeout_ms) if self._sockets or timeout_ms else []
-        mail = self._inbox.take()
-        if self._sockets and ready:
-            mail += self._sockets.receive(ready)
-        return mail
+        ready = self._poller.poll(timeout_ms) if self._readers or timeout_ms else []
+        received = self._inbox.take_all()
+        if ready and self._readers:
+            for readable, _ in ready:
+                read = self._readers.get(readable)
+                if read is not None:
+                    received += read()
+        return received
 
     @contextmanager
     def wake_on(self, fds: Collection[int]) -> Iterator[None]:
-        """Meanwhile `poll` waits for these descriptors, too: not when they can be read already."""
-        self._watched = [*fds]
+        """Have `poll` return, meanwhile, also when one of these descriptors becomes readable."""
+        self._extra_fds = [*fds]
         for fd in fds:
             self._poller.register(fd, select.POLLIN)
         try:
             yield
         finally:
-            self._watched = []
+            self._extra_fds = []
             for fd in fds:
                 self._poller.unregister(fd)
 
-    def refuse(self, reason: str, peer: str) -> None:
-        """Count what was refused."""
+    def count_refusal(self, reason: str, peer: str) -> None:
         self._refused[reason, peer] += 1
 
     def close(self, drop: bool = False) -> None:
-        """Close; what was sent may take a second to leave, unless it is to be dropped."""
-        if self._threads.get(self.name) is self._inbox:
-            del self._threads[self.name]
-        for post in self.posts.values():
-            post.close(drop)
-        if self._sockets:
-            self._sockets.close()
+        """Close all connections. What was sent may take a second to leave, unless it is to be dropped."""
+        if self._inboxes.get(self.site) is self._inbox:
+            del self._inboxes[self.site]
+        for connection in self.connections.values():
+            connection.close(drop)
+        for transport in self._transports.values():
+            transport.close()
         self._inbox.close()
 
-    def statistics(self) -> SiteTraffic:
-        """Counts so far."""
-        posts = [post.statistics() for post in self.posts.values()]
-        sockets = self._sockets
-        if sockets:
-            sockets.look()
+    def traffic(self) -> SiteTraffic:
+        """Return what was counted so far."""
+        sent = [connection.traffic() for connection in self.connections.values()]
+        received = [transport.receive_counts() for transport in self._transports.values()]
         return SiteTraffic(
-            messages_sent=sum(post.messages for post in posts),
-            messages_received=sockets.messages if sockets else 0,
-            bytes_sent=sum(post.bytes for post in posts),
-            bytes_received=sockets.bytes if sockets else 0,
-            shared_tokens=sum(post.shared_tokens for post in posts),
-            shared_bytes=sum(post.shared_bytes for post in posts),
-            not_shared=sum(post.not_shared for post in posts),
-            cuts=sockets.cuts if sockets else 0,
+            messages_sent=sum(t.messages for t in sent),
+            messages_received=sum(t.messages for t in received),
+            bytes_sent=sum(t.bytes for t in sent),
+            bytes_received=sum(t.bytes for t in received),
+            shared_tokens=sum(t.shared_tokens for t in sent),
+            shared_bytes=sum(t.shared_bytes for t in sent),
+            not_shared=sum(t.not_shared for t in sent),
+            lost_connections=sum(t.lost_connections for t in received),
             refused=dict(self._refused),
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import zmq
 
-from flowrl.channels.keyfile import MAKE, read_key
-from flowrl.channels.keys import Gate, Keys
+from flowrl.channels.keys import HOW_TO_MAKE, Keys, read_key
+from flowrl.channels.zmq_sockets import Authenticator
 from flowrl.cluster.control import prepare
 from flowrl.core.errors import UsageError
 from flowrl.machine.network_address import Address, parse_address
@@ -28,7 +28,7 @@ def address_with_key(text: str, key: Path | None, option: str) -> Address:
     address = parse_address(text, option)
     if key is None and not address.is_loopback:
         raise UsageError(
-            f"{option} {text}: others can reach this address, so it needs --key FILE; {MAKE}"
+            f"{option} {text}: others can reach this address, so it needs --key FILE; {HOW_TO_MAKE}"
         )
     return address
 
@@ -52,7 +52,7 @@ class ControlSocket:
         self._socket.rcvhwm = DRAIN
         self._socket.router_mandatory = True  # so that it is known who is gone
         self._monitor = self._socket.get_monitor_socket(WATCHED)
-        self._gate: Gate | None = None
+        self._gate: Authenticator | None = None
         if keys is not None:
             self._lock(keys)
         self.address = self._bind(address)
@@ -61,8 +61,8 @@ class ControlSocket:
             self._poller.register(socket, zmq.POLLIN)
 
     def _lock(self, keys: Keys) -> None:
-        self._gate = Gate(self._context)
-        self._gate.let_in("a host", keys.public)
+        self._gate = Authenticator(self._context)
+        self._gate.admit("a host", keys.public)
         self._socket.curve_server = True
         self._socket.curve_secretkey = keys.secret
 
@@ -80,7 +80,7 @@ class ControlSocket:
         """What has come, as pairs of who (for this socket) and what."""
         self._poller.poll(int(timeout_s * 1000))
         if self._gate is not None:
-            self._gate.answer()
+            self._gate.answer_requests()
         while self._monitor.poll(0):
             self._monitor.recv_multipart()
             self.refused[NO_KEY] += 1

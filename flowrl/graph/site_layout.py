@@ -11,7 +11,7 @@ from flowrl.graph.model import Graph, link_edges
 from flowrl.graph.placement import LOCAL_PLACES, MAIN, HostOffer, matching_hosts, nodes_by_site
 
 SiteKind = Literal["thread", "process"]
-Transport = Literal["site", "thread", "ipc", "tcp"]
+Reach = Literal["site", "process", "machine", "network"]
 InstanceId = tuple[str, int]  # a node, and its replica's number
 
 COORDINATOR = "coordinator"  # it fires no node
@@ -32,13 +32,14 @@ class SiteLayout:
         """The host of a site; '' is the machine where the run was started."""
         return self.hosts.get(site, "")
 
-    def transport(self, a: str, b: str) -> Transport:
+    def reach(self, a: str, b: str) -> Reach:
+        """Return the smallest unit that two sites share; it decides which transport connects them."""
         if a == b:
             return "site"
         if self.host(a) != self.host(b):
-            return "tcp"
+            return "network"
         threads = all(self.kinds.get(s, "thread") == "thread" for s in (a, b))
-        return "thread" if threads else "ipc"
+        return "process" if threads else "machine"
 
 
 def make_layout(

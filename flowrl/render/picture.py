@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flowrl.channels.transport import TRANSPORTS
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
@@ -15,8 +16,6 @@ from flowrl.graph.param_reader import written_value
 from flowrl.graph.placement import nodes_by_site
 from flowrl.graph.replica_pairs import replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout, make_layout
-
-TRANSPORTS = {"thread": "by reference", "ipc": "ipc + shared memory", "tcp": "tcp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +98,11 @@ def _transport(graph: Graph, edge: Edge, source: PortRef, layout: SiteLayout) ->
     """How tokens go between the sites at both ends; nothing to say of what stays on one."""
     number = edge.sources.index(source)
     found = {
-        layout.transport(
-            layout.site_of[source.node, lane[1]], layout.site_of[edge.to.node, lane[2]]
-        )
+        layout.reach(layout.site_of[source.node, lane[1]], layout.site_of[edge.to.node, lane[2]])
         for lane in replica_pairs_of(graph, edge)
         if lane[0] == number
     }
-    return ", ".join(words for kind, words in TRANSPORTS.items() if kind in found)
+    return ", ".join(t.description for t in TRANSPORTS.values() if t.reach in found)
 
 
 def _known(checked: CheckedGraph, placement: Mapping[str, str]) -> Mapping[str, str]:

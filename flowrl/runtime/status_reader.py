@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.site_state import Wait
 from flowrl.runtime.status import Activity, EdgeEndStats, NodeStats, SiteStatus
 from flowrl.runtime.streams import DropOldestQueue
-from flowrl.runtime.waits import Wait
 
 
 def read_status(scheduler: Scheduler, site: str, at_s: float | None = None) -> SiteStatus:
@@ -43,7 +43,8 @@ def _activity(scheduler: Scheduler, now_s: float) -> tuple[Wait | None, Activity
         for_s = max(now_s - since_s, 0.0)
         return wait, Activity(wait.kind, for_s, wait.who, wait.edge, wait.peer)
     step = scheduler.current_step
-    instance = step.who.key if step is not None and isinstance(step.who, Instance) else ""
+    firing = step.instance if step is not None else None
+    instance = firing.key if isinstance(firing, Instance) else ""
     return None, Activity("firing", max(now_s - last_fired_s, 0.0), instance)
 
 
@@ -89,10 +90,10 @@ def _served_nodes(scheduler: Scheduler, site: str, waits: Waits) -> Iterator[Nod
 
 def _remote_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
     for wait in scheduler.site.waits:
-        if wait.lane is not None:
-            counts = wait.lane.statistics()
+        if wait.channel is not None:
+            counts = wait.channel.statistics()
             if wait.kind == "blocked":
-                limit = wait.lane.limits.tokens
+                limit = wait.channel.limits.tokens
                 yield EdgeEndStats(
                     wait.edge, counts.tokens, None, counts.bytes, counts.queued, limit
                 )
@@ -104,7 +105,7 @@ def _local_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
     """Edges within the site. How many tokens were taken follows from the consumer's firings."""
     seen = set()
     for edge in scheduler.graph.edges:
-        for pair, queue in list(scheduler.instances.lanes.get(edge.to, {}).items()):
+        for pair, queue in list(scheduler.instances.queues.get(edge.to, {}).items()):
             if type(queue) not in (deque, DropOldestQueue) or id(queue) in seen:
                 continue  # queues of remote edges belong to the site's thread
             seen.add(id(queue))

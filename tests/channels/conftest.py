@@ -1,4 +1,4 @@
-"""Fixtures: a pair of sites, over every transport or over the sockets."""
+"""Fixtures: a pair of sites."""
 
 from __future__ import annotations
 
@@ -7,25 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.channels.pairs import SOCKETS, TRANSPORTS, Pair, pair
+from tests.channels.pairs import TRANSPORTS, SitePair, open_pair
 
 
 @pytest.fixture(params=TRANSPORTS)
-def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+def sites(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SitePair]:
     """Two sites, over each transport."""
-    with pair(request.param, tmp_path) as two:
-        yield two
-
-
-@pytest.fixture(params=SOCKETS)
-def distant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
-    """Two sites, over each transport with a socket."""
-    with pair(request.param, tmp_path) as two:
-        yield two
+    with open_pair(request.param, tmp_path) as sites:
+        yield sites
 
 
 @pytest.fixture
-def sharing(tmp_path: Path) -> Iterator[Pair]:
-    """Two sites that share memory, with a slab open."""
-    with pair("shared", tmp_path) as two:
-        yield two
+def sharing_sites(tmp_path: Path) -> Iterator[SitePair]:
+    """Two sites that share memory."""
+    with open_pair("shared", tmp_path) as sites:
+        yield sites

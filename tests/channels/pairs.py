@@ -1,4 +1,4 @@
-"""Two sites over any transport, both in the test's thread; and what stands between them to cut."""
+"""Two sites that are connected over any transport, both in the test's thread."""
 
 from __future__ import annotations
 
@@ -19,89 +19,91 @@ from flowrl.channels import (
 )
 from flowrl.channels.keys import Keys, new_pair
 
-TRANSPORTS = ("thread", "ipc", "shared", "curve")
+TRANSPORTS = ("inproc", "ipc", "shared", "curve")
 SOCKETS = TRANSPORTS[1:]
 RUN = b"this run"
-SOON_S = 10.0
+DEADLINE_S = 10.0
 
 
 @dataclass
-class Pair:
-    """Site a, that sends, and site b, that receives."""
+class SitePair:
+    """Site a, which sends, and site b, which receives."""
 
     kind: str
     a: SiteChannels
     b: SiteChannels
     addresses: dict[str, str]
 
-    def lane(
+    def open_channel(
         self, limits: ChannelLimits | None = None, name: str = "x", epoch: int = 0
     ) -> tuple[Sender, Receiver]:
-        """A lane from a to b."""
+        """Open a channel from a to b."""
         limits = limits or ChannelLimits()
-        return self.a.open_sender(name, "b", epoch, limits), self.b.open_receiver(
-            name, "a", epoch, limits
-        )
+        sender = self.a.open_sender(name, "b", epoch, limits)
+        return sender, self.b.open_receiver(name, "a", epoch, limits)
 
-    def until(self, condition: Callable[[], Any]) -> None:
-        """Let both sites look at their mail until the condition holds."""
-        until(condition, self.a, self.b)
+    def poll_until(self, condition: Callable[[], Any]) -> None:
+        poll_until(condition, self.a, self.b)
 
-    def flow(self, sender: Sender, receiver: Receiver, values: list[Any]) -> list[Any]:
-        """Send all values, taking whenever something is there; what was taken."""
+    def transfer(self, sender: Sender, receiver: Receiver, values: list[Any]) -> list[Any]:
+        """Send all values while taking what has arrived, and return what was taken."""
         taken: list[Any] = []
 
-        def step() -> bool:
+        def take() -> bool:
             while len(receiver):
                 taken.append(receiver.take()[0])
             return len(taken) == len(values)
 
         for value in values:
-            self.until(lambda: step() or sender.is_ready())
+            self.poll_until(lambda: take() or sender.is_ready())
             sender.send(value)
-        self.until(step)
+        self.poll_until(take)
         return taken
 
 
-def until(condition: Callable[[], Any], *exchanges: SiteChannels) -> None:
-    """Let sites look at their mail until the condition holds."""
-    deadline = time.monotonic() + SOON_S
+def poll_until(condition: Callable[[], Any], *sites: SiteChannels) -> None:
+    """Have the sites process what arrives until the condition holds."""
+    deadline = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        for channels in exchanges:
-            channels.poll(0.001)
+        assert time.monotonic() < deadline, "the condition never held"
+        for site in sites:
+            site.poll(0.001)
 
 
-def connections(kind: str, name: str, threads: InboxRegistry, **settings: Any) -> SiteConnections:
-    """A site's mailbox for a kind of transport."""
+def new_connections(
+    kind: str, site: str, inboxes: InboxRegistry, **settings: Any
+) -> SiteConnections:
     settings.setdefault("shared_bytes", 64 << 20 if kind == "shared" else 0)
-    return SiteConnections(name, RUN, threads, **settings)
+    return SiteConnections(site, RUN, inboxes, **settings)
 
 
-def listen(kind: str, mail: SiteConnections, folder: Path) -> str:
-    """Where others reach it."""
-    if kind == "thread":
-        return mail.address
-    return mail.listen("tcp://127.0.0.1:*" if kind == "curve" else f"ipc://{folder}/{mail.name}")
+def listen(kind: str, connections: SiteConnections, folder: Path) -> str:
+    """Have a site listen over a kind of transport, and return its address."""
+    if kind == "inproc":
+        return connections.inproc_address
+    network = kind == "curve"
+    return connections.listen(
+        "tcp://127.0.0.1:*" if network else f"ipc://{folder}/{connections.site}"
+    )
 
 
 @contextmanager
-def pair(
-    kind: str, folder: Path, between: Callable[[str], str] = str, **settings: Any
-) -> Iterator[Pair]:
-    """Two sites; `between` may put something between a and b: it is given b's address, and gives another."""
-    threads: InboxRegistry = {}
+def open_pair(
+    kind: str, folder: Path, interpose: Callable[[str], str] = str, **settings: Any
+) -> Iterator[SitePair]:
+    """Connect two sites. `interpose` may put a proxy before b: it gets b's address, and returns the proxy's."""
+    inboxes: InboxRegistry = {}
     one, two = new_pair(), new_pair()
     keys = {}
     if kind == "curve":
         keys = {"a": Keys(*one, {"b": two[0]}), "b": Keys(*two, {"a": one[0]})}
-    a, b = (connections(kind, n, threads, keys=keys.get(n), **settings) for n in "ab")
-    addresses = {m.name: listen(kind, m, folder) for m in (a, b)}
-    a.connect("b", between(addresses["b"]))
+    a, b = (new_connections(kind, n, inboxes, keys=keys.get(n), **settings) for n in "ab")
+    addresses = {c.site: listen(kind, c, folder) for c in (a, b)}
+    a.connect("b", interpose(addresses["b"]))
     b.connect("a", addresses["a"])
-    two_sites = Pair(kind, SiteChannels(a), SiteChannels(b), addresses)
+    sites = SitePair(kind, SiteChannels(a), SiteChannels(b), addresses)
     try:
-        yield two_sites
+        yield sites
     finally:
-        two_sites.a.close(drop=True)
-        two_sites.b.close(drop=True)
+        sites.a.close(drop=True)
+        sites.b.close(drop=True)

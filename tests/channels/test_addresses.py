@@ -10,10 +10,9 @@ import pytest
 import zmq
 
 from flowrl.channels import SiteChannels, SiteConnections
-from flowrl.channels.items import CREDIT
 from flowrl.channels.keys import Keys, new_pair
-from flowrl.channels.message import Heads
-from tests.channels.pairs import RUN, until
+from flowrl.channels.messages import CREDIT, HeaderCodec
+from tests.channels.pairs import RUN, poll_until
 
 Sites = dict[str, SiteChannels]
 
@@ -46,20 +45,20 @@ def test_a_site_is_reached_by_each_peer_in_its_own_way(sites: Sites) -> None:
     }
     for name, (sender, receiver) in lanes.items():
         sender.send(name)
-        until(lambda lane=receiver: len(lane), *sites.values())  # type: ignore[misc]
+        poll_until(lambda lane=receiver: len(lane), *sites.values())  # type: ignore[misc]
         assert receiver.take()[0] == name
 
 
 @pytest.mark.parametrize(("liar", "claims"), [("far", "near"), ("near", "far")])
 def test_a_site_does_not_come_by_anothers_way(sites: Sites, liar: str, claims: str) -> None:
     """`far` has a key, and says that it is `near`; and the other way round."""
-    post = sites[liar].connections.posts["hub"]
-    post._heads = Heads(RUN, claims)  # type: ignore[attr-defined]
-    sites[liar].connections.posts["hub"].say(CREDIT, "x", 0, 0)
+    post = sites[liar].connections.connections["hub"]
+    post._headers = HeaderCodec(RUN, claims)  # type: ignore[attr-defined]
+    sites[liar].connections.connections["hub"].send_frame(CREDIT, "x", 0, 0)
     sites[liar].flush()
     hub = sites["hub"].connections
-    until(lambda: hub.statistics().refused, *sites.values())
-    assert hub.statistics().refused == {("another site's key", "?"): 1}
+    poll_until(lambda: hub.traffic().refused, *sites.values())
+    assert hub.traffic().refused == {("unknown site", "?"): 1}
 
 
 def test_a_site_is_reached_before_it_is_there() -> None:
@@ -75,8 +74,8 @@ def test_a_site_is_reached_before_it_is_there() -> None:
     connections = SiteConnections("late", RUN)
     assert connections.listen(address, door.detach()) == address
     channels = SiteChannels(connections)
-    until(lambda: connections.statistics().refused, channels)
-    assert connections.statistics().refused == {("malformed", "?"): 1}
+    poll_until(lambda: connections.traffic().refused, channels)
+    assert connections.traffic().refused == {("malformed", "?"): 1}
     channels.close(drop=True)
     early.close()
     context.term()

@@ -14,7 +14,7 @@ import pytest
 from flowrl.channels import InboxRegistry, SiteChannels, SiteConnections, WaitTimeout
 from flowrl.channels.calls import CallClient, CallServer, Wait
 from flowrl.channels.errors import PeerLost
-from tests.channels.pairs import Pair
+from tests.channels.pairs import SitePair
 
 
 def up_to(channels: SiteChannels, deadline_s: float) -> Wait:
@@ -22,9 +22,9 @@ def up_to(channels: SiteChannels, deadline_s: float) -> Wait:
     return lambda lane: channels.wait(lane, deadline_s)
 
 
-def served(sites: Pair, serve: Any, deadline_s: float = 10) -> CallClient:
+def served(sites: SitePair, serve: Any, deadline_s: float = 10) -> CallClient:
     """A calls b, which works whenever it looks at its mail."""
-    requests = sites.lane(name="requests")
+    requests = sites.open_channel(name="requests")
     answers = sites.b.open_sender("answers", "a"), sites.a.open_receiver("answers", "b")
     CallServer(sites.b, requests[1], answers[0], serve, lambda error: f"unsent: {error}")
     return CallClient(requests[0], answers[1], up_to(sites.a, deadline_s))
@@ -59,13 +59,13 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(sites: Pair) -> Iterator[Waiting]:
+def waiting(sites: SitePair) -> Iterator[Waiting]:
     site = Waiting(sites.b)
     yield site
     site.stop()
 
 
-def test_a_call_is_answered_by_a_site_that_waits(sites: Pair, waiting: Waiting) -> None:
+def test_a_call_is_answered_by_a_site_that_waits(sites: SitePair, waiting: Waiting) -> None:
     call = served(sites, lambda request: (request[0], sum(request[1:])))
     waiting.start()
     for i in range(20):
@@ -73,8 +73,8 @@ def test_a_call_is_answered_by_a_site_that_waits(sites: Pair, waiting: Waiting) 
     assert waiting.error is None
 
 
-def test_an_answer_that_cannot_be_sent_is_replaced(sites: Pair, waiting: Waiting) -> None:
-    if sites.kind == "thread":
+def test_an_answer_that_cannot_be_sent_is_replaced(sites: SitePair, waiting: Waiting) -> None:
+    if sites.kind == "inproc":
         pytest.skip("between threads everything can be given")
     call = served(sites, lambda request: object() if request == "object" else request)
     waiting.start()
@@ -82,7 +82,7 @@ def test_an_answer_that_cannot_be_sent_is_replaced(sites: Pair, waiting: Waiting
     assert call("word") == "word"
 
 
-def test_the_answer_to_a_call_that_was_given_up_is_passed_over(sites: Pair) -> None:
+def test_the_answer_to_a_call_that_was_given_up_is_passed_over(sites: SitePair) -> None:
     call = served(sites, lambda request: request.upper(), deadline_s=0.05)
     with pytest.raises(WaitTimeout):
         call("first")
@@ -93,7 +93,7 @@ def test_the_answer_to_a_call_that_was_given_up_is_passed_over(sites: Pair) -> N
     waiting.stop()
 
 
-def test_a_failing_desk_ends_its_site(sites: Pair, waiting: Waiting) -> None:
+def test_a_failing_desk_ends_its_site(sites: SitePair, waiting: Waiting) -> None:
     def serve(request: Any) -> Any:
         raise ValueError("no such action")
 
@@ -104,7 +104,7 @@ def test_a_failing_desk_ends_its_site(sites: Pair, waiting: Waiting) -> None:
     assert str(waiting.ended()) == "no such action"
 
 
-def test_a_call_that_nobody_answers_ends_at_its_deadline(sites: Pair) -> None:
+def test_a_call_that_nobody_answers_ends_at_its_deadline(sites: SitePair) -> None:
     call = served(sites, lambda request: None, deadline_s=0.1)
     with pytest.raises(WaitTimeout, match="channel 'answers' with site 'b'"):
         call("step")
@@ -113,11 +113,11 @@ def test_a_call_that_nobody_answers_ends_at_its_deadline(sites: Pair) -> None:
 def test_a_service_begins_no_second_call_while_it_waits() -> None:
     threads: InboxRegistry = {}
     names = ("front", "middle", "end")
-    all_connections = {name: SiteConnections(name, threads=threads) for name in names}
+    all_connections = {name: SiteConnections(name, inboxes=threads) for name in names}
     for name, connections in all_connections.items():
         for peer in names:
             if peer != name:
-                connections.connect(peer, f"thread:{peer}")
+                connections.connect(peer, f"inproc://{peer}")
     front, middle, end = (SiteChannels(all_connections[name]) for name in names)
     to_middle = front.open_sender("q", "middle")
     requests, answers = middle.open_receiver("q", "front"), middle.open_sender("r", "front")
@@ -151,28 +151,28 @@ def test_a_service_begins_no_second_call_while_it_waits() -> None:
         channels.close()
 
 
-def test_a_caller_that_is_gone_needs_no_answer(sites: Pair) -> None:
+def test_a_caller_that_is_gone_needs_no_answer(sites: SitePair) -> None:
     call = served(sites, lambda request: "answer")
     call._requests.send((1, "step"))
-    call.answers.close()
-    sites.until(lambda: sites.b._senders["answers"].send_error)
+    call.replies.close()
+    sites.poll_until(lambda: sites.b._senders["answers"].send_error)
     assert str(sites.b._senders["answers"].send_error).startswith("channel 'answers'")
 
 
-def test_a_call_that_was_begun_is_answered_while_others_go_on(sites: Pair) -> None:
+def test_a_call_that_was_begun_is_answered_while_others_go_on(sites: SitePair) -> None:
     call = served(sites, str.upper)
     first = call.begin("a")
-    assert not call.answered(first)
-    sites.until(lambda: sites.a.drain() or call.answered(first))
-    assert call.answered(first)
-    assert call.answer(first) == "A"
+    assert not call.has_reply(first)
+    sites.poll_until(lambda: sites.a.drain() or call.has_reply(first))
+    assert call.has_reply(first)
+    assert call.wait_for_reply(first) == "A"
     given_up, second = call.begin("b"), call.begin("c")
-    sites.until(lambda: sites.a.drain() or call.answered(second))
-    assert not call.answered(given_up)
-    assert call.answer(second) == "C"
+    sites.poll_until(lambda: sites.a.drain() or call.has_reply(second))
+    assert not call.has_reply(given_up)
+    assert call.wait_for_reply(second) == "C"
 
 
-def test_a_wait_ends_by_a_descriptor_too(sites: Pair) -> None:
+def test_a_wait_ends_by_a_descriptor_too(sites: SitePair) -> None:
     """Whatever else the mailbox polls."""
     ear, rope = os.pipe()
     try:
@@ -186,8 +186,8 @@ def test_a_wait_ends_by_a_descriptor_too(sites: Pair) -> None:
         os.close(ear), os.close(rope)
 
 
-def test_a_wait_for_a_dead_service_ends(sites: Pair) -> None:
+def test_a_wait_for_a_dead_service_ends(sites: SitePair) -> None:
     call = served(sites, lambda request: None)
-    sites.a._alive = lambda peer: "it was killed"
+    sites.a.find_failure = lambda peer: "it was killed"
     with pytest.raises(PeerLost, match="site 'b' is lost: it was killed"):
         call("step")

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
 from flowrl.channels import RefusedMessage, UnsendableValue
-from flowrl.channels.decode import Received, decode
-from flowrl.channels.encode import ALIGN, ARRAY, DEPTH, encode
-from flowrl.channels.message import SURROGATES, Heads, place
+from flowrl.channels.codec import ALIGN, ARRAY, MAX_DEPTH, IncomingPayload, decode, encode
+from flowrl.channels.messages import SURROGATES, HeaderCodec, attach_payloads
 from flowrl.core.batch import Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
@@ -27,10 +26,10 @@ def there_and_back(value: Any, by_frames: bool = False) -> Any:
     packed = msgpack.packb(tree, unicode_errors=SURROGATES)
     tree = msgpack.unpackb(packed, unicode_errors=SURROGATES)
     if by_frames:
-        frames = [np.frombuffer(bytes(frame), np.uint8) for frame in payload.frames()]
-        return decode(tree, Received.of_frames(frames))
-    body = b"0" * ALIGN + payload.joined()
-    return decode(tree, Received(body, ALIGN, len(body) - ALIGN))
+        frames = [np.frombuffer(bytes(frame), np.uint8) for frame in payload.as_parts()]
+        return decode(tree, IncomingPayload.from_parts(frames))
+    body = b"0" * ALIGN + payload.as_bytes()
+    return decode(tree, IncomingPayload(body, ALIGN, len(body) - ALIGN))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -183,8 +182,8 @@ def test_the_order_of_axes_in_memory_is_kept(axes: tuple[int, ...]) -> None:
 def test_arrays_in_a_payload_are_aligned_and_not_copied() -> None:
     tree, payload = encode([np.arange(3, dtype=np.uint8), np.arange(5.0)])
     assert [begin % ALIGN for begin, _ in payload.arrays] == [0, 0]
-    body = payload.joined()
-    _, doubles = decode(msgpack.unpackb(msgpack.packb(tree)), Received(body, 0, len(body)))
+    body = payload.as_bytes()
+    _, doubles = decode(msgpack.unpackb(msgpack.packb(tree)), IncomingPayload(body, 0, len(body)))
     assert np.shares_memory(doubles, np.frombuffer(body, np.uint8))
     assert not doubles.flags.writeable
 
@@ -212,10 +211,10 @@ def test_what_cannot_be_sent_is_named(value: Any, says: str) -> None:
 
 def test_what_nests_too_deeply_is_named() -> None:
     value: list[Any] = []
-    for _ in range(DEPTH - 1):
+    for _ in range(MAX_DEPTH - 1):
         value = [value]
     assert same(there_and_back(value), value)
-    with pytest.raises(UnsendableValue, match=f"nests more than {DEPTH} deep"):
+    with pytest.raises(UnsendableValue, match=f"nested more than {MAX_DEPTH} deep"):
         encode([value])
 
 
@@ -257,7 +256,10 @@ TREES = st.recursive(
 @settings(max_examples=500, deadline=None)
 def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
     body = bytes(128)
-    for payload in (Received(body, 0, 128), Received.of_frames([np.zeros(64, np.uint8)])):
+    for payload in (
+        IncomingPayload(body, 0, 128),
+        IncomingPayload.from_parts([np.zeros(64, np.uint8)]),
+    ):
         with suppress(RefusedMessage):
             decode(tree, payload)
 
@@ -265,41 +267,41 @@ def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
 @given(st.binary(max_size=200), st.binary(max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> None:
-    heads = Heads(b"run", "me")
-    for head in (garbage, heads.head([garbage], 0), heads.head([], len(garbage)) + tail):
+    heads = HeaderCodec(b"run", "me")
+    for head in (garbage, heads.header([garbage], 0), heads.header([], len(garbage)) + tail):
         with suppress(RefusedMessage):
             _, body_bytes, items = heads.read(head)
-            place(items, body_bytes, [np.frombuffer(tail, np.uint8)], None)
+            attach_payloads(items, body_bytes, [np.frombuffer(tail, np.uint8)], None)
 
 
 @given(st.integers(0, 300), st.integers(0, 255))
 @settings(max_examples=300, deadline=None)
 def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
-    heads = Heads(b"run", "me")
+    heads = HeaderCodec(b"run", "me")
     value = Batch({"x": np.arange(5.0), "y": np.zeros((5, 2), np.int8)})
     tree, payload = encode(value)
-    body = payload.joined()
+    body = payload.as_bytes()
     head = bytearray(
-        heads.head([heads.pack([0, "lane", 0, 0, None, tree, len(body), 0])], len(body))
+        heads.header([heads.pack([0, "lane", 0, 0, None, tree, len(body), 0])], len(body))
     )
     head[at % len(head)] = byte
     with suppress(RefusedMessage):
         _, body_bytes, items = heads.read(bytes(head))
-        for item in place(items, body_bytes, [np.frombuffer(body, np.uint8)], None):
+        for item in attach_payloads(items, body_bytes, [np.frombuffer(body, np.uint8)], None):
             decode(item[5], item[6])
 
 
 def test_an_array_cannot_reach_beyond_its_payload() -> None:
     memory = b"the token before" + bytes(64) + b"the token after!"
     with pytest.raises(RefusedMessage, match="payload"):
-        decode([ARRAY, "|u1", [65], 0], Received(memory, 16, 64))
+        decode([ARRAY, "|u1", [65], 0], IncomingPayload(memory, 16, 64))
     with pytest.raises(RefusedMessage, match="payload"):
-        decode([ARRAY, "|u1", [1], 64], Received(memory, 16, 64))
+        decode([ARRAY, "|u1", [1], 64], IncomingPayload(memory, 16, 64))
     with pytest.raises(RefusedMessage, match="payload"):
-        decode([ARRAY, "<f8", [2**61], 0], Received(memory, 16, 64))
+        decode([ARRAY, "<f8", [2**61], 0], IncomingPayload(memory, 16, 64))
 
 
 def test_objects_are_refused() -> None:
     for dtype in ("|O", "O", "|O8", "object", "<f4,|O", [["a", "|O", []]]):
         with pytest.raises(RefusedMessage, match="dtype"):
-            decode([ARRAY, dtype, [1], 0], Received(bytes(64), 0, 64))
+            decode([ARRAY, dtype, [1], 0], IncomingPayload(bytes(64), 0, 64))

@@ -61,7 +61,7 @@ def child(kind: str, folder: SocketFolder) -> Iterator[Child]:
             channels.open_sender("there", "b"),
             channels.open_receiver("back", "b"),
         )
-        channels._alive = found.dead
+        channels.find_failure = found.dead
         channels.wait(found.back, 20)
         assert found.back.take()[0] == "here"
         try:
@@ -94,7 +94,7 @@ def test_processes_exchange_tokens_and_one_that_is_killed_is_missed(
             site.channels.wait(site.back, 10)
             held.append(site.back.take()[0])
         assert [int(v.max()) for v in held] == [2 * i for i in range(60)]
-        shared = site.channels.connections.statistics().shared_tokens
+        shared = site.channels.connections.traffic().shared_tokens
         assert (shared > 0) == (kind == "shared")
         site.there.send("die")
         with pytest.raises(PeerLost, match="site 'b' is lost: its process ended with status -9"):
@@ -103,7 +103,7 @@ def test_processes_exchange_tokens_and_one_that_is_killed_is_missed(
             "views outlive the sender"
         )
         assert set(os.listdir("/dev/shm")) == before
-        assert site.channels.connections.statistics().refused == {}
+        assert site.channels.connections.traffic().refused == {}
 
 
 def test_processes_part_in_peace(folder: SocketFolder) -> None:
@@ -117,7 +117,9 @@ def test_processes_part_in_peace(folder: SocketFolder) -> None:
             taken.append(int(site.back.take()[0][-1]))
         assert taken == [0, 2, 4]
         site.channels.wait(site.back, 10)
-        with pytest.raises(ChannelClosed, match="channel 'back' was closed by site 'b'"):
+        with pytest.raises(
+            ChannelClosed, match="channel 'back' was closed by its sender, site 'b'"
+        ):
             site.back.take()
         site.channels.flush()
         assert site.process.wait(10) == 0

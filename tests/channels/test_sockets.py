@@ -11,12 +11,11 @@ import pytest
 import zmq
 
 from flowrl.channels import ChannelLimits, SiteChannels, SiteConnections, UnsendableValue
-from flowrl.channels.encode import encode
-from flowrl.channels.items import CREDIT, SLAB, TOKEN, WANT
+from flowrl.channels.codec import encode
 from flowrl.channels.keys import Keys, new_pair
-from flowrl.channels.message import Heads
+from flowrl.channels.messages import CREDIT, RESEND, SLAB, TOKEN, HeaderCodec
 from flowrl.core.errors import UsageError
-from tests.channels.pairs import RUN, SOCKETS, Pair, pair, until
+from tests.channels.pairs import RUN, SOCKETS, SitePair, open_pair, poll_until
 from tests.channels.proxy import Proxy
 
 
@@ -26,12 +25,12 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_socket_is_cut(
 ) -> None:
     proxies: list[Proxy] = []
 
-    def between(address: str) -> str:
+    def interpose(address: str) -> str:
         proxies.append(Proxy(address, tmp_path))
         return proxies[0].address
 
-    with pair(kind, tmp_path, between) as sites:
-        sender, receiver = sites.lane(ChannelLimits(16))
+    with open_pair(kind, tmp_path, interpose) as sites:
+        sender, receiver = sites.open_channel(ChannelLimits(16))
         taken: list[int] = []
 
         def take() -> bool:
@@ -57,7 +56,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_the_socket_is_cut(
     proxies[0].close()
 
 
-def wait_with_nudges(sites: Pair, condition: Callable[[], bool]) -> None:
+def wait_with_nudges(sites: SitePair, condition: Callable[[], bool]) -> None:
     """Both sites wait at once, each asking for what may be lost, as waits do."""
     tries = [0]
     lanes = [*sites.a._senders.values(), *sites.b._receivers.values()]
@@ -69,24 +68,24 @@ def wait_with_nudges(sites: Pair, condition: Callable[[], bool]) -> None:
                 lane.probe()
         return condition()
 
-    sites.until(step)
+    sites.poll_until(step)
 
 
 @pytest.mark.parametrize("kind", ["ipc", "curve"])
 def test_a_wait_asks_again_for_what_was_lost(kind: str, tmp_path: Path) -> None:
     proxies: list[Proxy] = []
 
-    def between(address: str) -> str:
+    def interpose(address: str) -> str:
         proxies.append(Proxy(address, tmp_path))
         return proxies[0].address
 
-    with pair(kind, tmp_path, between) as sites:
-        sender, receiver = sites.lane()
-        sites.flow(sender, receiver, ["the connection stands"])
+    with open_pair(kind, tmp_path, interpose) as sites:
+        sender, receiver = sites.open_channel()
+        sites.transfer(sender, receiver, ["the connection stands"])
         proxies[0].appetite = 1
         sender.send("swallowed")
         sites.a.flush()
-        sites.until(lambda: proxies[0].cuts > 0)
+        sites.poll_until(lambda: proxies[0].cuts > 0)
 
         def both_look() -> bool:
             sites.a.poll()
@@ -99,9 +98,9 @@ def test_a_wait_asks_again_for_what_was_lost(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_site_that_binds_again_gets_what_it_missed(tmp_path: Path) -> None:
-    with pair("ipc", tmp_path) as sites:
-        sender, receiver = sites.lane()
-        sites.flow(sender, receiver, ["before"])
+    with open_pair("ipc", tmp_path) as sites:
+        sender, receiver = sites.open_channel()
+        sites.transfer(sender, receiver, ["before"])
         sites.b.close(drop=True)
         sender.send("while it is away")
         sites.a.flush()
@@ -112,9 +111,9 @@ def test_a_site_that_binds_again_gets_what_it_missed(tmp_path: Path) -> None:
         fresh = sites.b.open_receiver("x", "a", 1)
         renewed = sites.a.open_sender("x", "b", 1)
         renewed.send("after")
-        sites.until(fresh.is_ready)
+        sites.poll_until(fresh.is_ready)
         assert fresh.take()[0] == "after"
-        assert sites.b.connections.statistics().refused == {("another epoch", "a"): 1}
+        assert sites.b.connections.traffic().refused == {("another epoch", "a"): 1}
 
 
 # mail that is refused
@@ -141,51 +140,51 @@ def token(lane: str = "x", epoch: int = 0, number: int = 0, value: object = 1) -
     return msgpack.packb([TOKEN, lane, epoch, number, None, tree, 0, 0])
 
 
-ME, YOU = Heads(RUN, "a"), Heads(RUN, "nobody")
+ME, YOU = HeaderCodec(RUN, "a"), HeaderCodec(RUN, "nobody")
 BAD = {
     "not msgpack": (b"\xc1garbage", "malformed", "?"),
     "not a list": (msgpack.packb("text"), "malformed", "?"),
     "too short": (msgpack.packb([RUN, "a"]), "malformed", "?"),
     "a map": (msgpack.packb([RUN, "a", 0, {}, {1: 2}]), "malformed", "?"),
-    "another run": (Heads(b"old", "a").head([token()], 0), "another run", "?"),
-    "an unknown site": (YOU.head([token()], 0), "unknown site", "?"),
-    "an unknown kind": (ME.head([msgpack.packb([99])], 0), "malformed", "a"),
-    "no item": (ME.head([msgpack.packb(7)], 0), "malformed", "a"),
-    "a credit of words": (ME.head([msgpack.packb([CREDIT, "x", 0, "all"])], 0), "malformed", "a"),
-    "a body that is not there": (ME.head([token()], 50), "payload", "a"),
+    "another run": (HeaderCodec(b"old", "a").header([token()], 0), "another run", "?"),
+    "an unknown site": (YOU.header([token()], 0), "unknown site", "?"),
+    "an unknown kind": (ME.header([msgpack.packb([99])], 0), "malformed", "a"),
+    "no item": (ME.header([msgpack.packb(7)], 0), "malformed", "a"),
+    "a credit of words": (ME.header([msgpack.packb([CREDIT, "x", 0, "all"])], 0), "malformed", "a"),
+    "a body that is not there": (ME.header([token()], 50), "payload", "a"),
     "a value of no kind": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [77], 0, 0])], 0),
+        ME.header([msgpack.packb([TOKEN, "x", 0, 0, None, [77], 0, 0])], 0),
         "kind in x",
         "a",
     ),
     "a clock of words": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, ["now"], 1, 0, 0])], 0),
+        ME.header([msgpack.packb([TOKEN, "x", 0, 0, ["now"], 1, 0, 0])], 0),
         "clock in x",
         "a",
     ),
     "frames that are not there": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [3], 0])], 0),
+        ME.header([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [3], 0])], 0),
         "payload in x",
         "a",
     ),
     "memory of nobody": (
-        ME.head([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [0, 0, 9], 0])], 0),
+        ME.header([msgpack.packb([TOKEN, "x", 0, 0, None, [7, "|u1", [9], 0], [0, 0, 9], 0])], 0),
         "slab in x",
         "a",
     ),
     "a credit for what was never sent": (
-        ME.head([msgpack.packb([CREDIT, "back", 0, 5])], 0),
+        ME.header([msgpack.packb([CREDIT, "back", 0, 5])], 0),
         "credit",
         "a",
     ),
     "a wish for what was never sent": (
-        ME.head([msgpack.packb([WANT, "back", 0, 5])], 0),
-        "want",
+        ME.header([msgpack.packb([RESEND, "back", 0, 5])], 0),
+        "resend request",
         "a",
     ),
-    "a lane of another kind": (ME.head([token("back")], 0), "unknown lane", "a"),
+    "a lane of another kind": (ME.header([token("back")], 0), "unknown channel", "a"),
     "no shared memory": (
-        ME.head([msgpack.packb([SLAB, 0, 1, 0, 4096, 1])], 0),
+        ME.header([msgpack.packb([SLAB, 0, 1, 0, 4096, 1])], 0),
         "shared memory",
         "a",
     ),
@@ -195,71 +194,71 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_mail_is_refused_counted_and_harmless(what: str, tmp_path: Path) -> None:
     head, reason, peer = BAD[what]
-    with pair("ipc", tmp_path) as sites:
-        sender, receiver = sites.lane()
+    with open_pair("ipc", tmp_path) as sites:
+        sender, receiver = sites.open_channel()
         sites.b.open_sender("back", "a")
         stranger = Stranger(sites.addresses["b"])
         stranger.send(head)
-        sites.until(lambda: sites.b.connections.statistics().refused)
-        assert sites.b.connections.statistics().refused == {(reason, peer): 1}
-        assert sites.flow(sender, receiver, [1, 2, 3]) == [1, 2, 3]
+        sites.poll_until(lambda: sites.b.connections.traffic().refused)
+        assert sites.b.connections.traffic().refused == {(reason, peer): 1}
+        assert sites.transfer(sender, receiver, [1, 2, 3]) == [1, 2, 3]
         stranger.close()
 
 
 def test_foreign_memory_is_not_opened(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w+b") as file, pair("shared", tmp_path) as sites:
+    with (tmp_path / "file").open("w+b") as file, open_pair("shared", tmp_path) as sites:
         import os
 
         stranger = Stranger(sites.addresses["b"])
         item = [SLAB, 0, os.getpid(), file.fileno(), 4096, 1]
-        stranger.send(ME.head([msgpack.packb(item)], 0))
-        sites.until(lambda: sites.b.connections.statistics().refused)
-        assert sites.b.connections.statistics().refused == {("slab", "a"): 1}
+        stranger.send(ME.header([msgpack.packb(item)], 0))
+        sites.poll_until(lambda: sites.b.connections.traffic().refused)
+        assert sites.b.connections.traffic().refused == {("slab", "a"): 1}
         stranger.close()
 
 
 def test_a_replayed_message_is_dropped_and_counted(tmp_path: Path) -> None:
-    with pair("ipc", tmp_path) as sites:
-        _, receiver = sites.lane()
+    with open_pair("ipc", tmp_path) as sites:
+        _, receiver = sites.open_channel()
         stranger = Stranger(sites.addresses["b"])
-        message = ME.head([token(number=0), token(number=1)], 0)
+        message = ME.header([token(number=0), token(number=1)], 0)
         for _ in range(3):
             stranger.send(message)
-        sites.until(lambda: receiver.statistics().duplicates == 4)
+        sites.poll_until(lambda: receiver.statistics().duplicates == 4)
         assert len(receiver) == 2
         stranger.close()
 
 
 def test_more_than_the_lane_holds_is_refused(tmp_path: Path) -> None:
-    with pair("ipc", tmp_path) as sites:
-        _, receiver = sites.lane(ChannelLimits(2))
+    with open_pair("ipc", tmp_path) as sites:
+        _, receiver = sites.open_channel(ChannelLimits(2))
         stranger = Stranger(sites.addresses["b"])
-        stranger.send(ME.head([token(number=i) for i in range(3)], 0))
-        sites.until(lambda: sites.b.connections.statistics().refused)
-        assert sites.b.connections.statistics().refused == {("over capacity", "a"): 1}
+        stranger.send(ME.header([token(number=i) for i in range(3)], 0))
+        sites.poll_until(lambda: sites.b.connections.traffic().refused)
+        assert sites.b.connections.traffic().refused == {("over capacity", "a"): 1}
         assert len(receiver) == 2
         stranger.close()
 
 
 def test_a_frame_beyond_the_limit_is_cut_off_and_counted(tmp_path: Path) -> None:
-    with pair("ipc", tmp_path, limit_bytes=1 << 20) as sites:
-        sender, receiver = sites.lane()
+    with open_pair("ipc", tmp_path, max_token_bytes=1 << 20) as sites:
+        sender, receiver = sites.open_channel()
         stranger = Stranger(sites.addresses["b"])
-        stranger.send(ME.head([token()], 0), bytes(2 << 20))
-        sites.until(lambda: sites.b.connections.statistics().cuts == 1)
+        stranger.send(ME.header([token()], 0), bytes(2 << 20))
+        sites.poll_until(lambda: sites.b.connections.traffic().lost_connections == 1)
         assert not receiver.is_ready()
-        assert sites.flow(sender, receiver, ["fine"]) == ["fine"]
+        assert sites.transfer(sender, receiver, ["fine"]) == ["fine"]
         stranger.close()
 
 
 def test_a_token_beyond_the_limit_is_an_error_of_its_sender(tmp_path: Path) -> None:
-    with pair("ipc", tmp_path, limit_bytes=1 << 20) as sites:
-        sender, receiver = sites.lane()
+    with open_pair("ipc", tmp_path, max_token_bytes=1 << 20) as sites:
+        sender, receiver = sites.open_channel()
         with pytest.raises(
             UnsendableValue, match="channel 'x': cannot send a token of 2097152 bytes"
         ):
             sender.send(np.zeros(2 << 20, np.uint8))
-        assert sites.flow(sender, receiver, ["fine"]) == ["fine"]
+        assert sites.transfer(sender, receiver, ["fine"]) == ["fine"]
 
 
 # keys
@@ -281,7 +280,7 @@ def test_a_site_with_an_unknown_key_is_not_let_in() -> None:
     receiver = b.open_receiver("x", "a")
     forger.open_sender("x", "b").send("let me in")
     forger.flush()
-    until(lambda: b.connections.statistics().refused.get(("handshake", "?")), b)
+    poll_until(lambda: b.connections.traffic().refused.get(("handshake", "?")), b)
     assert not receiver.is_ready()
     for site in (b, forger):
         site.close(drop=True)
@@ -295,7 +294,7 @@ def test_a_site_that_has_the_wrong_server_key_gets_nowhere() -> None:
     a.connections.connect("b", address)
     a.open_sender("x", "b").send("let me in")
     a.flush()
-    until(lambda: b.connections.statistics().refused.get(("handshake", "?")), b)
+    poll_until(lambda: b.connections.traffic().refused.get(("handshake", "?")), b)
     for site in (b, a):
         site.close(drop=True)
 
@@ -311,8 +310,8 @@ def test_a_known_site_cannot_speak_for_another() -> None:
     receiver = b.open_receiver("x", "a")
     liar.open_sender("x", "b").send("I am a")
     liar.flush()
-    until(lambda: b.connections.statistics().refused, b)
-    assert b.connections.statistics().refused == {("another site's key", "?"): 1}
+    poll_until(lambda: b.connections.traffic().refused, b)
+    assert b.connections.traffic().refused == {("another site's key", "?"): 1}
     assert not receiver.is_ready()
     for site in (b, liar):
         site.close(drop=True)
@@ -320,7 +319,9 @@ def test_a_known_site_cannot_speak_for_another() -> None:
 
 def test_an_address_that_others_reach_needs_keys() -> None:
     connections = SiteConnections("a", RUN)
-    with pytest.raises(UsageError, match=r"tcp://0\.0\.0\.0:\*: an address that others can reach"):
+    with pytest.raises(
+        UsageError, match=r"tcp://0\.0\.0\.0:\*: other machines can reach this address"
+    ):
         connections.listen("tcp://0.0.0.0:*")
     connections.close()
 

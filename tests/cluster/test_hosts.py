@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import flowrl
-from flowrl.channels.keyfile import write_key
+from flowrl.channels.keys import write_key
 from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 import zmq
 
-from flowrl.channels.keyfile import read_key, write_key
+from flowrl.channels.keys import read_key, write_key
 from flowrl.checks.check import check
 from flowrl.cluster.compatibility import differences, machine_facts, unlike
 from flowrl.cluster.control import PROTOCOL, ControlConnection

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.channels.keyfile import write_key
+from flowrl.channels.keys import write_key
 from tests.cluster.network import MACHINES, Network, network, why_not
 
 pytestmark = [

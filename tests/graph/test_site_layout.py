@@ -45,8 +45,8 @@ def test_a_named_site_is_one_on_each_host(graph: Graph) -> None:
 def test_before_hosts_are_known_each_place_stands_for_one(graph: Graph) -> None:
     layout = laid_out(graph, "c=a-*,l=gpu", None)
     assert layout.instances_on("a-*:c#1") == [("c", 1)]
-    assert layout.transport("a-*:c", "gpu:l") == "tcp"
-    assert layout.transport("a-*:c", "a-*:c#1") == "ipc"
+    assert layout.reach("a-*:c", "gpu:l") == "network"
+    assert layout.reach("a-*:c", "a-*:c#1") == "machine"
 
 
 def test_a_place_that_no_host_matches_is_reported(graph: Graph) -> None:
@@ -58,20 +58,20 @@ def test_a_place_that_no_host_matches_is_reported(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "transport"),
+    ("a", "b", "reach"),
     [
         ("main", "main", "site"),
-        ("main", "thread:l", "thread"),
-        ("thread:l", "process:r", "ipc"),
-        (COORDINATOR, "main", "thread"),
-        (COORDINATOR, "b:c", "tcp"),
-        ("b:c", "b:c#1", "ipc"),
-        ("b:c", "process:r", "tcp"),
+        ("main", "thread:l", "process"),
+        ("thread:l", "process:r", "machine"),
+        (COORDINATOR, "main", "process"),
+        (COORDINATOR, "b:c", "network"),
+        ("b:c", "b:c#1", "machine"),
+        ("b:c", "process:r", "network"),
     ],
 )
-def test_what_lies_between_two_sites(graph: Graph, a: str, b: str, transport: str) -> None:
+def test_what_two_sites_share(graph: Graph, a: str, b: str, reach: str) -> None:
     layout = laid_out(graph, "c=b,l=thread,r=process")
-    assert layout.transport(a, b) == layout.transport(b, a) == transport
+    assert layout.reach(a, b) == layout.reach(b, a) == reach
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from flowrl.channels.keyfile import write_key
+from flowrl.channels.keys import write_key
 from flowrl.graph.bundled import bundled_graphs
 from tests.cluster.network import MACHINES, Network, network
 from tests.cluster.network import why_not as why_no_hosts

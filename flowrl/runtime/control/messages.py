@@ -18,9 +18,8 @@ from flowrl.core.context import CheckpointRecord, IrregularityRecord, MetricsRec
 from flowrl.core.errors import NodeError, attached_files
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.state import Count, State
-from flowrl.runtime.failure_guard import FailureRecord
-from flowrl.runtime.instance import Position
-from flowrl.runtime.records import RecordSource
+from flowrl.runtime.records import FailureRecord, RecordSource
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.status import SiteStatus
 from flowrl.runtime.token_hashing import TokenHash
 

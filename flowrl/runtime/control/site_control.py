@@ -26,22 +26,15 @@ from flowrl.runtime.control.messages import (
     SiteProgress,
     SiteTokenHashes,
 )
-from flowrl.runtime.instance import Position
+from flowrl.runtime.interruptions import SiteStopped
 from flowrl.runtime.remote.waiting import WAIT_S
 from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.status_reader import read_status
 from flowrl.runtime.token_hashing import TokenHash
 
 PERIOD_S = 0.05  # between reports
 PERIOD_PER_SITE_S = 0.001  # at least, for each site: the coordinator reads the reports one by one
-
-
-class SiteStopped(BaseException):
-    """Ends the execution of a site: it has reached the cut, or the coordinator ends it."""
-
-
-class AbandonFiring(BaseException):
-    """Ends a firing behind the cut that waits for tokens which may never come; the site goes on."""
 
 
 class CoordinatorMessages:

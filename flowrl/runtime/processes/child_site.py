@@ -41,7 +41,7 @@ class ChildSite:
         self._channels = SiteChannels(connections)
 
     def _new_connections(self) -> SiteConnections:
-        keys = Keys.of_text(self._site["keys"]) if self._site["keys"] else None
+        keys = Keys.from_json(self._site["keys"]) if self._site["keys"] else None
         return SiteConnections(self._name, bytes.fromhex(self._config["run"]), keys=keys)
 
     def _listen_on_network(self, connections: SiteConnections) -> None:

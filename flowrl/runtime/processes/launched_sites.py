@@ -163,7 +163,7 @@ class LaunchedSites:
     def _address(self, name: str, peer: str) -> str:
         """The address at which a peer in this process reaches a site."""
         if name in self._connections and peer in self._connections:
-            return self._connections[name].address
+            return self._connections[name].inproc_address
         return self._addresses.of(name, peer)
 
     def _open_channels(self, name: str) -> None:
@@ -206,7 +206,7 @@ class LaunchedSites:
             "address": addresses.local.get(name, ""),
             "listener": listener.fileno() if listener else None,
             "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
-            "keys": keys.as_text() if keys else None,
+            "keys": keys.to_json() if keys else None,
         }
 
     # messages

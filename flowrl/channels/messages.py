@@ -1,0 +1,174 @@
+"""Messages and their frames, as sites exchange them over sockets.
+
+A *message* has several parts (ZeroMQ's message parts). Its first part, the header, is read by msgpack: it names the
+run and the sending site and lists *frames*. A frame is a list that begins with its kind; a token is one kind of
+frame.
+
+Small payloads follow each other in the second part, the body. The arrays of a large payload are parts of their own,
+and what lies in shared memory is only referred to. A token's `location` says which:
+
+    n > 0                 the next n bytes of the body      [k]                   the next k parts
+    0                     no payload                        [slab, slot, n]       n bytes of shared memory
+
+Every frame of a channel holds the channel's name, its epoch and a number: a token's sequence number, the number of
+tokens that the receiver has taken, or the first sequence number that it has not seen. These numbers only grow, so a
+frame that arrives twice, late or never does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from flowrl.channels.codec import ALIGN, IncomingPayload, Memory
+from flowrl.channels.errors import RefusedMessage
+from flowrl.core.batch import Array, starts_aligned
+
+Frame = list[Any]
+
+(
+    TOKEN,  # channel, epoch, number, clock, tree, location, bytes: an encoded value
+    TOKEN_REFERENCE,  # channel, epoch, number, clock, value, bytes: a value in this process, never on a socket
+    END,  # channel, epoch, number, reason: in a token's place; the sender is closed
+    CREDIT,  # channel, epoch, number: how many tokens were taken
+    RESEND,  # channel, epoch, number: send again from this sequence number on
+    CREDIT_REQUEST,  # channel, epoch, number: how many tokens were sent; how many were taken?
+    RECEIVER_CLOSED,  # channel, epoch, number, reason: the receiver is closed, after it received so many tokens
+    OUT_OF_BAND,  # text: belongs to no channel; the status of a busy site
+    SLAB,  # number, pid, fd, slot_bytes, slots: open this shared memory
+    SLAB_OPENED,  # number, whether that worked
+    SLAB_RETIRED,  # number: this shared memory is not used any more
+) = range(11)
+
+MAX_HEADER_BYTES = 64 << 20  # a larger header is refused
+SURROGATES = "surrogatepass"  # Python's strings may hold halves of characters
+TOKEN_FIELDS = 8
+_CHANNEL_FIELDS = (str, int, int)
+_FIELD_TYPES: dict[int, tuple[type, ...]] = {
+    END: (*_CHANNEL_FIELDS, str),
+    CREDIT: _CHANNEL_FIELDS,
+    RESEND: _CHANNEL_FIELDS,
+    CREDIT_REQUEST: _CHANNEL_FIELDS,
+    RECEIVER_CLOSED: (*_CHANNEL_FIELDS, str),
+    OUT_OF_BAND: (str,),
+    SLAB: (int, int, int, int, int),
+    SLAB_OPENED: (int, bool),
+    SLAB_RETIRED: (int,),
+}
+
+ReadSlot = Callable[[int, int, int], Memory]  # slab, slot, bytes: the slot's memory
+
+
+def check_frame(frame: Any) -> Frame:
+    """Return the frame; raise `RefusedMessage` if a frame that came through a socket cannot look like this."""
+    if type(frame) is not list or not frame or type(frame[0]) is not int:
+        raise RefusedMessage("malformed")
+    if frame[0] == TOKEN:
+        if len(frame) != TOKEN_FIELDS or type(frame[1]) is not str:
+            raise RefusedMessage("malformed")
+        if not type(frame[2]) is type(frame[3]) is type(frame[7]) is int or frame[7] < 0:
+            raise RefusedMessage("malformed")
+        return frame
+    types = _FIELD_TYPES.get(frame[0])
+    if types is None or len(frame) != len(types) + 1:
+        raise RefusedMessage("malformed")
+    for value, kind in zip(frame[1:], types, strict=True):
+        if type(value) is not kind:
+            raise RefusedMessage("malformed")
+    return frame
+
+
+class HeaderCodec:
+    """Packs and reads the headers of one run's messages."""
+
+    def __init__(self, run: bytes, site: str) -> None:
+        self.run = run
+        self._packer = msgpack.Packer(unicode_errors=SURROGATES)
+        self.pack: Callable[[Any], bytes] = self._packer.pack
+        self._prefix = self.pack(run) + self.pack(site)
+
+    def frame_prefix(self, fields: int, *first: Any) -> bytes:
+        """Return the packed beginning of a frame of so many fields, with the first of them."""
+        return b"".join((self._packer.pack_array_header(fields), *map(self.pack, first)))
+
+    def header(self, frames: Sequence[bytes], body_bytes: int) -> bytes:
+        """Return the header of a message with these packed frames."""
+        count = self._packer.pack_array_header(len(frames) + 3)
+        return b"".join((count, self._prefix, self.pack(body_bytes), *frames))
+
+    def read(self, header: Memory) -> tuple[str, int, list[Any]]:
+        """Return the sending site that a header names, the length of the body, and the unchecked frames."""
+        if len(header) > MAX_HEADER_BYTES:
+            raise RefusedMessage("oversized")
+        try:
+            fields = msgpack.unpackb(
+                header, unicode_errors=SURROGATES, max_map_len=0, max_ext_len=0
+            )
+        except (ValueError, TypeError, RecursionError, MemoryError):  # msgpack's are ValueErrors
+            raise RefusedMessage("malformed") from None
+        if type(fields) is not list or len(fields) < 3:
+            raise RefusedMessage("malformed")
+        run, sender, body_bytes, *frames = fields
+        if type(sender) is not str or type(body_bytes) is not int:
+            raise RefusedMessage("malformed")
+        if run != self.run:
+            raise RefusedMessage("another run")
+        return sender, body_bytes, frames
+
+
+class SharedPayload:
+    """Where a token's payload lies in shared memory.
+
+    The slot is looked up when the token is accepted, so a token that is dropped does not touch its slot.
+    """
+
+    __slots__ = ("nbytes", "read_slot", "slab", "slot")
+
+    def __init__(self, slab: int, slot: int, nbytes: int, read_slot: ReadSlot) -> None:
+        self.slab, self.slot, self.nbytes, self.read_slot = slab, slot, nbytes, read_slot
+
+    def locate(self) -> IncomingPayload:
+        return IncomingPayload(self.read_slot(self.slab, self.slot, self.nbytes), 0, self.nbytes)
+
+
+def attach_payloads(
+    frames: list[Any], body_bytes: int, parts: Sequence[Memory], read_slot: ReadSlot | None
+) -> list[Frame]:
+    """Check the frames, and replace each token's location by its payload. `parts` are those after the header."""
+    body, offset, next_part = b"", 0, 0
+    if body_bytes:
+        if not parts or len(parts[0]) != body_bytes:
+            raise RefusedMessage("payload")
+        body = parts[0].tobytes()  # aligned, and independent of the socket's own memory
+        next_part = 1
+    for frame in frames:
+        check_frame(frame)
+        if frame[0] != TOKEN:
+            continue
+        location = frame[6]
+        if type(location) is int and location >= 0:
+            frame[6] = IncomingPayload(body, offset, location)
+            offset += (location + ALIGN - 1) & -ALIGN
+        elif type(location) is not list or not all(type(n) is int and n >= 0 for n in location):
+            raise RefusedMessage("payload")
+        elif len(location) == 1:
+            end = next_part + location[0]
+            frame[6] = IncomingPayload.from_parts([*map(_as_aligned, parts[next_part:end])])
+            next_part = end
+        elif len(location) == 3 and read_slot is not None:
+            frame[6] = SharedPayload(location[0], location[1], location[2], read_slot)
+        else:
+            raise RefusedMessage("payload")
+    return frames
+
+
+def _as_aligned(part: Memory) -> Memory:
+    """Return the part, or a copy if it is not aligned as numpy's own memory is.
+
+    BLAS uses other instructions for other alignments, which gives other bits. ZeroMQ's memory is 8 bytes off.
+    """
+    array: Array = np.frombuffer(part, np.uint8)
+    return part if starts_aligned(array) else array.tobytes()

@@ -1,0 +1,57 @@
+"""The transport between machines.
+
+CURVE encrypts and authenticates: both ends are known by their keys. Without keys only the loopback interface is
+allowed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from flowrl.channels.errors import RefusedMessage
+from flowrl.channels.zmq_connection import ZmqConnection
+from flowrl.channels.zmq_sockets import Socket
+from flowrl.channels.zmq_transport import ZmqTransport
+from flowrl.core.errors import UsageError
+
+LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
+MAX_RECONNECT_MS = 1000
+HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # a machine may vanish without closing its connections
+
+
+class TcpTransport(ZmqTransport[ZmqConnection]):
+    def _listen_options(self, address: str) -> dict[str, Any]:
+        keys = self._settings.keys
+        if keys is None and not address.startswith(LOOPBACK):
+            raise UsageError(
+                f"{address}: other machines can reach this address, which needs keys; "
+                "give each site its keys, or listen on tcp://127.0.0.1"
+            )
+        clients = None if keys is None else keys.known
+        return {"keys": keys, "clients": clients, **_network_options(address)}
+
+    def _connect_options(self, peer: str, address: str) -> dict[str, Any]:
+        keys = self._settings.keys
+        return {
+            "reconnect_ivl_max": MAX_RECONNECT_MS,
+            "keys": keys,
+            "server_key": b"" if keys is None else keys.known[peer],
+            **_network_options(address),
+        }
+
+    def _new_connection(self, socket: Socket) -> ZmqConnection:
+        return ZmqConnection(socket, self._headers, self._settings.max_token_bytes)
+
+    def _authenticate(self, sender: str, header: zmq.Frame) -> None:
+        if self._settings.keys is not None and header.get("User-Id") != sender:
+            raise RefusedMessage("another site's key")
+
+
+def _network_options(address: str) -> dict[str, Any]:
+    return {
+        "ipv6": "[" in address,
+        "heartbeat_ivl": HEARTBEAT_MS,
+        "heartbeat_timeout": SILENCE_MS,
+    }

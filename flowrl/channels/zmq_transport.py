@@ -1,0 +1,160 @@
+"""What the transports over ZeroMQ have in common: one socket that listens for all peers, and one to each peer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import zmq
+
+from flowrl.channels.errors import RefusedMessage
+from flowrl.channels.messages import SLAB, Frame, HeaderCodec, ReadSlot, attach_payloads
+from flowrl.channels.transport import ReceiveCounts, Received, SiteSettings
+from flowrl.channels.zmq_connection import ZmqConnection
+from flowrl.channels.zmq_sockets import (
+    DISCONNECTED,
+    HANDSHAKE_FAILED,
+    NOBLOCK,
+    READABLE,
+    Socket,
+    ZmqSockets,
+)
+
+MAX_MESSAGES = 64  # received from a socket before others have their turn
+LINGER_MS = 1000  # in which what was sent may still leave after the site has ended
+RECONNECT_MS = 10
+
+C = TypeVar("C", bound=ZmqConnection)
+
+
+class ZmqTransport(ABC, Generic[C]):
+    """The connections of one site over ZeroMQ. A subclass says what is special about its kind of address."""
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self._settings = settings
+        self._sockets = ZmqSockets()
+        self._headers = HeaderCodec(settings.run, settings.site)
+        self._connections: dict[str, C] = {}
+        self._counts = ReceiveCounts()
+
+    @abstractmethod
+    def _listen_options(self, address: str) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _connect_options(self, peer: str, address: str) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _new_connection(self, socket: Socket) -> C: ...
+
+    def _authenticate(self, sender: str, header: zmq.Frame) -> None:
+        """Raise `RefusedMessage` if a message does not come from the site that it names."""
+
+    def _slot_reader(self, peer: str) -> ReadSlot | None:
+        """Return what reads the shared memory of a peer, if the transport has shared memory."""
+        return None
+
+    def _handle_memory_frame(self, peer: str, frame: Frame) -> None:
+        raise RefusedMessage("shared memory")
+
+    def listen(self, address: str, listening_fd: int | None = None) -> str:
+        _, bound = self._sockets.listen(
+            zmq.PULL,
+            address,
+            watched=DISCONNECTED | HANDSHAKE_FAILED,
+            listening_fd=listening_fd,
+            maxmsgsize=self._settings.max_token_bytes,
+            **self._listen_options(address),
+        )
+        return bound
+
+    def connect(self, peer: str, address: str) -> C:
+        socket = self._sockets.connect(
+            zmq.PUSH,
+            address,
+            linger=LINGER_MS,
+            sndhwm=0,  # channels limit what is under way, and a site never blocks in a send
+            reconnect_ivl=RECONNECT_MS,
+            **self._connect_options(peer, address),
+        )
+        connection = self._connections[peer] = self._new_connection(socket)
+        return connection
+
+    def disconnect(self, peer: str) -> None:
+        self._connections.pop(peer, None)
+
+    def readers(self) -> Mapping[Any, Callable[[], Received]]:
+        readers: dict[Any, Callable[[], Received]] = {}
+        for socket in self._sockets.listening:
+            readers[socket] = partial(self._receive, socket)
+        for monitor in self._sockets.monitors:
+            readers[monitor] = self._count_events
+        if self._sockets.authenticator is not None:
+            readers[self._sockets.authenticator.socket] = self._answer_authentication
+        return readers
+
+    def _answer_authentication(self) -> Received:
+        assert self._sockets.authenticator is not None
+        self._sockets.authenticator.answer_requests()
+        return []
+
+    def _count_events(self) -> Received:
+        for event in self._sockets.pending_events():
+            if event == DISCONNECTED:
+                self._counts.lost_connections += 1
+            else:
+                self._settings.count_refusal("handshake", "?")
+        return []
+
+    def _receive(self, socket: Socket) -> Received:
+        received: Received = []
+        for _ in range(MAX_MESSAGES):
+            try:
+                header = socket.recv(NOBLOCK, copy=False)
+            except zmq.Again:  # the message that made the socket readable was cut off
+                break
+            rest = socket.recv_multipart(NOBLOCK, copy=False) if header.more else []
+            self._open_message(header, rest, received)
+            events: Any = socket.get(zmq.EVENTS)  # asking costs less than a failing recv
+            if not events & READABLE:
+                break
+        return received
+
+    def _open_message(self, header: zmq.Frame, rest: list[zmq.Frame], received: Received) -> None:
+        """Append the frames of a message; count it as refused if it is invalid."""
+        counts = self._counts
+        counts.messages += 1
+        counts.bytes += len(header)
+        parts = []
+        for part in rest:
+            parts.append(np.frombuffer(part.buffer.toreadonly(), np.uint8))
+            counts.bytes += len(part)
+        sender = "?"
+        try:
+            name, body_bytes, frames = self._headers.read(header.buffer)
+            if name not in self._connections:
+                raise RefusedMessage("unknown site")
+            self._authenticate(name, header)
+            sender = name
+            frames = attach_payloads(frames, body_bytes, parts, self._slot_reader(sender))
+        except RefusedMessage as error:
+            self._settings.count_refusal(error.reason, sender)
+            return
+        for frame in frames:
+            if frame[0] < SLAB:
+                received.append((sender, frame))
+                continue
+            try:
+                self._handle_memory_frame(sender, frame)
+            except RefusedMessage as error:
+                self._settings.count_refusal(error.reason, sender)
+
+    def receive_counts(self) -> ReceiveCounts:
+        self._count_events()
+        return self._counts
+
+    def close(self) -> None:
+        """Close all sockets; what was sent may take a second to leave."""
+        self._sockets.close()
