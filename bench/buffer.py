@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import CPPRB, DING, REVERB, SB3, TIANSHOU, TORCHRL, NotInstalled, Peer
-from flowrl.nodes.buffers.capacity import available_bytes
+from flowrl.nodes.buffers.storage.limits import available_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS: Mapping[str, Peer | None] = {

@@ -22,8 +22,9 @@ from flowrl.graph.model import Limits
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher
+from flowrl.runtime.edge_factory import LocalEdgeFactory
 from flowrl.runtime.executor import weights_digest
-from flowrl.runtime.instances import Instances, make_instances
+from flowrl.runtime.instances import Instances
 
 GRAPH = "cartpole_dqn"
 ITERS = 3000
@@ -54,7 +55,8 @@ class Stopwatch(Watcher):
 
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
-    instances = make_instances(graph(), seed)
+    checked = graph()
+    instances = Instances(checked, seed, LocalEdgeFactory(checked))
     reset_numerics(1)
     start = time.perf_counter()
     state = _train(instances)
@@ -64,21 +66,21 @@ def by_hand(seed: int) -> tuple[float, str]:
 
 
 def _train(instances: Instances) -> State:
-    nodes = {name: by_node[0].node for name, by_node in instances.by_node.items()}
+    nodes = {name: replicas[0].node for name, replicas in instances.by_node.items()}
     collector, buffer, learner, evaluator = (
         nodes[n] for n in ("collector", "buffer", "learner", "evaluator")
     )
     program = instances.checked.program
     warm, every, rows = program.warmup[0], program.paced[0].every, collector.config.n_sample
     collector.reconfigure(**warm.phase.settings["collector"])
-    buffer.ctx.wanted = frozenset()
+    buffer.ctx.consumed_outputs = frozenset()
     state = learner.state("weights")
     steps = iters = 0
     for _ in range(warm.rounds):
         buffer.fire(collector.fire(state), None)
         steps += rows
     collector.reconfigure(policy=collector.config.policy)
-    buffer.ctx.wanted = frozenset({"batches"})
+    buffer.ctx.consumed_outputs = frozenset({"batches"})
     while True:
         batches = buffer.fire(collector.fire(state), None)
         steps += rows

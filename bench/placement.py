@@ -35,8 +35,7 @@ from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import InstanceTimes
-from flowrl.runtime.failure_guard import FailureRecord
-from flowrl.runtime.records import RecordSource
+from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 
 PLACEMENTS = ("serial", "threads", "processes")

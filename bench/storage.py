@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch
-from flowrl.nodes.buffers.compressed import Compressed
-from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.storage import Memory, Storage
+from flowrl.nodes.buffers.storage.compressed import CompressedStorage
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
+from flowrl.nodes.buffers.storage.storage import MemoryStorage, Storage
 
 GAMES = ("Pong", "Breakout", "SpaceInvaders")
 TRANSITIONS, PUSHED, SAMPLED, MEASURE_S = 20_000, 64, 256, 1.0
@@ -52,12 +52,12 @@ def main(arguments: Sequence[str]) -> dict[str, dict[str, Row]]:
 def kinds(folder: Path) -> dict[str, tuple[Storage, bool]]:
     """What is measured: the storage, and whether observations are stored once."""
     return {
-        "memory": (Memory(), False),
-        "memory, once": (Memory(), True),
-        "mapped, once": (Mapped(path=str(folder / "once")), True),
-        "compressed (lz4)": (Compressed(codec="lz4"), False),
-        "compressed (lz4), once": (Compressed(codec="lz4"), True),
-        "compressed (zlib), once": (Compressed(codec="zlib"), True),
+        "memory": (MemoryStorage(), False),
+        "memory, once": (MemoryStorage(), True),
+        "mapped, once": (MappedStorage(path=str(folder / "once")), True),
+        "compressed (lz4)": (CompressedStorage(codec="lz4"), False),
+        "compressed (lz4), once": (CompressedStorage(codec="lz4"), True),
+        "compressed (zlib), once": (CompressedStorage(codec="zlib"), True),
     }
 
 

@@ -1,4 +1,4 @@
-"""Where rows come from: the columns that say who collected them, with which weights, and when."""
+"""Origin columns: which collector and env a row comes from, at which step, and with which weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 
-COLLECTOR, ENV, STEP, WEIGHTS = "origin/collector", "origin/env", "origin/step", "origin/weights"
-OFFSET = "offset"  # of rows that are whole episodes: how many of its rows come before
-NO_WEIGHTS = -1  # who acted had none, or those of a checkpoint
-ORIGIN: Schema = {
-    COLLECTOR: Column("int32"),  # the replica of the collector
-    ENV: Column("int32"),  # its env
-    STEP: Column("int64"),  # which of the steps that this env ever took
-    WEIGHTS: Column("int64"),  # the version of the weights that acted, or NO_WEIGHTS
+COLLECTOR_COLUMN, ENV_COLUMN = "origin/collector", "origin/env"
+STEP_COLUMN, WEIGHTS_COLUMN = "origin/step", "origin/weights"
+# Of rows that are whole episodes: how many rows of the episode come before.
+OFFSET_COLUMN = "offset"
+NO_WEIGHTS_VERSION = -1  # the policy that acted has no weights, or those of a checkpoint
+ORIGIN_SCHEMA: Schema = {
+    COLLECTOR_COLUMN: Column("int32"),  # the replica of the collector
+    ENV_COLUMN: Column("int32"),  # the index of the env in the collector
+    STEP_COLUMN: Column("int64"),  # the env's lifetime step index
+    WEIGHTS_COLUMN: Column("int64"),  # the version of the weights that acted, or NO_WEIGHTS_VERSION
 }
 
 
-class Origin:
-    """Counts the steps of a collector's envs."""
+class OriginTracker:
+    """Counts the steps of a collector's envs, and makes the origin columns of their rows."""
 
     def __init__(self, collector: int, envs: int, weights: int) -> None:
         self._collector = collector
@@ -29,22 +31,20 @@ class Origin:
         self.weights = weights  # the version that acts
 
     def step(self, ids: Array | None) -> dict[str, Array]:
-        """The columns of one step of these envs, or of all."""
+        """Count one step of these envs, or of all; returns its origin columns."""
         envs = np.arange(len(self._steps)) if ids is None else np.asarray(ids)
         steps = self._steps[envs]
         self._steps[envs] += 1
         return {
-            COLLECTOR: np.full(len(envs), self._collector, np.int32),
-            ENV: envs.astype(np.int32),
-            STEP: steps,
-            WEIGHTS: np.full(len(envs), self.weights, np.int64),
+            COLLECTOR_COLUMN: np.full(len(envs), self._collector, np.int32),
+            ENV_COLUMN: envs.astype(np.int32),
+            STEP_COLUMN: steps,
+            WEIGHTS_COLUMN: np.full(len(envs), self.weights, np.int64),
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps so far."""
         return {"steps": self._steps.copy(), "weights": self.weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self._steps[:] = state["steps"]
         self.weights = int(state["weights"])

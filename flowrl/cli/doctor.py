@@ -1,4 +1,4 @@
-"""What is wrong with this installation: `flowrl doctor`."""
+"""The verb `doctor`: examines everything that a run needs from this installation and machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +31,9 @@ _CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*([\d.]+)")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; a hint with something that works is advice."""
+    """The result of one examination. A hint is a remedy if it failed, and otherwise advice."""
 
-    ok: bool  # what is needed works
+    ok: bool
     what: str
     hint: str = ""
 
@@ -41,9 +42,18 @@ class Finding:
         return f"{sign}  {self.what}" + (f"\n      {self.hint}" if self.hint else "")
 
 
-def doctor() -> list[Finding]:
-    """Look at everything that a run needs."""
-    looks: list[Callable[[], Iterable[Finding]]] = [
+def doctor_arguments(parser: ArgumentParser) -> None:
+    """No arguments."""
+
+
+def doctor(arguments: Namespace) -> int:
+    findings = examine_installation()
+    print(findings_text(findings))
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def examine_installation() -> list[Finding]:
+    examinations: list[Callable[[], Iterable[Finding]]] = [
         _python,
         _install,
         _packages,
@@ -54,18 +64,18 @@ def doctor() -> list[Finding]:
         _memory,
         _shared_memory,
     ]
-    return [finding for look in looks for finding in look()]
+    return [finding for examine in examinations for finding in examine()]
 
 
-def doctor_text(found: list[Finding]) -> str:
-    """The findings, and the verdict."""
-    broken = sum(not finding.ok for finding in found)
-    verdict = (
-        f"{broken} of {len(found)} things need mending"
+def findings_text(findings: list[Finding]) -> str:
+    """The findings and a conclusion."""
+    broken = sum(not finding.ok for finding in findings)
+    conclusion = (
+        f"{broken} of {len(findings)} things must be fixed"
         if broken
-        else "everything that runs need works"
+        else "everything that runs need is in order"
     )
-    return "\n".join([*map(str, found), "", verdict])
+    return "\n".join([*map(str, findings), "", conclusion])
 
 
 def _python() -> Iterator[Finding]:
@@ -79,7 +89,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _install() -> Iterator[Finding]:
-    """The installed package must be the code that runs, wherever it is started."""
+    """The installed package must be the code that runs now, wherever Python is started."""
     here = Path(__file__).resolve().parents[1]
     again = "install it again: pip install -e . in the checkout"
     try:
@@ -88,19 +98,19 @@ def _install() -> Iterator[Finding]:
         hint = "install it: pip install flowrl, or pip install -e . in a checkout"
         yield Finding(False, f"flowrl {VERSION} at {here} is not installed", hint)
         return
-    elsewhere = _found_elsewhere()
+    installed_path = _installed_path()
     if installed != VERSION:
-        what = f"flowrl {VERSION} at {here} runs, and {installed} is installed"
+        what = f"flowrl {VERSION} at {here} runs, but {installed} is installed"
         yield Finding(False, what, again)
-    elif elsewhere != str(here / "__init__.py"):
-        what = f"flowrl at {here} runs, and in another folder Python finds {elsewhere}"
+    elif installed_path != str(here / "__init__.py"):
+        what = f"flowrl at {here} runs, but Python in another folder imports {installed_path}"
         yield Finding(False, what, again)
     else:
         yield Finding(True, f"flowrl {VERSION} at {here}")
 
 
-def _found_elsewhere() -> str:
-    """The flowrl that Python finds where no checkout hides what is installed."""
+def _installed_path() -> str:
+    """The flowrl that Python imports in an empty folder, where no checkout comes first."""
     code = "import flowrl; print(flowrl.__file__)"
     with tempfile.TemporaryDirectory() as empty:
         command = [sys.executable, "-c", code]
@@ -111,12 +121,12 @@ def _found_elsewhere() -> str:
 
 
 def _packages() -> Iterator[Finding]:
-    """What flowrl requires, with the versions that it says."""
+    """The packages that flowrl requires, and their versions."""
     try:
         requirements = importlib.metadata.requires("flowrl") or []
     except importlib.metadata.PackageNotFoundError:
-        return  # told already
-    found, fine = [], []
+        return  # `_install` has reported it
+    findings, fine = [], []
     for text in requirements:
         parsed = _REQUIREMENT.match(text)
         if parsed is None or "extra" in (parsed[3] or ""):
@@ -126,28 +136,28 @@ def _packages() -> Iterator[Finding]:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             hint = f"install it: pip install '{name}{wanted}'"
-            found.append(Finding(False, f"{name} is not installed", hint))
+            findings.append(Finding(False, f"{name} is not installed", hint))
             continue
-        if in_range(version, wanted):
+        if satisfies(version, wanted):
             fine.append(f"{name} {version}")
         else:
             hint = f"install another: pip install '{name}{wanted}'"
-            found.append(Finding(False, f"{name} {version}: {wanted} is needed", hint))
+            findings.append(Finding(False, f"{name} {version}: {wanted} is needed", hint))
     if fine:
         yield Finding(True, f"packages: {', '.join(fine)}")
-    yield from found
+    yield from findings
 
 
-def in_range(version: str, wanted: str) -> bool:
+def satisfies(version: str, wanted: str) -> bool:
     """Whether a version satisfies clauses such as `>=2.2,<3`."""
-    have = _numbers(version)
+    actual = _numbers(version)
     tests: dict[str, Callable[[tuple[int, ...]], bool]] = {
-        ">=": lambda limit: have >= limit,
-        "<=": lambda limit: have <= limit,
-        ">": lambda limit: have > limit,
-        "<": lambda limit: have < limit,
-        "==": lambda limit: have == limit,
-        "!=": lambda limit: have != limit,
+        ">=": lambda limit: actual >= limit,
+        "<=": lambda limit: actual <= limit,
+        ">": lambda limit: actual > limit,
+        "<": lambda limit: actual < limit,
+        "==": lambda limit: actual == limit,
+        "!=": lambda limit: actual != limit,
     }
     return all(tests[sign](_numbers(limit)) for sign, limit in _CLAUSE.findall(wanted))
 
@@ -160,7 +170,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _torch() -> Iterator[Finding]:
-    """In a process of its own: a broken torch may take its process along."""
+    """Load torch in another process, because a broken torch may crash its process."""
     code = (
         "import torch; print(torch.__version__, torch.get_num_threads(), torch.cuda.is_available())"
     )
@@ -173,7 +183,7 @@ def _torch() -> Iterator[Finding]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        hint = "look at its installation, and at how fast this disk is"
+        hint = "check its installation, and how fast this disk is"
         yield Finding(False, f"torch has not loaded after {TORCH_TIMEOUT_S:g} s", hint)
         return
     if done.returncode:
@@ -215,12 +225,12 @@ def _graphviz() -> Iterator[Finding]:
     if program:
         yield Finding(True, f"Graphviz: {program}")
     else:
-        hint = "'flowrl draw -o FILE.svg' and .png need it: apt install graphviz"
+        hint = "'flowrl draw -o FILE.png' needs it: apt install graphviz"
         yield Finding(True, "Graphviz is not installed", hint)
 
 
 def _folder() -> Iterator[Finding]:
-    """Runs are written below ./runs; the folder is not made for a look."""
+    """Runs are written below ./runs, which is not created here."""
     runs = Path("runs")
     folder = runs if runs.is_dir() else Path()
     shown = folder.resolve()
@@ -228,19 +238,19 @@ def _folder() -> Iterator[Finding]:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        hint = "go to a folder of your own, or give runs another place with --out"
+        hint = "go to a folder of your own, or write runs to another place with --out"
         yield Finding(False, f"{shown} cannot be written to: {error.strerror}", hint)
         return
     free = shutil.disk_usage(folder).free
     fine = free >= LEAST_DISK_BYTES
-    hint = "" if fine else "remove old runs, or give runs another place with --out"
+    hint = "" if fine else "remove old runs, or write runs to another place with --out"
     yield Finding(fine, f"{shown} can be written to; {size_text(free)} are free", hint)
 
 
 def _memory() -> Iterator[Finding]:
     have = machine_memory_bytes()
     if have is None:
-        yield Finding(True, "memory: this system does not say how much there is")
+        yield Finding(True, "memory: this system does not report how much it has")
         return
     hint = "" if have >= LEAST_MEMORY_BYTES else "keep buffers small, and one process"
     cores = os.cpu_count() or 1
@@ -248,7 +258,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _shared_memory() -> Iterator[Finding]:
-    """Processes hand large payloads to each other through shared memory."""
+    """Processes send large payloads through shared memory."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         yield Finding(True, "there is no /dev/shm", "payloads between processes go through sockets")

@@ -1,64 +1,104 @@
-"""Words to verbs, and what every verb's errors become.
+"""The command line `flowrl VERB …`: the list of verbs, and the exit status for every kind of error.
 
-Nothing heavy is imported here: `flowrl --help` must answer at once. A verb's module is imported
-when it is called.
+A verb is a function `f(arguments)` in a module of this package, beside a function `f_arguments(parser)` that declares
+its arguments. A module is imported only for its own verbs, so `flowrl --help` imports nothing heavy.
 """
 
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from flowrl.cli.parser import make_parser
+from flowrl.cli.streams import prepare_streams
+from flowrl.version import VERSION
+
+ABOUT = (
+    "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
+)
+
+VERBS = {  # verb: module, function, description
+    "run": ("run", "run", "run a graph"),
+    "check": ("graphs", "check", "prove a graph sound, or list every problem"),
+    "draw": ("graphs", "draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML"),
+    "expand": (
+        "graphs",
+        "expand",
+        "the resolved graph: every default, and where each value came from",
+    ),
+    "diff": (
+        "graphs",
+        "diff",
+        "the difference of two graphs; for two runs also the first token that differs",
+    ),
+    "nodes": (
+        "graphs",
+        "nodes",
+        "the catalogue of types; for one type its ports, parameters and defaults",
+    ),
+    "graphs": ("graphs", "graphs", "the bundled graphs"),
+    "schema": ("graphs", "schema", "JSON schema of the graph format, for editors"),
+    "eval": ("ended_runs", "evaluate", "evaluate the best checkpoint of a run"),
+    "plot": ("ended_runs", "plot", "the learning curves of runs, as a picture"),
+    "ps": ("live_runs", "ps", "the active runs of this user on this machine"),
+    "top": ("live_runs", "top", "where the time of a run goes, and how full its edges are"),
+    "why": (
+        "live_runs",
+        "why",
+        "which instance of a run waits for which, on which edge, since when",
+    ),
+    "stop": ("live_runs", "stop", "end a run at its next cut, as Ctrl-C does"),
+    "logs": ("live_runs", "logs", "the log lines of a run's nodes, also after it has ended"),
+    "replay": ("ended_runs", "replay", "run a crashed env again, from its crash file"),
+    "host": ("hosts", "host", "offer this machine to a run"),
+    "new": ("new_project", "new", "create a starting project in a new folder"),
+    "doctor": ("doctor", "doctor", "find out what is wrong with this installation"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """One verb; the exit status: 0 done, 1 failed, 2 wrong graph or arguments, 130 interrupted."""
-    _ready_streams()
+    """Run one verb, and return the exit status: 0 done, 1 failed, 2 wrong graph or arguments, 130 interrupted."""
+    prepare_streams()
     try:
         try:
-            return _main(argv)
+            return _run_verb(sys.argv[1:] if argv is None else argv)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        pass  # whoever read our output has gone, and knows it
+        pass  # the reader of our output has ended, and needs no message
     except OSError as error:
         print(f"flowrl: {error.strerror or error}", file=sys.stderr)
-    # Python shall not try to write the rest when it ends.
+    # so that Python does not try to write the rest at exit
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
-def _ready_streams() -> None:
-    """A stream that was closed swallows what it is told; a letter that a terminal lacks ends no run."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # or else the next file that is opened would be taken for it
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this
-            os.set_inheritable(number, True)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as we live
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+def make_parser(chosen: str | None) -> ArgumentParser:
+    """The parser of the command line, with the arguments of the chosen verb only."""
+    parser = ArgumentParser("flowrl", description=ABOUT)
+    parser.add_argument("--version", action="version", version=f"flowrl {VERSION}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    for verb, (module_name, function, about) in VERBS.items():
+        verb_parser = verbs.add_parser(verb, help=about, description=about)
+        if verb == chosen:
+            module = importlib.import_module(f"flowrl.cli.{module_name}")
+            getattr(module, f"{function}_arguments")(verb_parser)
+            verb_parser.set_defaults(function=getattr(module, function))
+    return parser
 
 
-def _main(argv: Sequence[str] | None) -> int:
-    parser = make_parser()
+def _run_verb(argv: Sequence[str]) -> int:
+    parser = make_parser(argv[0] if argv else None)
     arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "verb"):
+    if not hasattr(arguments, "function"):
         parser.print_help()
         return 0
-    module, _, function = arguments.verb.partition(":")
     from flowrl.core.errors import FlowError, GraphError, UsageError
 
     try:
-        return int(getattr(importlib.import_module(f"flowrl.cli.{module}"), function)(arguments))
+        return int(arguments.function(arguments))
     except GraphError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)

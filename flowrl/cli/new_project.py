@@ -1,7 +1,8 @@
-"""A starting project: a graph, two nodes of one's own, and how to run them."""
+"""The verb `new`: creates a project with a graph, two nodes of its own, and instructions."""
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace
 from importlib import resources
 from pathlib import Path
 
@@ -10,15 +11,24 @@ from flowrl.core.errors import UsageError
 FILES = ("graph.yaml", "my_nodes.py", "README.md")
 
 
-def new_project(path: str | Path) -> str:
-    """Write the project into a folder, which may exist; gives what to do next."""
+def new_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR")
+
+
+def new(arguments: Namespace) -> int:
+    print(create_project(Path(arguments.dir)))
+    return 0
+
+
+def create_project(path: str | Path) -> str:
+    """Write the files into a folder, which may exist already, and return what to do next."""
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"new: {folder} is a file; give the name of a folder")
-    there = [name for name in FILES if (folder / name).exists()]
-    if there:
+    existing = [name for name in FILES if (folder / name).exists()]
+    if existing:
         raise UsageError(
-            f"new: {folder / there[0]} is there already; give another folder, or remove it"
+            f"new: {folder / existing[0]} exists already; choose another folder, or remove it"
         )
     starter = resources.files("flowrl.cli").joinpath("starter")
     try:

@@ -5,89 +5,131 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from pathlib import Path
 
-from flowrl.cli.graphs import read
-from flowrl.cli.output import ours_alone
+from flowrl.cli import arguments as shared
+from flowrl.cli.streams import stdout_to_stderr
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
-from flowrl.graph.sections import parse_seconds
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.result_text import result_text
 from flowrl.runs.run import Run
 
 
+def run_arguments(parser: ArgumentParser) -> None:
+    shared.add_graph(parser)
+    shared.add_placement(parser)
+    parser.add_argument("--seed", type=shared.seed, metavar="N", help="instead of the graph's")
+    parser.add_argument(
+        "--steps",
+        type=shared.count,
+        metavar="N",
+        help="cut at the end of the round that reaches N env steps",
+    )
+    parser.add_argument(
+        "--train-iters", type=shared.count, metavar="N", help="cut after the N-th train iteration"
+    )
+    parser.add_argument("--time", metavar="10m", help="cut after this time (30s, 10m, 2h)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-<time>)"
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="where hosts join, as tcp://10.0.0.1:5555; for placements that name hosts (docs/hosts.md)",
+    )
+    shared.add_key(parser)
+    parser.add_argument(
+        "--hosts",
+        type=shared.count,
+        default=1,
+        metavar="N",
+        help="how many hosts to wait for (default: 1)",
+    )
+    parser.add_argument(
+        "--hosts-within",
+        default="60s",
+        metavar="TIME",
+        help="how long to wait for them (default: 60s)",
+    )
+    parser.add_argument(
+        "--no-recover", action="store_true", help="end the run when a part of it dies"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print only one line of JSON, at the end"
+    )
+    parser.add_argument(
+        "--hash-tokens",
+        action="store_true",
+        help="write a hash of every token to the run's folder, for `flowrl diff RUN RUN`",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+
+
 def run(arguments: Namespace) -> int:
-    """`flowrl run`."""
-    checked = read(arguments).require_sound()
+    checked = shared.read_graph(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    made = Run(
+    run = Run(
         checked,
         seed=arguments.seed,
         limits=_limits(arguments, checked.graph.limits),
         out=arguments.out,
         placement=arguments.placement or "serial",
-        rendezvous=_meeting(arguments),
+        rendezvous=_rendezvous(arguments),
         hash_tokens=arguments.hash_tokens,
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
     )
     try:
-        with ours_alone() if arguments.json else nullcontext():
-            result = made.run()
-        return _ended(arguments, result)
+        with stdout_to_stderr() if arguments.json else nullcontext():
+            result = run.run()
+        return _print_result(arguments, result)
     except (UsageError, OSError):
-        raise  # what a node or the folder meets comes as another error: this is our own output
+        raise  # from our own output: errors of nodes and of the folder have other types
     except KeyboardInterrupt:
-        return _ended(arguments, made.ended or made.result("interrupted", "stopped at once"))
+        return _print_result(arguments, run.ended or run.result("interrupted", "stopped at once"))
     except Exception as error:
-        _tell(error)
-        return _ended(arguments, made.ended or made.result("failed", str(error)))
+        _print_error(error)
+        return _print_result(arguments, run.ended or run.result("failed", str(error)))
 
 
-def _meeting(arguments: Namespace) -> Rendezvous | None:
+def _rendezvous(arguments: Namespace) -> Rendezvous | None:
     if arguments.listen is None:
-        given = arguments.key is not None or arguments.hosts > 1
-        if given:
+        if arguments.key is not None or arguments.hosts > 1:
             raise UsageError("--key and --hosts are for hosts, which join at --listen ADDRESS")
         return None
-    within_s = seconds_of("--hosts-within", arguments.hosts_within)
+    within_s = shared.seconds_of("--hosts-within", arguments.hosts_within)
     key = Path(arguments.key) if arguments.key is not None else None
     return Rendezvous(arguments.listen, key, arguments.hosts, within_s)
 
 
 def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
-    time_s = None if arguments.time is None else seconds_of("--time", arguments.time)
+    time_s = None if arguments.time is None else shared.seconds_of("--time", arguments.time)
     return of_graph.overridden_by(
         steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s
     )
 
 
-def seconds_of(option: str, text: str) -> float:
-    """An option that is a time."""
-    found = parse_seconds(text)
-    if found is None:
-        raise UsageError(f"{option} {text}: expected a time such as 30s, 10m or 2h")
-    return found
-
-
-def _ended(arguments: Namespace, result: RunResult) -> int:
+def _print_result(arguments: Namespace, result: RunResult) -> int:
+    """Print the result, and return the exit status."""
     if arguments.json:
         print(json.dumps(result.as_dict()), flush=True)
-    elif result.run_dir and not arguments.quiet:  # else it could not even make its folder
+    elif (
+        result.run_dir and not arguments.quiet
+    ):  # without a folder the run failed at once, and the error says all
         print(result_text(result))
     return {"failed": 1, "interrupted": 130}.get(result.status, 0)
 
 
-def _tell(error: Exception) -> None:
-    """The first cause: where it was raised, and then in a line what it means."""
+def _print_error(error: Exception) -> None:
+    """Print the traceback of the first cause, if it is not an error of flowrl's own, and then the error in one line."""
     cause = error.__cause__ if isinstance(error, NodeError) else error
     if cause is not None and not isinstance(cause, FlowError):
-        while cause.__cause__ is not None:  # what was made of it on the way is in error.txt
+        while cause.__cause__ is not None:  # the errors that it was turned into are in error.txt
             cause = cause.__cause__
         print("".join(traceback.format_exception(cause)), file=sys.stderr, end="")
     print(f"flowrl: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.checkpoint import read_checkpoint
-from flowrl.runtime.instances import context_of
+from flowrl.runtime.linked_nodes import context_of
 from flowrl.version import VERSION
 
 

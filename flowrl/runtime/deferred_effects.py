@@ -1,4 +1,4 @@
-"""What nodes do outside of the run (they write files): held back until no cut can take the firing back."""
+"""Effects outside of the run (`ctx.on_commit`), held until no cut can fall before their firing."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from typing import NamedTuple
 
 from flowrl.core.context import DeferredEffect
 from flowrl.core.errors import NodeError
-from flowrl.runtime.instance import RAISED, Instance, Position
+from flowrl.runtime.instance import RAISED, Instance
+from flowrl.runtime.site_state import Position
 
 
 class PendingEffect(NamedTuple):
-    """One thing to be done."""
+    """One effect of one firing."""
 
-    position: Position  # of the firing that wants it
+    position: Position
     instance: Instance
     firing: int
     do: Callable[[], None]
 
 
 class DeferredEffects:
-    """All that is held back on one site, in the order of its firings."""
+    """The pending effects of one site, in the order of its firings."""
 
     def __init__(self) -> None:
-        self._held: list[PendingEffect] = []
+        self._pending: list[PendingEffect] = []
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self._pending)
 
-    def add(self, position: Position, instance: Instance, record: DeferredEffect) -> None:
-        """A firing wants something done."""
-        self._held.append(PendingEffect(position, instance, instance.fired, record.do))
+    def add(self, instance: Instance, record: DeferredEffect) -> None:
+        """Hold an effect of the firing that the instance is in."""
+        effect = PendingEffect(instance.position, instance, instance.fired, record.do)
+        self._pending.append(effect)
 
-    def do(self, counts: Callable[[Position], bool] = lambda position: True) -> None:
-        """Do what firings want that are sure to count."""
-        held, self._held = self._held, []
-        for one in held:
-            if counts(one.position):
-                _do(one)
+    def commit(self, is_final: Callable[[Position], bool] = lambda position: True) -> None:
+        """Perform the effects of firings that no cut can take back."""
+        pending, self._pending = self._pending, []
+        for effect in pending:
+            if is_final(effect.position):
+                _perform(effect)
             else:
-                self._held.append(one)
+                self._pending.append(effect)
 
 
-def _do(held: PendingEffect) -> None:
-    """Its time is the node's; what goes wrong ends the run, as others may count on what was done before."""
-    instance = held.instance
-    began_s = time.perf_counter()
+def _perform(effect: PendingEffect) -> None:
+    """Perform an effect; its time is the node's. An error ends the run: later firings may rely on the effect."""
+    instance = effect.instance
+    start_s = time.perf_counter()
     try:
-        held.do()
+        effect.do()
     except RAISED as error:
-        doing = f"what firing {held.firing} does outside of the run"
+        doing = f"committing what firing {effect.firing} does outside of the run"
         raise NodeError(instance.key, doing, error) from error
-    took_s = time.perf_counter() - began_s
+    took_s = time.perf_counter() - start_s
     instance.busy_s += took_s
     instance.site.last_fired_s += took_s

@@ -1,94 +1,203 @@
-"""A part as steps: what fires how often, and what may be put around a firing."""
+"""The steps of a schedule, and what belongs to one firing besides the firing itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from flowrl.core.state import EMPTY_CLOCK
 from flowrl.runtime.instance import Instance
-from flowrl.runtime.streams import Push
+from flowrl.runtime.site_state import SiteState
+from flowrl.runtime.streams import Push, Token
 
 Fire = Callable[[], None]
+
+FIRED: Token = (True, EMPTY_CLOCK)  # notifies another site of one firing
+
+
+@dataclass(slots=True)
+class RemoteInstance:
+    """Stands in for an instance on another site that paces a schedule of this site. Only its firings are known."""
+
+    fired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """One instance's firings in a part."""
+    """The firings of one instance in a schedule."""
 
-    order_index: int  # its node's place in the part's order
+    order_index: int  # the node's place in the order of the schedule
     replica: int
     fire: Fire
     times: int
-    who: Instance | RemoteFirings
+    instance: Instance | RemoteInstance
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStop:
-    """Where a round is left: after so many firings of an instance."""
+    """Where a round ends early: after this many of its firings of an instance."""
 
     order_index: int
     replica: int
     firings: int
 
-
-@dataclass(slots=True)
-class RemoteFirings:
-    """A node that fires elsewhere and paces what fires here: how often it has fired."""
-
-    fired: int = 0
-
-
-PacedSteps = tuple[int, int, list[ScheduleStep]]  # a paced part's number, its pace, its steps here
+    def firings_of(self, step: ScheduleStep) -> int:
+        """How often a step's instance fires in the round."""
+        own, last = (step.order_index, step.replica), (self.order_index, self.replica)
+        if own == last:
+            return self.firings
+        return step.times if own < last else 0
 
 
-def heard_by(tells: list[Push], fire: Fire) -> Fire:
-    """Those who cannot count its firings are told of each, before what it paces here waits for them."""
+class FiringHooks(Protocol):
+    """What firing sequences call. The scheduler provides it."""
 
-    def fire_and_tell() -> None:
-        fire()
-        for tell in tells:
-            tell((True, EMPTY_CLOCK))
+    site: SiteState
+    current_step: ScheduleStep | None
 
-    return fire_and_tell
+    def fire_step(self, step: ScheduleStep, times: int) -> None:
+        """Fire a step of a paced schedule, and call `after_firing` after each firing."""
 
+    def after_firing(self) -> None:
+        """An instance has fired, with all that its firing paces."""
 
-def as_often_as(happened: Callable[[], bool], fire: Fire) -> Fire:
-    """Whatever has happened elsewhere meanwhile, and nothing is waited for."""
+    def after_iteration(self, learner: Instance) -> None:
+        """A learner has fired, with all that its version paces. Called for replica 0 of several."""
 
-    def fire_for_each() -> None:
-        while happened():
-            fire()
-
-    return fire_for_each
+    def run_unsynchronised(self, fire: Fire) -> None:
+        """Run what is paced by a node that may lack tokens: sites learn of its firings in different rounds."""
 
 
-def if_ready(instance: Instance, fire: Fire) -> Fire:
-    """Where tokens may be missing."""
+class FiringSequence:
+    """One firing of an instance with everything that belongs to it.
 
-    def fire_if_ready() -> None:
-        if instance.ready():
-            fire()
+    | phase | what happens | which instances |
+    |---|---|---|
+    | 1. check | the rest is left out unless the inputs are ready | nodes that may lack tokens |
+    | 2. fire | `Instance.fire`, or a `FailureGuard` around it | all |
+    | 3. notify | sites that cannot count the firings are notified | nodes that may lack tokens and pace other sites |
+    | 4. send | the version is sent to the sites where it paces a schedule | nodes whose states pace other sites |
+    | 5. pace | the schedules that the version paces fire | nodes whose states pace schedules of this site |
+    | 6. iterate | `after_iteration`: where most cuts fall | learners |
 
-    return fire_if_ready
+    Phases 3 to 6 belong to replica 0. A node without a rate repeats all phases as long as its inputs are ready.
+    Notifications and versions are sent before this site fires what they pace: otherwise it could wait there for a site
+    that waits for them.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        fire: Fire,
+        hooks: FiringHooks,
+        *,
+        may_lack_tokens: bool,
+        has_no_rate: bool,
+        firing_readers: list[Push],
+        paced_readers: list[tuple[int, Fire]],
+        paced: PacedSteps | None,
+    ) -> None:
+        self._instance, self._fire, self._hooks = instance, fire, hooks
+        self._may_lack_tokens, self._has_no_rate = may_lack_tokens, has_no_rate
+        is_first = instance.ctx.replica == 0
+        self._firing_readers = firing_readers if is_first else []
+        self._paced_readers = paced_readers if is_first else []
+        self._paced = paced if is_first else None
+        self._is_iteration = is_first and instance.is_learner
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the firing is all there is: then `Instance.fire` is called directly."""
+        return not (
+            self._may_lack_tokens
+            or self._firing_readers
+            or self._paced_readers
+            or self._paced
+            or self._is_iteration
+        )
+
+    def run(self) -> None:
+        if self._has_no_rate:
+            while self._instance.is_ready():
+                self._run_phases()
+                self._hooks.after_firing()
+        elif not self._may_lack_tokens or self._instance.is_ready():
+            self._run_phases()
+
+    def _run_phases(self) -> None:
+        self._fire()
+        for notify in self._firing_readers:
+            notify(FIRED)
+        if self._paced_readers:
+            self._send_version()
+        if self._paced is not None:
+            self._fire_paced(self._paced)
+        if self._is_iteration:
+            self._hooks.after_iteration(self._instance)
+
+    def _send_version(self) -> None:
+        instance, site = self._instance, self._hooks.site
+        prefix = site.position_prefix
+        site.position_prefix = (*prefix, instance.order_index, 0, instance.fired - 1, 0)
+        for every, send in self._paced_readers:
+            if instance.fired % every == 0:
+                send()
+        site.position_prefix = prefix
+
+    def _fire_paced(self, paced: PacedSteps) -> None:
+        version = self._instance.fired
+        if self._may_lack_tokens:
+            self._hooks.run_unsynchronised(lambda: paced.fire_after(version))
+        else:
+            paced.fire_after(version)
 
 
-def while_ready(instance: Instance, fire: Fire, after: Fire) -> Fire:
-    """No rate says how often: as long as there are tokens."""
+class RemoteFiringSequence:
+    """Fires what a node on another site paces on this one, at that node's place in the schedule."""
 
-    def fire_while_ready() -> None:
-        while instance.ready():
-            fire()
-            after()
+    def __init__(
+        self,
+        instance: RemoteInstance,
+        paced: PacedSteps,
+        hooks: FiringHooks,
+        has_fired: Callable[[], bool] | None,
+    ) -> None:
+        """`has_fired` takes one notification of a firing; None if the schedule says how often the node fires."""
+        self._instance, self._paced, self._hooks = instance, paced, hooks
+        self._has_fired = has_fired
 
-    return fire_while_ready
+    def run(self) -> None:
+        if self._has_fired is None:
+            self._fire_once()
+        else:
+            while self._has_fired():
+                self._hooks.run_unsynchronised(self._fire_once)
+
+    def _fire_once(self) -> None:
+        self._instance.fired += 1
+        self._paced.fire_after(self._instance.fired)
 
 
-def firings_until(step: ScheduleStep, until: RoundStop | None) -> int:
-    """How often a step's instance fires in a round that may be left before its end."""
-    if until is None:
-        return step.times
-    who, last = (step.order_index, step.replica), (until.order_index, until.replica)
-    if who == last:
-        return until.firings
-    return step.times if who < last else 0
+class PacedSteps:
+    """The steps of the schedules on this site that the states of one node pace."""
+
+    def __init__(
+        self,
+        order_index: int,
+        schedules: list[tuple[int, int, list[ScheduleStep]]],
+        hooks: FiringHooks,
+    ) -> None:
+        """`order_index` is the pacing node's. A schedule is given by its number in the program, pace and steps."""
+        self._order_index, self._schedules, self._hooks = order_index, schedules, hooks
+
+    def fire_after(self, version: int) -> None:
+        """Fire the schedules that this version paces."""
+        hooks, site = self._hooks, self._hooks.site
+        prefix, pacing_step = site.position_prefix, hooks.current_step
+        for number, every, steps in self._schedules:
+            if version % every == 0:
+                site.position_prefix = (*prefix, self._order_index, 0, version - 1, 1 + number)
+                for step in steps:
+                    hooks.fire_step(step, step.times)
+        site.position_prefix, hooks.current_step = prefix, pacing_step

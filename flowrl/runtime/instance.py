@@ -1,4 +1,4 @@
-"""A runner: one instance of a node, and its firing. The hottest lines of the engine."""
+"""An instance of a node and its firing. The hottest lines of the engine."""
 
 from __future__ import annotations
 
@@ -14,46 +14,31 @@ from flowrl.core.state import EMPTY_CLOCK, Count
 from flowrl.graph.model import NodeSpec
 from flowrl.runtime.outputs import OutputPorts
 from flowrl.runtime.records import RecordSource
-from flowrl.runtime.streams import Push, Queue, Take, has, nothing, nowhere
-from flowrl.runtime.waits import Wait
-
-Position = tuple[int, ...]
+from flowrl.runtime.site_state import Position, SiteState
+from flowrl.runtime.streams import Push, Queue, Take, discard, has_tokens, take_nothing
 
 ONE_ITERATION = Count(train_iters=1)
-RAISED = (Exception, SystemExit)  # what ends a firing: a node that calls sys.exit() has failed too
-
-
-class SiteState:
-    """One thread of execution: where it is in the program, and when its last firing ended."""
-
-    __slots__ = ("last_fired_s", "phase", "position_prefix", "round", "rounds", "waiting", "waits")
-
-    def __init__(self) -> None:
-        self.phase = ""  # "warm-up 1, ", or nothing
-        self.round = 0
-        self.rounds = 0  # whole rounds so far, those of the warm-up too
-        self.position_prefix: Position = (0,)  # where in the program: see `Engine.position`
-        self.last_fired_s = time.perf_counter()  # the next firing's time starts here
-        self.waits: list[Wait] = []  # all that it may ever have to wait for
-        self.waiting: tuple[Wait, float] | None = None  # for what it waits now, and since when
+RAISED = (Exception, SystemExit)  # what fails a firing: a node that calls sys.exit() has failed too
 
 
 class Instance:
-    """Fires one node instance: takes tokens, calls the node, gives tokens, keeps accounts."""
+    """One replica of a node with its context, inputs, outputs and counters.
+
+    A firing takes tokens, calls the node, emits what the node counted and recorded, and pushes the node's tokens.
+    """
 
     def __init__(self, spec: NodeSpec, node: Node, context: Context, site: SiteState) -> None:
         self.spec, self.node, self.ctx, self.site = spec, node, context, site
         self.key = context.key
         self.role = spec.cls.role
         self.fired = 0
-        self.order_index = 0  # its node's place in the order of the part that it fires in
+        self.order_index = 0  # its node's place in the order of the schedule that it fires in
         self.busy_s = 0.0
         self.counts = Count()
-        self.waits_for: list[
-            tuple[list[Queue], int]
-        ] = []  # queues, and what a firing takes of each
-        self.drop_old: list[Callable[[], None]] = []  # of inputs that lose what is too old
-        self.services: list[Context] = []  # of nodes that only this one calls: links make them one
+        self.inputs: list[tuple[list[Queue], int]] = []  # queues, and what a firing takes of each
+        self.stale_filters: list[Callable[[], None]] = []  # of inputs with a `max_staleness`
+        self.services: list[Context] = []  # of the services whose only client this instance is
+        # hooks, set by the scheduler
         self.on_record: Callable[[Instance, RecordSource, Any], None] = (
             lambda instance, source, record: None
         )
@@ -61,78 +46,81 @@ class Instance:
         self.fire: Callable[[], None] = self._fire
         self._outputs = OutputPorts(spec.cls, context, spec.fires_on_any)
         self._last_clock = EMPTY_CLOCK
-        self.wire({}, {}, [])
+        self.connect({}, {}, [])
 
-    def wire(
+    def connect(
         self,
         takes: Mapping[str, Take],
         pushes: Mapping[str, list[Push]],
-        waits_for: list[tuple[list[Queue], int]],
+        inputs: list[tuple[list[Queue], int]],
     ) -> None:
-        """Connect the ports; called again when a phase makes other edges active."""
+        """Connect the ports. Called again when a phase makes other edges active."""
         ports = self.spec.cls.ports
-        self.waits_for = waits_for
+        self.inputs = inputs
         self._takes = [
-            takes.get(n, nothing) for n, p in ports.items() if isinstance(p, In | StateIn)
+            takes.get(n, take_nothing) for n, p in ports.items() if isinstance(p, In | StateIn)
         ]
         self._pushes = list(pushes.values())
-        self._wanted = tuple(pushes)
+        self._consumed_outputs = tuple(pushes)
         self.ctx.consumed_outputs = frozenset(pushes)
         self._call = self._first_call
-        self._wire_simple()
+        self._choose_fire()
 
-    def _wire_simple(self) -> None:
-        """One input and at most one output, of one token for one consumer, go a shorter way."""
+    def _choose_fire(self) -> None:
+        """Use the fast path for one input and at most one output of one token to one consumer."""
         pushes = [push for ends in self._pushes for push in ends]
         single = list(self._outputs.single.values())
         if (
             len(self._takes) == 1
             and len(pushes) <= 1
             and single in ([], [True])
-            and not self.learns
+            and not self.is_learner
             and not self.spec.fires_on_any
         ):
             self._take = self._takes[0]
-            self._push = pushes[0] if pushes else nowhere
+            self._push = pushes[0] if pushes else discard
             self.fire = self._fire_simple
         else:
             self.fire = self._fire
 
     @property
-    def learns(self) -> bool:
-        """Whether a firing is a train iteration."""
+    def is_learner(self) -> bool:
+        """Whether each firing is a train iteration."""
         return self.role == "learner"
 
-    def renew(self, node: Node) -> None:
-        """Go on with a fresh instance."""
+    @property
+    def position(self) -> Position:
+        """The position of the firing that the instance is in, or that comes next."""
+        return (*self.site.position_prefix, self.order_index, self.ctx.replica, self.fired)
+
+    def replace_node(self, node: Node) -> None:
         self.node = node
         self._call = self._first_call
 
-    def ready(self) -> bool:
-        """Whether every input has what a firing takes (asked only where tokens may be dropped)."""
-        for drop in self.drop_old:
-            drop()
+    def is_ready(self) -> bool:
+        """Whether the inputs hold what a firing takes. Only asked of nodes that may lack tokens."""
+        for drop_stale in self.stale_filters:
+            drop_stale()
         enough = any if self.spec.fires_on_any else all
-        return enough(has(queues, rate) for queues, rate in self.waits_for)
+        return enough(has_tokens(queues, rate) for queues, rate in self.inputs)
 
     # the firing
 
     def _fire_simple(self) -> None:
-        """One input, at most one output of one token."""
         ctx = self.ctx
         try:
             value, clock = self._take()
             if clock is not self._last_clock:
                 self._last_clock = clock
                 ctx.clock = ctx.clock.merge(clock)
-            gave = self._call(value)
+            result = self._call(value)
         except NodeError:
-            raise  # another node's, met while its state was asked for
+            raise  # of another node, whose state was read
         except RAISED as error:
-            raise self._failed(error) from error
+            raise self._node_error(error) from error
         if ctx.has_pending:
-            self._settle()
-        self._push((gave, ctx.clock))
+            self._emit_pending()
+        self._push((result, ctx.clock))
         self.fired += 1
         now = _now()
         site = self.site
@@ -140,22 +128,21 @@ class Instance:
         site.last_fired_s = now
 
     def _fire(self) -> None:
-        """Any number of inputs and outputs."""
         ctx = self.ctx
         try:
-            gave = self._call(*self._values())
-            given = self._outputs.tokens(gave, self._wanted)
+            result = self._call(*self._values())
+            outputs = self._outputs.tokens(result, self._consumed_outputs)
         except NodeError:
             raise
         except RAISED as error:
-            raise self._failed(error) from error
-        if self.learns:
+            raise self._node_error(error) from error
+        if self.is_learner:
             ctx.clock = ctx.clock.add(self.key, train_iters=1)
             self.on_count(self, ONE_ITERATION)
         if ctx.has_pending:
-            self._settle()
+            self._emit_pending()
         clock = ctx.clock
-        for pushes, tokens in zip(self._pushes, given, strict=True):
+        for pushes, tokens in zip(self._pushes, outputs, strict=True):
             for token in tokens:
                 for push in pushes:
                     push((token, clock))
@@ -176,42 +163,42 @@ class Instance:
         return values
 
     def _first_call(self, *values: Any) -> Any:
-        """What the first firing gives is looked at closely; later ones call the node directly."""
-        gave = self.node.fire(*values)
-        self._outputs.check(gave, self._wanted)
+        """Call the node and check its result in full. Later firings call the node directly."""
+        result = self.node.fire(*values)
+        self._outputs.check(result, self._consumed_outputs)
         self._call = self.node.fire
-        return gave
+        return result
 
-    def _settle(self) -> None:
-        """What the firing counted and recorded, and the services that it called."""
+    # records
+
+    def _emit_pending(self) -> None:
+        """Pass on what the node, and the services that it called, counted and recorded."""
         ctx = self.ctx
         for context in (ctx, *self.services):
-            counts = context.take_count()
-            if counts is not None:
-                ctx.clock = ctx.clock.add(self.key, counts.env_steps, counts.episodes)
+            count = context.take_count()
+            if count is not None:
+                ctx.clock = ctx.clock.add(self.key, count.env_steps, count.episodes)
                 old = self.counts
-                self.counts = Count(
-                    old.env_steps + counts.env_steps, old.episodes + counts.episodes
-                )
-                self.on_count(self, counts)
+                self.counts = Count(old.env_steps + count.env_steps, old.episodes + count.episodes)
+                self.on_count(self, count)
         for context in (ctx, *self.services):
             for record in context.take_records():
                 self.on_record(self, self.record_source(context), record)
 
     def record_source(self, context: Context | None = None) -> RecordSource:
-        """This node in the firing that it is in; or a service that was called in it."""
+        """The source of a record of the current firing: this node, or a service that it called."""
         total = self.ctx.clock.total
         if context is None or context is self.ctx:
             return RecordSource(self.key, self.role, self.fired, total)
         return RecordSource(context.key, "", self.fired, total)
 
-    def forget(self) -> None:
-        """A firing failed: what was counted and told in it does not count."""
+    def discard_records(self) -> None:
+        """Drop what a failed firing counted and recorded."""
         for context in (self.ctx, *self.services):
             context.take_count()
             context.take_records()
 
-    def _failed(self, error: BaseException) -> NodeError:
+    def _node_error(self, error: BaseException) -> NodeError:
         site = self.site
         return NodeError(self.key, f"firing {self.fired} ({site.phase}round {site.round})", error)
 

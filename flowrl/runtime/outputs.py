@@ -1,4 +1,4 @@
-"""What a firing gave, against what its ports and its `describe` promise."""
+"""Checks the result of a firing against the node's ports and its `describe`, and turns it into tokens."""
 
 from __future__ import annotations
 
@@ -10,93 +10,99 @@ from flowrl.core.context import Context
 from flowrl.core.node import Node
 from flowrl.core.ports import Out
 
-MEND = "give what `describe` declares, or declare what is given"
+HINT = "return what `describe` declares, or declare what is returned"
 
 
 class OutputPorts:
-    """The stream outputs of one node instance."""
+    """The stream outputs of one instance."""
 
-    def __init__(self, cls: type[Node], context: Context, may_lack: bool = False) -> None:
-        """`may_lack`: it decides in each firing how much it gives, up to its rates."""
+    def __init__(self, cls: type[Node], context: Context, optional: bool = False) -> None:
+        """With `optional`, each firing decides how many tokens it returns, up to the rates of the ports."""
         self.context = context
-        self.may_lack = may_lack
+        self.optional = optional
         self.single = {n: p.rate == 1 for n, p in cls.ports.items() if isinstance(p, Out)}
 
-    def tokens(self, gave: Any, wanted: Sequence[str]) -> list[Sequence[Any]]:
-        """The tokens of each wanted output; raises where they are missing, too few or too many."""
-        if self.may_lack:
-            each = dict.fromkeys(wanted, gave) if len(self.single) == 1 else gave or {}
-            return [self._at_most(port, each.get(port)) for port in wanted]
-        if len(self.single) == 1 or not wanted:
-            return [self._counted(port, gave) for port in wanted]
-        if not isinstance(gave, Mapping):
+    def tokens(self, result: Any, consumed: Sequence[str]) -> list[Sequence[Any]]:
+        """The tokens of each consumed output. Raises where they are missing, too few or too many."""
+        if self.optional:
+            one = len(self.single) == 1
+            by_port = dict.fromkeys(consumed, result) if one else result or {}
+            return [self._optional_tokens(port, by_port.get(port)) for port in consumed]
+        if len(self.single) == 1 or not consumed:
+            return [self._port_tokens(port, result) for port in consumed]
+        if not isinstance(result, Mapping):
             raise TypeError(
-                f"fire gave {_kind(gave)}; a node with several outputs gives a mapping of them "
+                f"fire returned {_kind(result)}; a node with several outputs returns a mapping of them "
                 f"({', '.join(self.single)})"
             )
-        missing = [port for port in wanted if port not in gave]
+        missing = [port for port in consumed if port not in result]
         if missing:
-            given = ", ".join(map(str, gave)) or "none"
-            raise ValueError(f"fire did not give the output '{missing[0]}'; it gave {given}")
-        return [self._counted(port, gave[port]) for port in wanted]
+            returned = ", ".join(map(str, result)) or "none"
+            raise ValueError(
+                f"fire did not return the output '{missing[0]}'; it returned {returned}"
+            )
+        return [self._port_tokens(port, result[port]) for port in consumed]
 
-    def _at_most(self, port: str, gave: Any) -> Sequence[Any]:
-        """What a node gives that decides in each firing whether it gives anything."""
-        if gave is None:
+    def _optional_tokens(self, port: str, value: Any) -> Sequence[Any]:
+        if value is None:
             return ()
         if self.single[port]:
-            return (gave,)
+            return (value,)
         rate = self.context.rates[port]
-        if not isinstance(gave, Sequence) or len(gave) > rate:
-            given = f"{len(gave)} tokens" if isinstance(gave, Sequence) else _kind(gave)
-            raise ValueError(f"output '{port}': fire gave {given}; a list of {rate} at most is due")
-        return gave
-
-    def _counted(self, port: str, gave: Any) -> Sequence[Any]:
-        if self.single[port]:
-            return (gave,)
-        rate = self.context.rates[port]
-        if not isinstance(gave, Sequence):
-            raise TypeError(
-                f"output '{port}': fire gave {_kind(gave)}; a list of {rate} tokens is due"
-            )
-        if len(gave) != rate:
+        if not isinstance(value, Sequence) or len(value) > rate:
+            returned = f"{len(value)} tokens" if isinstance(value, Sequence) else _kind(value)
             raise ValueError(
-                f"output '{port}': fire gave {len(gave)} tokens; its rate is {rate} a firing"
+                f"output '{port}': fire returned {returned}; expected a list of at most {rate}"
             )
-        return gave
+        return value
 
-    def check(self, gave: Any, wanted: Sequence[str]) -> None:
-        """Everything that can be wrong: done for the first firing, and too slow for all."""
-        if len(self.single) > 1 and isinstance(gave, Mapping):
-            unknown = [str(name) for name in gave if name not in self.single]
+    def _port_tokens(self, port: str, value: Any) -> Sequence[Any]:
+        if self.single[port]:
+            return (value,)
+        rate = self.context.rates[port]
+        if not isinstance(value, Sequence):
+            raise TypeError(
+                f"output '{port}': fire returned {_kind(value)}; expected a list of {rate} tokens"
+            )
+        if len(value) != rate:
+            raise ValueError(
+                f"output '{port}': fire returned {len(value)} tokens; its rate is {rate} per firing"
+            )
+        return value
+
+    def check(self, result: Any, consumed: Sequence[str]) -> None:
+        """Check the result in full, columns included. Done for the first firing only: it is too slow for each."""
+        if len(self.single) > 1 and isinstance(result, Mapping):
+            unknown = [str(name) for name in result if name not in self.single]
             if unknown:
                 outputs = ", ".join(self.single)
-                raise ValueError(f"fire gave '{unknown[0]}'; the outputs are {outputs}")
-        for port, tokens in zip(wanted, self.tokens(gave, wanted), strict=True):
+                raise ValueError(f"fire returned '{unknown[0]}'; the outputs are {outputs}")
+        for port, tokens in zip(consumed, self.tokens(result, consumed), strict=True):
             schema = self.context.outs.get(port)
             for token in tokens if schema is not None else ():
-                _check_table(port, token, schema or {})
+                _check_columns(port, token, schema or {})
 
 
-def _check_table(port: str, token: Any, declared: Schema) -> None:
+def _check_columns(port: str, token: Any, declared: Schema) -> None:
     if not isinstance(token, Batch):
-        raise TypeError(f"output '{port}': fire gave {_kind(token)}; a Batch is due, as declared")
-    given = token.schema
+        raise TypeError(
+            f"output '{port}': fire returned {_kind(token)}; expected a Batch, as declared"
+        )
+    returned = token.schema
     for name, column in declared.items():
-        if name not in given:
-            shown = ", ".join(given) or "none"
+        if name not in returned:
+            shown = ", ".join(returned) or "none"
             raise ValueError(
-                f"output '{port}' lacks the column '{name}' ({column}); it has {shown}; {MEND}"
+                f"output '{port}' lacks the column '{name}' ({column}); it has {shown}; {HINT}"
             )
-        if given[name] != column:
+        if returned[name] != column:
             raise ValueError(
-                f"output '{port}': column '{name}' is {given[name]}, declared is {column}; {MEND}"
+                f"output '{port}': column '{name}' is {returned[name]}, declared is {column}; {HINT}"
             )
-    extra = [name for name in given if name not in declared]
+    extra = [name for name in returned if name not in declared]
     if extra:
         raise ValueError(
-            f"output '{port}': column '{extra[0]}' ({given[extra[0]]}) was not declared; {MEND}"
+            f"output '{port}': column '{extra[0]}' ({returned[extra[0]]}) was not declared; {HINT}"
         )
 
 

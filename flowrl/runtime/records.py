@@ -1,17 +1,82 @@
-"""Who tells a record, and when: what sinks know of a node's firing."""
+"""Records of a run: who emits them, who takes them, and what they say of how far the run was deterministic.
+
+`flowrl.core.context` declares the records that nodes emit. `FailureRecord` is the engine's own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
+from flowrl.core.context import IrregularityRecord, Record
 from flowrl.core.state import Count
+
+MAX_FAILURES = 20  # that a summary lists; the nodes' logs have all of them
+
+Handling = Literal["tried again", "passed over", "given up"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSource:
-    """A node in one of its firings."""
+    """The node that emitted a record, and the firing in which it did."""
 
     key: str
     role: str
     fired: int  # firings before this one
-    total: Count  # its causal past, and this firing
+    total: Count  # of its causal past, this firing included
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """A firing failed. The text is a line of the node's log."""
+
+    text: str
+    handling: Handling
+
+
+class RecordSink(Protocol):
+    """Takes the records of a run, in the order of the serial program."""
+
+    def record(self, source: RecordSource, record: Record) -> None:
+        """Take one record of one firing."""
+
+
+@dataclass(slots=True)
+class Irregularities:
+    """Counts what made this run differ from a deterministic one."""
+
+    restarts: int = 0
+    ignored: int = 0
+    dropped: int = 0
+    failures: list[str] = field(default_factory=list)
+    reported: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and text
+
+    def pass_on(
+        self, sink: RecordSink, source: RecordSource, record: Record | FailureRecord
+    ) -> None:
+        """Pass a record on to the sink. Failures and irregularities are counted, and become lines of the log."""
+        if isinstance(record, FailureRecord):
+            self._add(record)
+            sink.record(source, record.text)
+        elif isinstance(record, IrregularityRecord):
+            key = source.key, record.what
+            self.reported[key] = self.reported.get(key, 0) + record.times
+            sink.record(source, f"{record.times} {record.what}")
+        else:
+            sink.record(source, record)
+
+    def _add(self, failure: FailureRecord) -> None:
+        self.restarts += failure.handling == "tried again"
+        self.ignored += failure.handling == "passed over"
+        if len(self.failures) < MAX_FAILURES:
+            self.failures.append(failure.text)
+
+    def lines(self) -> list[str]:
+        """The counts in words, for the summary of the run."""
+        counts = {
+            "firings were tried again with a fresh node": self.restarts,
+            "firings failed and were passed over": self.ignored,
+            "tokens were dropped": self.dropped,
+        }
+        reported = [f"{node}: {n} {what}" for (node, what), n in self.reported.items()]
+        return [*(f"{n} {what}" for what, n in counts.items() if n), *reported, *self.failures]

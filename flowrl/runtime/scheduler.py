@@ -1,12 +1,13 @@
-"""A walk through the serial program: fires, in its order, the instances that live here.
+"""Executes the serial program of a graph for the instances of one site.
 
-Where all instances live here, that is the whole program. Elsewhere it is the program's projection: what other sites
-fire is left out, and queues that wait for them take its place. What fires after a node that lives elsewhere fires at
-that node's place in the order.
+If all instances live on this site, that is the whole program. Otherwise it is a projection of it: firings of other
+sites are left out, and queues that wait for their tokens take their place. What a node of another site paces on this
+site fires at that node's place in the order.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import repeat
 
 from flowrl.checks.check import CheckedGraph
@@ -16,135 +17,138 @@ from flowrl.core.context import DeferredEffect, Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.runtime.deferred_effects import DeferredEffects
 from flowrl.runtime.edge_factory import EdgeFactory
-from flowrl.runtime.failure_guard import FailureGuard, FailureRecord
+from flowrl.runtime.failure_guard import FailureGuard
 from flowrl.runtime.firing_sequence import (
     Fire,
+    FiringSequence,
     PacedSteps,
-    RemoteFirings,
+    RemoteFiringSequence,
+    RemoteInstance,
     RoundStop,
     ScheduleStep,
-    as_often_as,
-    firings_until,
-    heard_by,
-    if_ready,
-    while_ready,
 )
-from flowrl.runtime.instance import RAISED, Instance, Position
-from flowrl.runtime.instances import make_instances
-from flowrl.runtime.records import RecordSource
+from flowrl.runtime.instance import RAISED, Instance
+from flowrl.runtime.instances import Instances
+from flowrl.runtime.records import FailureRecord, RecordSource
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.token_hashing import Note, TokenHasher
 
 
-class Scheduler:
-    """Fires the instances here, round by round; who derives from it says when that ends."""
+class Scheduler(ABC):
+    """Fires the instances of one site, round by round, until a hook raises.
 
-    def __init__(self, checked: CheckedGraph, seed: int, home: EdgeFactory | None = None) -> None:
+    | hook | when | may |
+    |---|---|---|
+    | `before_round` | before a round of the warm-up or of the program | wait, end the round early, raise |
+    | `after_firing` | after a firing with all that it paces | raise |
+    | `after_iteration` | the same for replica 0 of a learner, before `after_firing` | raise |
+    | `after_round` | after a round | raise |
+    | `end_without_rounds` | instead of rounds, if no node fires in rounds | must raise |
+    | `on_record` | in a firing, for each record of it | |
+    | `run_unsynchronised` | around what a node paces that may lack tokens | leave it |
+    """
+
+    def __init__(self, checked: CheckedGraph, seed: int, edges: EdgeFactory) -> None:
         self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
-        self.rounds = 0  # whole rounds so far, without those of the warm-up
-        self.instances = make_instances(checked, seed, home)
-        self.site = self.instances.site
-        self._sources: dict[str, RemoteFirings] = {}
-        self._step: ScheduleStep | None = None  # whose turn it is
-        self._verdict: VerdictRecord | None = None  # that of the earliest cut
-        self._verdict_depth = -1  # a verdict includes what its firing paces
+        self.rounds = 0  # completed rounds, without those of the warm-up
+        self.instances = Instances(checked, seed, edges)
+        self.site = edges.site
+        self.current_step: ScheduleStep | None = None  # in a paced schedule: the step there
         self.deferred_effects = DeferredEffects()
+        self._edges = edges
+        self._remote_instances: dict[str, RemoteInstance] = {}
+        self._verdict: VerdictRecord | None = None  # the one with the earliest cut
+        self._verdict_depth = (
+            -1
+        )  # length of its position's prefix: the cut includes what its firing paces
         for instance in self.instances.all():
             instance.on_record = self._on_record
 
-    def hash_tokens(self, note: Note) -> None:
-        """Note every token that is given, and every version that is seen, from the first firing on."""
-        self.instances.hasher = TokenHasher(self.graph, note)
-        self.instances.connect(
-            [self.program.round, *(paced.schedule for paced in self.program.paced)]
-        )
+    # hooks
 
-    # what happens between firings: for those who derive
-
+    @abstractmethod
     def before_round(self) -> RoundStop | None:
-        """A round begins; where to leave it, if not at its end."""
-        return None
+        """Prepare a round; return where it ends early, if it does."""
 
-    def after_round(self, warm_up: bool) -> None:
-        """A round has ended."""
-
+    @abstractmethod
     def after_firing(self) -> None:
-        """One instance has fired."""
+        """See `FiringHooks`."""
 
+    @abstractmethod
     def after_iteration(self, learner: Instance) -> None:
-        """A learner has fired, and what its version paces (of several replicas: the first)."""
+        """See `FiringHooks`."""
+
+    @abstractmethod
+    def after_round(self, warm_up: bool) -> None:
+        """Look whether the program ends after this round."""
+
+    @abstractmethod
+    def end_without_rounds(self) -> None:
+        """Raise: the warm-up was all that fires."""
+
+    @abstractmethod
+    def on_record(
+        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
+    ) -> None:
+        """Pass on a record of an instance's firing, or of a service that was called in it."""
+
+    def run_unsynchronised(self, fire: Fire) -> None:
+        """See `FiringHooks`."""
+        fire()
+
+    # the state of the execution
+
+    @property
+    def current_position(self) -> Position:
+        """The position of the current firing, or of the next one."""
+        step = self.current_step
+        prefix = self.site.position_prefix
+        if step is None:
+            return prefix
+        return (*prefix, step.order_index, step.replica, step.instance.fired)
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether a node has given a verdict, and all that its firing paces has fired."""
+        return self._verdict is not None and len(self.site.position_prefix) <= self._verdict_depth
+
+    @property
+    def first_learner(self) -> str | None:
+        """The learner whose firings are the run's train iterations."""
+        return next(iter(self.graph.nodes_of_role("learner")), None)
+
+    def hash_tokens(self, note: Note) -> None:
+        """Note the hash of every token that is pushed, and of every version that is read."""
+        self.instances.hash_tokens(TokenHasher(self.graph, note))
+
+    def close(self) -> None:
+        """Close all nodes. What they raise is kept in `instances.close_errors`."""
+        self.instances.close()
 
     def _on_record(
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
         if isinstance(record, DeferredEffect):
-            self.deferred_effects.add(self.position(instance), instance, record)
-        else:
-            self.recorded(instance, source, record)
-
-    def recorded(
-        self, instance: Instance, source: RecordSource, record: Record | FailureRecord
-    ) -> None:
-        """A node told something in a firing, or a service called in it; or it failed."""
-        depth = len(
-            self.site.position_prefix
-        )  # what a firing paces may give a verdict before the firing's own
+            self.deferred_effects.add(instance, record)
+            return
+        # what a firing paces may give a verdict before the firing's own
+        depth = len(self.site.position_prefix)
         if isinstance(record, VerdictRecord) and depth > self._verdict_depth:
             self._verdict, self._verdict_depth = record, depth
-
-    def at_leisure(self, fire: Fire) -> Fire:
-        """What a node paces that fires when it can: sites may hear of that firing in different rounds."""
-        return fire
-
-    def no_rounds(self) -> None:
-        """The warm-up was all there is to do."""
-
-    # where
-
-    def position(self, instance: Instance) -> Position:
-        """Where in the program a runner's firing is: positions compare as the program orders them."""
-        return (
-            *self.site.position_prefix,
-            instance.order_index,
-            instance.ctx.replica,
-            instance.fired,
-        )
-
-    def current_position(self) -> Position:
-        """The position of the firing that goes on, or comes next."""
-        step = self._step
-        return (
-            (*self.site.position_prefix, step.order_index, step.replica, step.who.fired)
-            if step
-            else self.site.position_prefix
-        )
-
-    @property
-    def current_step(self) -> ScheduleStep | None:
-        """Whose turn it is (of a paced part: there)."""
-        return self._step
-
-    @property
-    def has_verdict(self) -> bool:
-        """Whether a verdict was given, and all that its firing paces has fired."""
-        return self._verdict is not None and len(self.site.position_prefix) <= self._verdict_depth
-
-    def close(self) -> None:
-        """Close all nodes once; what they raise is kept in `instances.close_errors`."""
-        self.instances.close()
+        self.on_record(instance, source, record)
 
     # the program
 
     def execute(self) -> None:
-        """Fire on and on; ends by what the hooks raise."""
+        """Execute the phases of the warm-up, then rounds without end. Only an exception of a hook ends the program."""
         self._warm_up()
-        schedule = self.program.round
-        steps = self._steps(schedule)
-        if not schedule.order:
-            self.no_rounds()
+        steps = self._steps(self.program.round)
+        if not self.program.round.order:
+            self.end_without_rounds()
         while True:
             self.site.round = self.rounds
-            self._round(steps)
+            self._run_round(steps)
             self.rounds += 1
             self.after_round(warm_up=False)
 
@@ -153,175 +157,92 @@ class Scheduler:
         for number, warm in enumerate(self.program.warmup, 1):
             site.phase = f"warm-up {number}, "
             self.instances.connect([warm.schedule])
-            self._set(warm)
+            self._apply_settings(warm)
             steps = self._steps(warm.schedule)
-            for number_of_round in range(warm.rounds):
-                site.round = number_of_round
-                self._round(steps)
+            for round_of_phase in range(warm.rounds):
+                site.round = round_of_phase
+                self._run_round(steps)
                 self.after_round(warm_up=True)
-            self._set(warm, back=True)
+            self._apply_settings(warm, restore=True)
         site.phase = ""
         if self.program.warmup:
             self.instances.connect([self.program.round])
 
-    def _set(self, warm: WarmUpSchedule, back: bool = False) -> None:
-        """Set what differs in a phase, or set it back to what the graph says."""
+    def _apply_settings(self, warm: WarmUpSchedule, restore: bool = False) -> None:
+        """Apply the settings of a phase, or restore those of the graph."""
         for name, values in warm.phase.settings.items():
             usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
             for instance in self.instances.by_node.get(name, ()):
                 try:
-                    instance.node.reconfigure(**(usual if back else values))
+                    instance.node.reconfigure(**(usual if restore else values))
                 except RAISED as error:
                     doing = f"taking the settings {', '.join(values)}"
                     raise NodeError(instance.key, doing, error) from error
 
-    def _round(self, steps: list[ScheduleStep]) -> None:
-        """All firings of one round, or those up to where it is left."""
-        until = self.before_round()
+    def _run_round(self, steps: list[ScheduleStep]) -> None:
+        stop = self.before_round()
         self.site.position_prefix = (self.site.rounds,)
         for step in steps:
-            self._fire(step, firings_until(step, until))
-        self._step = None
+            self.fire_step(step, step.times if stop is None else stop.firings_of(step))
+        self.current_step = None
         for versions in self.instances.versions.values():
             versions.end_round()
         self.site.rounds += 1
 
-    def _fire(self, step: ScheduleStep, times: int) -> None:
+    def fire_step(self, step: ScheduleStep, times: int) -> None:
+        """Fire a step's instance so many times."""
         fire = step.fire
-        self._step = step
+        self.current_step = step
         for _ in repeat(None, times):
             fire()
             self.after_firing()
 
-    # a part as steps
+    # a schedule as steps
 
     def _steps(self, schedule: Schedule) -> list[ScheduleStep]:
-        hungry, often = may_lack_tokens(schedule), fires_without_rate(schedule)
+        """The steps of a schedule for this site, in order."""
+        lacking, without_rate = may_lack_tokens(schedule), fires_without_rate(schedule)
         steps = []
-        for order_index, name in enumerate(schedule.order):
+        for index, name in enumerate(schedule.order):
             times = schedule.firings[name]
-            paced = [] if self.instances.home.has(name, 0) else self._paced(name)
-            if paced:
-                source = self._sources.setdefault(name, RemoteFirings())
-                shadow = self._shadow(source, order_index, paced)
-                if name in hungry:
-                    shadow = self.at_leisure(shadow)
-                    shadow = as_often_as(self.instances.home.firings(name), shadow)
-                steps.append(ScheduleStep(order_index, 0, shadow, times, source))
+            paced = self._paced_steps(name, index)
+            if paced is not None and not self._edges.is_local(name, 0):
+                remote = self._remote_instances.setdefault(name, RemoteInstance())
+                has_fired = self._edges.remote_firings(name) if name in lacking else None
+                sequence = RemoteFiringSequence(remote, paced, self, has_fired)
+                steps.append(ScheduleStep(index, 0, sequence.run, times, remote))
             for instance in self.instances.by_node.get(name, ()):
-                instance.order_index = order_index
-                fire = self._fire_of(instance, order_index, name in hungry, name in often)
-                steps.append(ScheduleStep(order_index, instance.ctx.replica, fire, times, instance))
+                instance.order_index = index
+                fire = self._fire_of(instance, paced, name in lacking, name in without_rate)
+                steps.append(ScheduleStep(index, instance.ctx.replica, fire, times, instance))
         return steps
 
-    def _fire_of(self, instance: Instance, order_index: int, starves: bool, often: bool) -> Fire:
-        """One firing with all that belongs to it, and no more than that."""
+    def _fire_of(
+        self, instance: Instance, paced: PacedSteps | None, lacking: bool, without_rate: bool
+    ) -> Fire:
+        """What fires an instance: its `FiringSequence`, or no more than `Instance.fire` where that is all."""
         fire = instance.fire
-        name = instance.spec.name
         if instance.spec.on_failure != "stop":
             fire = FailureGuard(instance, self.instances.renew).fire
-        if instance.ctx.replica == 0:
-            paced = self._paced(name)
-            if heard := self.instances.home.told_firings(name):
-                fire = heard_by(heard, fire)
-            told = [
-                t
-                for v in self.instances.versions.values()
-                if v.instance is instance
-                for t in v.paced
-            ]
-            if told:
-                fire = self._telling(instance, fire, told)
-            if paced:
-                fire = self._with_paced(instance, fire, order_index, paced, starves)
-            if instance.learns:
-                fire = self._with_iteration(instance, fire)
-        if starves:
-            fire = if_ready(instance, fire)
-        return while_ready(instance, fire, self.after_firing) if often else fire
+        versions = self.instances.versions.values()
+        sequence = FiringSequence(
+            instance,
+            fire,
+            self,
+            may_lack_tokens=lacking,
+            has_no_rate=without_rate,
+            firing_readers=self._edges.firing_readers(instance.spec.name),
+            paced_readers=[r for v in versions if v.instance is instance for r in v.paced_readers],
+            paced=paced,
+        )
+        return fire if sequence.is_plain else sequence.run
 
-    @property
-    def first_learner(self) -> str | None:
-        """The learner whose firings are the run's train iterations."""
-        return next(iter(self.graph.nodes_of_role("learner")), None)
-
-    def _paced(self, name: str) -> list[PacedSteps]:
-        """What a node's versions pace here: its number, its pace, its steps."""
-        found = []
+    def _paced_steps(self, name: str, order_index: int) -> PacedSteps | None:
+        """What the states of a node pace on this site, if anything."""
+        schedules = []
         for number, paced in enumerate(self.program.paced):
             if paced.source.node == name:
                 steps = self._steps(paced.schedule)
                 if steps:
-                    found.append((number, paced.every, steps))
-        return found
-
-    def _with_paced(
-        self,
-        instance: Instance,
-        fire: Fire,
-        order_index: int,
-        paced: list[PacedSteps],
-        starves: bool,
-    ) -> Fire:
-        """A paced part fires right after the version that it sees."""
-
-        def pace() -> None:
-            self._fire_paced(instance.fired, order_index, paced)
-
-        after = self.at_leisure(pace) if starves else pace
-
-        def fire_with_paced() -> None:
-            fire()
-            after()
-
-        return fire_with_paced
-
-    def _shadow(self, source: RemoteFirings, order_index: int, paced: list[PacedSteps]) -> Fire:
-        """In the place of a node that fires elsewhere: what it paces here."""
-
-        def fire_paced() -> None:
-            source.fired += 1
-            self._fire_paced(source.fired, order_index, paced)
-
-        return fire_paced
-
-    def _fire_paced(self, fired: int, order_index: int, paced: list[PacedSteps]) -> None:
-        site = self.site
-        at, pacing = site.position_prefix, self._step
-        for number, every, steps in paced:
-            if fired % every == 0:
-                site.position_prefix = (*at, order_index, 0, fired - 1, 1 + number)
-                for step in steps:
-                    self._fire(step, step.times)
-        site.position_prefix, self._step = at, pacing
-
-    def _telling(self, instance: Instance, fire: Fire, told: list[tuple[int, Fire]]) -> Fire:
-        """Sites elsewhere are sent the versions that pace what lives there."""
-
-        site = self.site
-
-        def fire_and_tell() -> None:
-            fire()
-            at = site.position_prefix
-            site.position_prefix = (
-                *at,
-                instance.order_index,
-                0,
-                instance.fired - 1,
-                0,
-            )  # this belongs to the firing
-            for every, tell in told:
-                if instance.fired % every == 0:
-                    tell()
-            site.position_prefix = at
-
-        return fire_and_tell
-
-    def _with_iteration(self, learner: Instance, fire: Fire) -> Fire:
-        """After a train iteration, and what it paces, is where most cuts fall."""
-
-        def fire_iteration() -> None:
-            fire()
-            self.after_iteration(learner)
-
-        return fire_iteration
+                    schedules.append((number, paced.every, steps))
+        return PacedSteps(order_index, schedules, self) if schedules else None

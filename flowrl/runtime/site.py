@@ -1,4 +1,4 @@
-"""A site: walks through the program for the instances that live there, as far as the coordinator grants."""
+"""One of several sites: executes the program for its instances, as far as the coordinator's leases allow."""
 
 from __future__ import annotations
 
@@ -16,268 +16,274 @@ from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, part_in
-from flowrl.runtime.control.free_sites import free_sites
 from flowrl.runtime.control.messages import FAILED, PositionedRecord, error_words
-from flowrl.runtime.control.orders import CONTROL, AbandonFiring, CoordinatorMessages, SiteStopped
+from flowrl.runtime.control.orders import CONTROL, CoordinatorMessages
 from flowrl.runtime.control.reports import SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistory
-from flowrl.runtime.failure_guard import FailureRecord
 from flowrl.runtime.firing_sequence import Fire, RoundStop
-from flowrl.runtime.instance import Instance, Position
-from flowrl.runtime.records import RecordSource
-from flowrl.runtime.remote.edge_factory import RemoteEdgeFactory
-from flowrl.runtime.remote.waiting import ChannelFailure
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.interruptions import ChannelFailure, FiringAbandoned, SiteStopped
+from flowrl.runtime.records import FailureRecord, RecordSource
+from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.site_state import Position
 
-FLUSH_S = 0.0005  # shorter firings are gathered
+FLUSH_S = 0.0005  # tokens of shorter firings are sent together
+FAILURE_S = 5.0  # in which the coordinator takes the report of a failure
 
 
 class SiteScheduler(Scheduler):
-    """Reports what happens, and goes no further than granted, nor beyond where it is told to stop."""
+    """The scheduler of one of several sites.
+
+    It begins no round without a lease, fires nothing beyond a cut that it knows, and reports counts, records and status
+    to the coordinator. A *free* site fires whenever it has tokens, needs no lease after the warm-up, and ends when the
+    coordinator halts it.
+    """
 
     def __init__(
         self,
         checked: CheckedGraph,
-        layout: SiteLayout,
-        name: str,
-        channels: SiteChannels,
         seed: int,
+        edges: SiteEdgeFactory,
+        messages: CoordinatorMessages,
+        reporter: SiteReporter,
+        channels: SiteChannels,
     ) -> None:
-        self.name, self.channels = name, channels
-        self._reports = SiteReporter(channels, name, len(layout.kinds))
-        self._orders = CoordinatorMessages(channels, name)
-        self._settled = 0  # rounds that no cut goes back to
-        self._free = name in free_sites(checked, layout)
-        self._walking = False
-        self._at_leisure = 0  # parts that it is in which a node paces that fires when it can
-        self._left = False  # one of them, maybe in the midst of a firing: none fires again
-        self._flushed_s = 0.0
-        self._long_round = False  # something in it took its time
-        self._home = RemoteEdgeFactory(checked, layout, name, channels)
-        self._home.waiting.check = self._check
-        super().__init__(checked, seed, self._home)
-        learners = [r for r in self.instances.all() if r.role == "learner"]
-        self._recalls = [WeightHistory(checked, self.instances, learner) for learner in learners]
-        # what a free site has done counts whole
-        self._keeping = [] if self._free else self._recalls
+        super().__init__(checked, seed, edges)
+        self.name = edges.name
+        self._site_edges, self._waits = edges, edges.waits
+        self._messages, self._reporter, self._channels = messages, reporter, channels
+        self._is_free = edges.is_free
+        self._is_executing = False
+        self._final_rounds = 0  # before which no cut falls
+        self._unsynchronised_depth = (
+            0  # of nested schedules that are paced by a node that may lack tokens
+        )
+        self._has_abandoned = (
+            False  # such a schedule was left, maybe in the middle of a firing: none fires again
+        )
+        self._last_flush_s = 0.0
+        self._had_long_firing = False  # in this round
+        learners = [r for r in self.instances.all() if r.is_learner]
+        self._histories = [WeightHistory(checked, self.instances, learner) for learner in learners]
+        # what a free site has fired counts as a whole: it needs no earlier versions
+        self._kept_histories = [] if self._is_free else self._histories
+        self._paced_histories = [h for h in self._kept_histories if not h.fires_in_rounds]
         cuts = CutPlanner(checked, checked.graph.limits)
-        self._starves, self._warm_rounds = cuts.learner_starves, cuts.warm_rounds
-        self._paced_learners = [r for r in self._keeping if not r.fires_in_rounds]
-        self._orders.on_settled = self._settle
-        self._orders.on_hash = lambda: self.hash_tokens(self._reports.hashed.append)
+        self._learner_may_lack, self._warm_up_rounds = cuts.learner_starves, cuts.warm_rounds
+        # hooks
         for instance in self.instances.all():
             if instance.role == "collector" or instance.key == self.first_learner:
-                instance.on_count = self._counted
+                instance.on_count = self._on_count
+        messages.on_settled = self._on_final_rounds
+        messages.on_hash = lambda: self.hash_tokens(reporter.hashed.append)
+        self._waits.check = self._check_cut
 
-    # what the coordinator says
+    # messages of the coordinator
 
-    def _settle(self, rounds: int, fired: int) -> None:
-        """No cut falls before this round, nor in those that have fired but after versions that pace."""
-        self._settled = rounds
-        for recall in self._keeping:
-            recall.settle(rounds, fired)
+    def _on_final_rounds(self, rounds: int, fired: int) -> None:
+        """No cut falls before `rounds`, and before `fired` only after versions that pace."""
+        self._final_rounds = rounds
+        for history in self._kept_histories:
+            history.settle(rounds, fired)
 
-    def _check(self) -> None:
-        """Past the cut, what a site would wait for may never come; unless it answers a call."""
-        if not self._walking or self._home.waiting.serves:
+    def _check_cut(self) -> None:
+        """Raise if this site must not wait: beyond the cut, tokens may never come. A call that it answers goes on."""
+        if not self._is_executing or self._waits.is_serving:
             return
-        if self._halted:
+        if self._is_halted:
             raise SiteStopped
-        stop = self._orders.stop
+        stop = self._messages.stop
         if stop is None or self._fires_freely:
             return
-        if not includes(stop, self.current_position()):
+        if not includes(stop, self.current_position):
             raise SiteStopped
-        if self._at_leisure:
-            raise AbandonFiring
+        if self._unsynchronised_depth:
+            raise FiringAbandoned
 
-    def _check_again(self) -> None:
-        """The end may come while a site waits. A firing that has given some of its tokens, and does not wait, gives
-        the others: what was given must be what was fired."""
+    def _check_cut_while_waiting(self) -> None:
+        """Check again when a message comes during a wait. A firing that does not wait is not left: it may have pushed
+        some of its tokens, and must push all."""
         if self.site.waiting is not None:
-            self._check()
+            self._check_cut()
 
     @property
-    def _halted(self) -> bool:
-        """Whether a free site is to end."""
-        return self._free and self._orders.halted
+    def _is_halted(self) -> bool:
+        return self._is_free and self._messages.halted
 
-    # hooks
+    @property
+    def _fires_freely(self) -> bool:
+        """Whether the site's rounds are its own. The warm-up has the same rounds on all sites."""
+        return self._is_free and self.site.rounds >= self._warm_up_rounds
+
+    # hooks of the scheduler
 
     def before_round(self) -> RoundStop | None:
-        """Wait for the grant; find out whether this round is the last."""
-        self.channels.drain()
-        self._do_what_counts()
+        """Wait for a lease, and look whether the cut is in this round."""
+        self._channels.drain()
+        self._commit_final_effects()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
         rounds = self.site.rounds
-        if not self._may_begin():
-            self._reports.tell_rounds(self)
-            self._home.waiting.idle(self._may_begin)
-        stop = self._orders.stop
+        if not self._may_begin_round():
+            self._reporter.tell_rounds(self)
+            self._waits.until_coordinator(self._may_begin_round)
+        stop = self._messages.stop
         if stop is None or rounds < stop[0]:
             return None
         if rounds > stop[0]:
             raise SiteStopped
-        return self._until(stop) if len(stop) > 1 else None
+        return self._round_stop(stop) if len(stop) > 1 else None
 
-    @property
-    def _fires_freely(self) -> bool:
-        """Whether its rounds are its own: the phases of a warm-up are those of all."""
-        return self._free and self.site.rounds >= self._warm_rounds
+    def _may_begin_round(self) -> bool:
+        rounds, stop = self.site.rounds, self._messages.stop
+        return rounds < self._messages.granted or (stop is not None and rounds > stop[0])
 
     def _wait_for_tokens(self) -> None:
-        """A round in which nothing can fire is not begun."""
-        by_node = [
-            r for name in self.program.round.order for r in self.instances.by_node.get(name, ())
-        ]
+        """A free site begins no round in which nothing can fire."""
+        order, by_node = self.program.round.order, self.instances.by_node
+        instances = [instance for name in order for instance in by_node.get(name, ())]
 
         def can_fire() -> bool:
-            return self._home.heard_of_firings or any(instance.ready() for instance in by_node)
+            edges = self._site_edges
+            return edges.has_remote_firings or any(r.is_ready() for r in instances)
 
         if not can_fire():
-            self._reports.tell_rounds(self)
-            self._home.wait_for_tokens(can_fire)
+            self._reporter.tell_rounds(self)
+            self._site_edges.wait_for_tokens(can_fire)
 
-    def _do_what_counts(self) -> None:
-        """What nodes do outside of the run, as far as no cut can take it back."""
+    def _commit_final_effects(self) -> None:
         if self.deferred_effects:
-            self.deferred_effects.do(lambda position: self._free or position[0] < self._settled)
+            self.deferred_effects.commit(
+                lambda position: self._is_free or position[0] < self._final_rounds
+            )
 
-    def _until(self, stop: Position) -> RoundStop | None:
-        """Where in this round the cut is; what starves fires in its own time, and is not held."""
+    def _round_stop(self, stop: Position) -> RoundStop | None:
+        """Where this round ends, given the position of the cut. A node that may lack tokens is not held back."""
         rounds, order_index, replica, firing = stop[:4]
         schedule = part_in(self.program, rounds)
         name = schedule.order[order_index]
-        before = (
-            0 if name in may_lack_tokens(schedule) else firings_before(self.program, rounds, name)
-        )
+        lacking = name in may_lack_tokens(schedule)
+        before = 0 if lacking else firings_before(self.program, rounds, name)
         return RoundStop(order_index, replica, firing + 1 - before)
 
-    def _may_begin(self) -> bool:
-        rounds, stop = self.site.rounds, self._orders.stop
-        return rounds < self._orders.granted or (stop is not None and rounds > stop[0])
-
-    def after_round(self, warm_up: bool) -> None:
-        self._do_what_counts()
-        for recall in self._keeping:
-            recall.after_round()
-        if self._long_round:
-            # the states that it ended with should not wait for the next one's firings
-            self._long_round = False
-            self.channels.flush()
-        self._reports.tell_now_and_then(self)
-        stop = self._orders.stop
-        if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
-            raise SiteStopped
-
     def after_firing(self) -> None:
-        if self._halted:
+        if self._is_halted:
             raise SiteStopped
-        for recall in self._paced_learners:
-            recall.after_firing()
-        self._end_at_verdict()
-        # what was given should not wait for the next firing, if that is a long one
-        if self.site.last_fired_s - self._flushed_s > FLUSH_S:
-            self._flushed_s = self.site.last_fired_s
-            self._long_round = True
-            self.channels.flush()
+        for history in self._paced_histories:
+            history.after_firing()
+        self._stop_at_verdict()
+        # tokens must not wait for the end of a long firing that follows
+        if self.site.last_fired_s - self._last_flush_s > FLUSH_S:
+            self._last_flush_s = self.site.last_fired_s
+            self._had_long_firing = True
+            self._channels.flush()
 
-    def _end_at_verdict(self) -> None:
-        """The run is cut here, or earlier; but a free site goes on until it is told: others may wait for it."""
+    def after_iteration(self, learner: Instance) -> None:
+        for history in self._kept_histories:
+            if history.learner is learner:
+                history.after_iteration()
+        self._stop_at_verdict()
+        is_first = self._learner_may_lack and learner.key == self.first_learner
+        if is_first and learner.fired == self.graph.limits.train_iters:
+            position = (*self.site.position_prefix, learner.order_index, 0, learner.fired - 1)
+            self._reporter.tell(self)
+            self._reporter.say("reached", list(position), learner.fired)
+            raise SiteStopped
+
+    def _stop_at_verdict(self) -> None:
+        """The cut is at this verdict, or earlier. A free site goes on until it is halted: others may wait for it."""
         if self._verdict is not None and self.has_verdict and not self._fires_freely:
             raise SiteStopped
 
-    def after_iteration(self, learner: Instance) -> None:
-        for recall in self._keeping:
-            if recall.learner is learner:
-                recall.after_iteration()
-        self._end_at_verdict()
-        first = self._starves and learner.key == self.first_learner
-        if first and learner.fired == self.graph.limits.train_iters:
-            at = (*self.site.position_prefix, learner.order_index, 0, learner.fired - 1)
-            self._reports.tell(self)
-            self._reports.say("reached", list(at), learner.fired)
+    def after_round(self, warm_up: bool) -> None:
+        self._commit_final_effects()
+        for history in self._kept_histories:
+            history.after_round()
+        if self._had_long_firing:
+            # the versions with which the round ended must not wait for the firings of the next one
+            self._had_long_firing = False
+            self._channels.flush()
+        self._reporter.tell_now_and_then(self)
+        stop = self._messages.stop
+        if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
             raise SiteStopped
 
-    def at_leisure(self, fire: Fire) -> Fire:
-        """No round is agreed on for it: others may have stopped before they heard of what this site fires for."""
+    def end_without_rounds(self) -> None:
+        raise SiteStopped
 
-        def fire_or_leave() -> None:
-            if self._left:
-                return
-            at, step = self.site.position_prefix, self._step
-            self._at_leisure += 1
-            try:
-                fire()
-            except AbandonFiring:
-                self.site.position_prefix, self._step, self._left = at, step, True
-            finally:
-                self._at_leisure -= 1
+    def run_unsynchronised(self, fire: Fire) -> None:
+        """Abandon what is paced if a site on which it depends has stopped; then nothing of the kind fires again.
 
-        return fire_or_leave
+        A site learns of the pacing firings by notifications, in any round: it may have stopped before one of them.
+        """
+        if self._has_abandoned:
+            return
+        prefix, step = self.site.position_prefix, self.current_step
+        self._unsynchronised_depth += 1
+        try:
+            fire()
+        except FiringAbandoned:
+            self.site.position_prefix, self.current_step = prefix, step
+            self._has_abandoned = True
+        finally:
+            self._unsynchronised_depth -= 1
 
-    def _counted(self, instance: Instance, count: Count) -> None:
-        self._reports.counted(self.position(instance), count)
+    def _on_count(self, instance: Instance, count: Count) -> None:
+        self._reporter.counted(instance.position, count)
 
-    def recorded(
+    def on_record(
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        super().recorded(instance, source, record)
-        self._reports.recorded(PositionedRecord(self.position(instance), source, record))
+        self._reporter.recorded(PositionedRecord(instance.position, source, record))
         if isinstance(record, VerdictRecord):
-            self._reports.tell(self)
-
-    def states_at(self, cut: Position) -> dict[str, State]:
-        """The learners' states at the cut."""
-        if self._free:
-            return {key: s for recall in self._recalls for key, s in recall.states().items()}
-        return {key: s for recall in self._recalls for key, s in recall.at(cut).items()}
+            self._reporter.tell(self)
 
     # the life of a site
 
     def live(self) -> None:
-        """Walk until told to stop, and say what there is at the cut."""
-        self._reports.say("ready", sum(recall.state_bytes for recall in self._keeping))
-        self._walking = True
-        self.channels.on_receive(self._check_again)
+        """Execute the program until the site is stopped, and report its states at the cut."""
+        self._reporter.say("ready", sum(history.state_bytes for history in self._kept_histories))
+        self._is_executing = True
+        self._channels.on_receive(self._check_cut_while_waiting)
         try:
             self.site.last_fired_s = time.perf_counter()
-            self._home.waiting.idle(self._may_begin)  # granted once all are ready
-            self._home.begin()
+            self._waits.until_coordinator(self._may_begin_round)  # once all sites are ready
+            self._site_edges.send_initial_versions()
             self.execute()
         except SiteStopped:
-            if self._orders.leave:
+            if self._messages.leave:
                 return
-        self._walking = False
-        if self._free:
-            self._home.take_no_more()
-        self._reports.tell(self)
-        self._reports.say("stopped")
-        self._tell_states()
+        self._is_executing = False
+        if self._is_free:
+            self._site_edges.discard_inputs()
+        self._reporter.tell(self)
+        self._reporter.say("stopped")
+        self._report_states()
 
-    def no_rounds(self) -> None:
-        """Nothing fires in rounds: an empty program ends where it begins."""
-        raise SiteStopped
-
-    def _tell_states(self) -> None:
-        """Once the cut is known to all; then there is nothing more to do."""
-        idle, orders, say = self._home.waiting.idle, self._orders, self._reports.say
+    def _report_states(self) -> None:
+        """Report the states once all sites know the cut, and end."""
+        wait, messages, say = self._waits.until_coordinator, self._messages, self._reporter.say
         try:
-            idle(lambda: orders.wants_states, "stopped")
-            assert orders.stop is not None
-            cut = orders.stop
-            self.deferred_effects.do(lambda position: self._free or includes(cut, position))
-            # where time went: services have answered calls since they had stopped
-            self._reports.tell(self)
-            lines = self._home.irregularity_lines()
-            say("states", self.states_at(cut), self.instances.dropped(), lines)
+            wait(lambda: messages.wants_states, "stopped")
+            assert messages.stop is not None
+            cut = messages.stop
+            self.deferred_effects.commit(lambda position: self._is_free or includes(cut, position))
+            self._reporter.tell(self)  # again: services have answered calls since this site stopped
+            lines = self._site_edges.irregularity_lines()
+            say("states", self._states_at(cut), self.instances.dropped(), lines)
             self.close()
             say("closed", [str(error) for error in self.instances.close_errors])
-            idle(lambda: orders.leave, "stopped")
+            wait(lambda: messages.leave, "stopped")
         except SiteStopped:
             return
+
+    def _states_at(self, cut: Position) -> dict[str, State]:
+        """The learners' states at the cut; those of a free site are the newest."""
+        if self._is_free:
+            return {key: s for history in self._histories for key, s in history.states().items()}
+        return {key: s for history in self._histories for key, s in history.at(cut).items()}
 
 
 def run_site(
@@ -286,39 +292,43 @@ def run_site(
     name: str,
     channels: SiteChannels,
     seed: int,
-    made: Callable[[SiteScheduler], None] = lambda walk: None,
+    made: Callable[[SiteScheduler], None] = lambda scheduler: None,
 ) -> None:
-    """One site from its making to its end; what goes wrong is told to the coordinator.
+    """Run one site from its making to its end. Failures are reported to the coordinator.
 
-    `made` is called with the site's walk, for whoever looks at it.
+    `made` is called with the scheduler, for whoever shows the status of the site.
     """
-    walk: SiteScheduler | None = None
+    scheduler: SiteScheduler | None = None
     try:
         reset_numerics(checked.graph.torch_threads)
-        walk = SiteScheduler(checked, layout, name, channels, seed)
-        made(walk)
+        reporter = SiteReporter(channels, name, len(layout.kinds))
+        messages = CoordinatorMessages(channels, name)
+        edges = SiteEdgeFactory(checked, layout, name, channels)
+        scheduler = SiteScheduler(checked, seed, edges, messages, reporter, channels)
+        made(scheduler)
         reset_numerics(checked.graph.torch_threads)
-        walk.live()
+        scheduler.live()
     except SiteStopped:
         pass
     except (ChannelFailure, ChannelError) as error:
-        _fail(channels, name, ["lost", str(error), traceback.format_exc()])
+        _report_failure(channels, name, ["lost", str(error), traceback.format_exc()])
     except NodeError as error:
-        _fail(channels, name, ["node", *error_words(error)])
+        _report_failure(channels, name, ["node", *error_words(error)])
     except BaseException as error:
-        _fail(channels, name, ["site", f"{type(error).__name__}: {error}", traceback.format_exc()])
+        what = f"{type(error).__name__}: {error}"
+        _report_failure(channels, name, ["site", what, traceback.format_exc()])
     finally:
-        if walk is not None:
-            walk.close()
-        channels.close(drop=True)  # what the coordinator had to know, it has
+        if scheduler is not None:
+            scheduler.close()
+        channels.close(drop=True)  # the coordinator has acknowledged all that it needs
 
 
-def _fail(channels: SiteChannels, name: str, words: list[Any]) -> None:
-    """Say what went wrong, on a lane of its own: the other may be full, or not be there yet."""
+def _report_failure(channels: SiteChannels, name: str, words: list[Any]) -> None:
+    """Report a failure on a channel of its own: the reporter's may be full, or not open yet."""
     sender = channels.open_sender(f"{FAILED}:{name}", COORDINATOR, limits=CONTROL)
     try:
         sender.send(words)
         channels.flush()
-        channels.wait_until(lambda: sender.all_taken, (sender,), 5.0)
+        channels.wait_until(lambda: sender.all_taken, (sender,), FAILURE_S)
     except (ChannelError, SiteStopped):
-        return  # nobody is left to be told; the coordinator sees that this site has ended
+        return  # the coordinator is gone, or sees that this site has ended

@@ -1,4 +1,4 @@
-"""Tokens that are too old when their turn comes: dropped, counted and told."""
+"""Drops tokens that are older than the `max_staleness` of their edge."""
 
 from __future__ import annotations
 
@@ -15,45 +15,51 @@ from flowrl.runtime.streams import AwaitedQueue, Queue
 def stale_token_filters(
     learner: Instance, schedule: Schedule, queues_into: Callable[[Edge, int], list[Queue]]
 ) -> list[Callable[[], None]]:
-    """What drops tokens that are too old, input by input."""
+    """For each input of a learner with a `max_staleness`, what drops its stale tokens."""
     name, replica = learner.spec.name, learner.ctx.replica
     edges = [
         e for e in schedule.edges if e.to.node == name and e.to in schedule.stale_dropping_inputs
     ]
     return [
-        StaleTokenFilter(e, queues_into(e, replica), learner, schedule.firings[name]).drop
+        StaleTokenFilter(e, queues_into(e, replica), learner, schedule.firings[name]).drop_stale
         for e in edges
     ]
 
 
 class StaleTokenFilter:
-    """One input of a learner: how old a token is says how often the learner fired since the version in its past."""
+    """One input of a learner.
 
-    def __init__(self, edge: Edge, queues: list[Queue], learner: Instance, each_round: int) -> None:
+    A token's age is the number of firings of the learner since the version of its state in the token's causal past.
+    """
+
+    def __init__(
+        self, edge: Edge, queues: list[Queue], learner: Instance, firings_per_round: int
+    ) -> None:
         assert edge.max_staleness is not None
         self._queues, self._learner = queues, learner
-        self._oldest = (edge.max_staleness + 1) * each_round  # train iterations
+        self._max_age = (edge.max_staleness + 1) * firings_per_round  # in train iterations
         self._what = f"tokens of {edge} were staler than its max_staleness of {edge.max_staleness}, and dropped"
 
-    def drop(self) -> None:
-        """Drop what has become too old; who gave it is not waited for."""
-        dropped = sum(map(self._dropped_of, self._queues))
+    def drop_stale(self) -> None:
+        """Drop the tokens at the head of the queues that are too old. Tokens that have not come are not waited for."""
+        dropped = sum(map(self._drop_from, self._queues))
         if dropped:
             learner = self._learner
-            learner.on_record(
-                learner, learner.record_source(), IrregularityRecord(self._what, dropped)
-            )
+            record = IrregularityRecord(self._what, dropped)
+            learner.on_record(learner, learner.record_source(), record)
 
-    def _dropped_of(self, queue: Queue) -> int:
+    def _drop_from(self, queue: Queue) -> int:
         dropped = 0
-        while len(queue) and self._is_old(queue):
+        while len(queue) and self._is_stale(queue):
             queue.popleft()
             dropped += 1
         return dropped
 
-    def _is_old(self, queue: Queue) -> bool:
+    def _is_stale(self, queue: Queue) -> bool:
         if isinstance(queue, AwaitedQueue):
-            queue.fill(1)  # one is here, somewhere
+            queue.fill(
+                1
+            )  # does not wait: the queue is not empty, but its token may still be in the channel
         clock = queue[0][1]
         made_with = clock.counts.get(self._learner.key, NO_COUNTS).train_iters
-        return self._learner.fired - made_with >= self._oldest
+        return self._learner.fired - made_with >= self._max_age

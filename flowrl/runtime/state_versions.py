@@ -1,4 +1,4 @@
-"""The versions of a state: which one a firing sees."""
+"""The versions of a node's state, and which of them a firing reads."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from flowrl.runtime.streams import Push, Take, Token
 
 
 class StateVersions:
-    """The versions of one state output that somebody still has to see. Only those are copied.
+    """The versions of one state output that consumers can still read. A version is only copied if one is read.
 
-    `depth` is how many ends of rounds are kept: one more than the largest lag, or 0.
+    A state has version n after the n-th firing of its node.
     """
 
     def __init__(self, instance: Instance, port: str, depth: int = 0) -> None:
+        """`depth` is the number of round ends to keep: one more than the largest lag, or 0."""
         self.instance, self.port = instance, port
-        self.readers: list[Push] = []  # on other sites: told of every end of a round
-        self.paced: list[tuple[int, Callable[[], None]]] = []  # on other sites: each n-th version
+        # on other sites; see `EdgeFactory`
+        self.round_end_readers: list[Push] = []
+        self.paced_readers: list[tuple[int, Callable[[], None]]] = []  # for each n-th version
         self._newest: State | None = None
-        self._ends: deque[State] = deque(maxlen=depth)
+        self._round_ends: deque[State] = deque(maxlen=depth)
         if depth:  # before round 0, every round ended with version 0
-            self._ends.extend([self.newest()] * depth)
+            self._round_ends.extend([self.newest()] * depth)
 
     def newest(self) -> State:
-        """The version now: copied once, however many see it."""
+        """The version now, copied once for all its readers."""
         instance = self.instance
         if self._newest is None or self._newest.version != instance.fired:
-            self._newest = self._copied()
+            self._newest = self._copy()
         return self._newest
 
-    def _copied(self) -> State:
+    def _copy(self) -> State:
         instance = self.instance
         try:
             state = instance.node.state(self.port)
@@ -44,15 +46,15 @@ class StateVersions:
         return State(state.arrays, state.command, instance.fired, instance.ctx.clock)
 
     def end_round(self) -> None:
-        """A round ended: keep its last version for the rounds that will see it."""
-        if self._ends:
-            self._ends.append(self.newest())
-        for push in self.readers:
+        """Keep the last version of the round for the rounds that will read it."""
+        if self._round_ends:
+            self._round_ends.append(self.newest())
+        for push in self.round_end_readers:
             push((self.newest(), EMPTY_CLOCK))
 
-    def view(self, lag: int) -> Take:
-        """Takes the version at the end of round r - 1 - lag, in every firing of round r."""
-        ends = self._ends
+    def round_end_view(self, lag: int) -> Take:
+        """Takes the version with which round r - 1 - lag ended, in every firing of round r."""
+        ends = self._round_ends
 
         def take() -> Token:
             state = ends[-1 - lag]
@@ -60,7 +62,7 @@ class StateVersions:
 
         return take
 
-    def view_newest(self) -> Take:
+    def newest_view(self) -> Take:
         """Takes the newest version."""
 
         def take() -> Token:

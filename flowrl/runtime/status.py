@@ -129,7 +129,7 @@ def _doing(walk: Scheduler, now: float) -> Activity:
         wait, since_s = waiting
         return Activity(wait.kind, max(now - since_s, 0.0), wait.who, wait.edge, wait.peer)
     step = walk.current_step
-    who = step.who.key if step is not None and isinstance(step.who, Instance) else ""
+    who = step.instance.key if step is not None and isinstance(step.instance, Instance) else ""
     return Activity("firing", max(now - last_fired_s, 0.0), who)
 
 
@@ -148,11 +148,11 @@ def _crossing(walk: Scheduler) -> list[EdgeStats]:
     """Edges that lead to other sites."""
     found = []
     for wait in walk.site.waits:
-        if wait.lane is not None:
-            counts = wait.lane.statistics()
+        if wait.channel is not None:
+            counts = wait.channel.statistics()
             gives = wait.kind == "blocked"
             sent, taken = (counts.tokens, None) if gives else (None, counts.tokens)
-            bound = wait.lane.limits.tokens if gives else None
+            bound = wait.channel.limits.tokens if gives else None
             nbytes = counts.bytes if gives else None
             found.append(EdgeStats(wait.edge, sent, taken, nbytes, counts.queued, bound))
     return found
@@ -162,7 +162,7 @@ def _within(walk: Scheduler) -> list[EdgeStats]:
     """Edges within the site. How many tokens came out follows from the firings."""
     found, seen = [], set()
     for edge in walk.graph.edges:
-        for lane, queue in list(walk.instances.lanes.get(edge.to, {}).items()):
+        for lane, queue in list(walk.instances.queues.get(edge.to, {}).items()):
             if type(queue) not in (deque, DropOldestQueue) or id(queue) in seen:
                 continue  # what comes from elsewhere must not be touched by another thread
             seen.add(id(queue))

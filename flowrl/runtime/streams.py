@@ -1,4 +1,4 @@
-"""Streams within a site: queues, and how tokens are taken from them and given to them."""
+"""Queues of tokens, and the functions by which instances take tokens from them and push tokens into them."""
 
 from __future__ import annotations
 
@@ -20,79 +20,77 @@ class AwaitedQueue(deque[Token]):
     """A queue whose tokens may have to be waited for."""
 
     def fill(self, tokens: int) -> None:
-        """Have so many here: a firing that fails is tried again with the same ones."""
+        """Wait until the deque itself holds this many tokens, so that a failed firing can be tried again with them."""
 
 
 class DropOldestQueue(deque[Token]):
-    """A bounded queue that loses its oldest token when it is full, and counts that."""
+    """A bounded queue that drops its oldest token when it is full, and counts the drops."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__(maxlen=capacity)
         self.dropped = 0
 
     def append(self, token: Token) -> None:
-        """Put a token behind the others."""
         if len(self) == self.maxlen:
             self.dropped += 1
         super().append(token)
 
 
-def nothing() -> Token:
-    """What an input is given that nothing is connected to."""
+def take_nothing() -> Token:
+    """Take from an input that no edge leads to."""
     return None, EMPTY_CLOCK
 
 
-def nowhere(token: Token) -> None:
-    """Where an output goes that nobody takes."""
+def discard(token: Token) -> None:
+    """Push to an output that no edge leaves."""
 
 
 def take_one(queues: list[Queue]) -> Take:
-    """One token; of several queues one each, concatenated in their order."""
+    """Take one token. Of several queues take one each, and concatenate them in the order of the queues."""
     if len(queues) == 1:
         return queues[0].popleft
-    return lambda: _joined([queue.popleft() for queue in queues])
+    return lambda: _concatenated([queue.popleft() for queue in queues])
 
 
 def take_list(queues: list[Queue], rate: int) -> Take:
-    """`rate` tokens as a list."""
+    """Take `rate` tokens as a list."""
     one = take_one(queues)
 
     def take() -> Token:
         tokens = [one() for _ in range(rate)]
-        return [value for value, _ in tokens], merged(clock for _, clock in tokens)
+        return [value for value, _ in tokens], _merged(clock for _, clock in tokens)
 
     return take
 
 
-def has(queues: list[Queue], rate: int) -> bool:
-    """Whether there is what a firing takes of an input."""
+def take_if_ready(take: Take, queues: list[Queue], rate: int) -> Take:
+    """Take nothing from an input with too few tokens; for nodes that fire on any input."""
+    return lambda: take() if has_tokens(queues, rate) else take_nothing()
+
+
+def has_tokens(queues: list[Queue], rate: int) -> bool:
+    """Whether each queue holds the tokens that one firing takes."""
     return all(len(queue) >= rate for queue in queues)
 
 
-def if_any(take: Take, queues: list[Queue], rate: int) -> Take:
-    """Where a node fires on any input: nothing, if there are too few tokens."""
-    return lambda: take() if has(queues, rate) else nothing()
+def push_to(queues: list[Queue]) -> Push:
+    """Push to a queue; to the queues of several replicas in turn."""
+    if len(queues) == 1:
+        return queues[0].append
+    turns = cycle([queue.append for queue in queues])
+    return lambda token: next(turns)(token)
 
 
-def _joined(tokens: list[Token]) -> Token:
+def _concatenated(tokens: list[Token]) -> Token:
     values = [value for value, _ in tokens]
-    clock = merged(clock for _, clock in tokens)
+    clock = _merged(clock for _, clock in tokens)
     if all(isinstance(value, Batch) for value in values):
         return Batch.concat(values), clock
     return values, clock
 
 
-def merged(clocks: Iterable[Clock]) -> Clock:
-    """The latest of all clocks, node by node."""
+def _merged(clocks: Iterable[Clock]) -> Clock:
     clock = EMPTY_CLOCK
     for other in clocks:
         clock = clock.merge(other)
     return clock
-
-
-def give_to(queues: list[Queue]) -> Push:
-    """Tokens to a queue; to those of several replicas in turn."""
-    if len(queues) == 1:
-        return queues[0].append
-    turns = cycle([queue.append for queue in queues])
-    return lambda token: next(turns)(token)

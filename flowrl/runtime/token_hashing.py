@@ -1,6 +1,6 @@
-"""Hashes of all that flows: of each token where it is given, of each version where it is seen.
+"""Hashes all tokens and versions: each token where it is pushed, each version where it is read.
 
-Both happen in a firing, and a firing is a position in the program; so what is noted is the same in every placement.
+Both happen in a firing, which has a position in the serial program. So the hashes are the same in every placement.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from flowrl.core.batch import Batch
 from flowrl.core.state import Clock, State
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
-from flowrl.runtime.instance import Instance, Position
+from flowrl.runtime.instance import Instance
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.streams import Push, Take, Token
 
 DIGEST_BYTES = 8
 
-Way = tuple[PortRef, ReplicaPair]
-
 
 class TokenHash(NamedTuple):
-    """A token that was given, or a version that was seen."""
+    """The hash of a token that was pushed, or of a version that was read."""
 
-    position: Position  # of the firing that gave or saw it
-    pair: int  # number of the replica pair, in the order of the graph
+    position: Position  # of the firing that pushed or read it
+    pair: int  # the number of its replica pair
     version: int  # of a state; -1: a token of a stream
     digest: bytes
 
@@ -38,58 +37,49 @@ class TokenHash(NamedTuple):
 Note = Callable[[TokenHash], None]
 
 
-def ways_of(graph: Graph) -> dict[Way, int]:
-    """All ways by which tokens and versions go, numbered."""
+def pair_numbers(graph: Graph) -> dict[tuple[PortRef, ReplicaPair], int]:
+    """The replica pairs of all streams and states, by input, numbered in the order of the graph."""
     edges = [edge for edge in graph.edges if edge.kind != "link"]
-    ways = [(edge.to, lane) for edge in edges for lane in replica_pairs_of(graph, edge)]
-    return {way: number for number, way in enumerate(ways)}
+    pairs = [(edge.to, pair) for edge in edges for pair in replica_pairs_of(graph, edge)]
+    return {pair: number for number, pair in enumerate(pairs)}
 
 
 class TokenHasher:
-    """Stands at the ports of instances, and notes what passes."""
+    """Wraps the ports of instances, and notes the hash of what passes through them."""
 
     def __init__(self, graph: Graph, note: Note) -> None:
-        self._ways, self._note = ways_of(graph), note
-        self._seen: dict[int, int] = {}  # by way: the version that was noted last
+        self._numbers, self._note = pair_numbers(graph), note
+        self._last_versions: dict[int, int] = {}  # by replica pair: the version noted last
 
-    def giving(self, instance: Instance, edge: Edge, lanes: list[ReplicaPair], push: Push) -> Push:
-        """The same push; the lanes take turns, as the queues do."""
-        ways = cycle([self._ways[edge.to, lane] for lane in lanes])
+    def hashed_push(
+        self, instance: Instance, edge: Edge, pairs: list[ReplicaPair], push: Push
+    ) -> Push:
+        """The same push. The pairs take turns, as the queues do."""
+        numbers = cycle([self._numbers[edge.to, pair] for pair in pairs])
 
-        def noted(token: Token) -> None:
-            self._note(TokenHash(_position(instance), next(ways), -1, digest_of(*token)))
+        def noting_push(token: Token) -> None:
+            self._note(TokenHash(instance.position, next(numbers), -1, token_digest(*token)))
             push(token)
 
-        return noted
+        return noting_push
 
-    def seeing(self, instance: Instance, edge: Edge, take: Take) -> Take:
-        """The same take; a version that is seen again is not news."""
-        way = self._ways[edge.to, (0, 0, instance.ctx.replica)]
+    def hashed_take(self, instance: Instance, edge: Edge, take: Take) -> Take:
+        """The same take. A version that is read again is not noted again."""
+        number = self._numbers[edge.to, (0, 0, instance.ctx.replica)]
 
-        def noted() -> Token:
+        def noting_take() -> Token:
             token = take()
             version = token[0].version
-            if self._seen.get(way) != version:
-                self._seen[way] = version
-                self._note(TokenHash(_position(instance), way, version, digest_of(*token)))
+            if self._last_versions.get(number) != version:
+                self._last_versions[number] = version
+                digest = token_digest(*token)
+                self._note(TokenHash(instance.position, number, version, digest))
             return token
 
-        return noted
+        return noting_take
 
 
-def _position(instance: Instance) -> Position:
-    return (
-        *instance.site.position_prefix,
-        instance.order_index,
-        instance.ctx.replica,
-        instance.fired,
-    )
-
-
-# digests
-
-
-def digest_of(value: Any, clock: Clock) -> bytes:
+def token_digest(value: Any, clock: Clock) -> bytes:
     """A short digest of a token: equal for equal bits."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     _feed(digest.update, value)
@@ -99,7 +89,7 @@ def digest_of(value: Any, clock: Clock) -> bytes:
 
 
 def _feed(update: Callable[[Any], None], value: Any) -> None:
-    """Kinds, lengths and contents: what differs in any of them gives other bytes."""
+    """Feed kinds, lengths and contents: values that differ in any of them feed different bytes."""
     if isinstance(value, np.ndarray):
         update(f"a{value.dtype.str}{value.shape}".encode())
         update(np.ascontiguousarray(value).data if value.dtype != object else repr(value).encode())
@@ -112,8 +102,8 @@ def _feed(update: Callable[[Any], None], value: Any) -> None:
         _feed_items(update, "m", value)
     elif isinstance(value, list | tuple):
         update(f"l{len(value)}".encode())
-        for one in value:
-            _feed(update, one)
+        for item in value:
+            _feed(update, item)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _feed_items(
             update, "d", {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

@@ -9,26 +9,26 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.context import Context
-from flowrl.nodes.buffers.draws import Draw
-from flowrl.nodes.origin import ORIGIN
+from flowrl.nodes.buffers.sampling.uniform import UniformSampler
+from flowrl.nodes.origin import ORIGIN_SCHEMA
 
 
-def needed(schema: Schema) -> Schema:
-    """The columns that demonstrations must have, beside rows with these: not who collected them."""
-    return {name: column for name, column in schema.items() if name not in ORIGIN}
+def required_columns(schema: Schema) -> Schema:
+    """The columns that demonstrations must have beside rows with these: all but the origin columns."""
+    return {name: column for name, column in schema.items() if name not in ORIGIN_SCHEMA}
 
 
 class Demonstrations:
-    """Holds what it is given; `share` of a batch's rows are demonstrations, one at least.
+    """The demonstrations of a buffer. `share` of each batch are demonstrations, and at least one row.
 
-    With `binomial` each row is one with this chance, so batches have more of them or fewer.
+    With `binomial` each row is one with this probability, so their number varies from batch to batch.
     """
 
-    def __init__(self, context: Context, share: float, how: str) -> None:
-        self.whose, self.share = context.key, share
-        self.expected = "demos" in context.inputs  # whether batches hold some
+    def __init__(self, context: Context, share: float, mode: str) -> None:
+        self.node, self.share = context.key, share
+        self.expected = "demos" in context.inputs  # whether batches contain demonstrations
         self.table: Batch | None = None
-        self._rng = context.rng("demo_share") if how == "binomial" else None
+        self._rng = context.rng("demo_share") if mode == "binomial" else None
 
     def push(self, demos: Batch) -> None:
         """Keep these for ever."""
@@ -36,7 +36,7 @@ class Demonstrations:
         if len(demos):
             self.table = demos if self.table is None else Batch.concat([self.table, demos])
 
-    def rows(self, batches: int, batch_size: int) -> list[int]:
+    def rows_of_batches(self, batches: int, batch_size: int) -> list[int]:
         """How many rows of each batch are demonstrations."""
         if not self.expected:
             return [0] * batches
@@ -49,46 +49,47 @@ class Demonstrations:
         agent: Mapping[str, Array],
         batch_size: int,
         rows: Sequence[int],
-        draw: Draw,
-        **fill: Any,
+        sampler: UniformSampler,
+        **defaults: Any,
     ) -> dict[str, Array]:
-        """`agent` holds the batches' other rows; what demonstrations lack of their columns is filled in.
+        """Add so many demonstrations to each batch, behind the agent's rows.
 
-        In each batch the agent's rows come first.
+        `agent` holds the other rows of all batches. Columns that demonstrations lack get a default: -1 for
+        origin columns, else what `defaults` gives.
         """
         demos, most = self.table, max(rows)
-        least = draw.least(most)
-        if demos is None or len(demos) < least:
+        required = sampler.required(most)
+        if demos is None or len(demos) < required:
             raise ValueError(
-                f"{self.whose}: a batch takes {most} demonstrations, {len(demos or ())} are held; "
-                f"give it {least} at least"
+                f"{self.node}: a batch takes {most} demonstrations, but {len(demos or ())} are held; "
+                f"provide at least {required}"
             )
-        index = draw(len(demos), rows)
-        fill = {**dict.fromkeys(ORIGIN, -1), **fill}
-        lacking = [name for name in fill if name in agent and name not in demos]
-        more = {k: np.full(len(demos), fill[k], agent[k].dtype) for k in lacking}
-        held = {**demos.columns, **more}
+        index = sampler.draw(len(demos), rows)
+        defaults = {**dict.fromkeys(ORIGIN_SCHEMA, -1), **defaults}
+        missing = [name for name in defaults if name in agent and name not in demos]
+        filled = {k: np.full(len(demos), defaults[k], agent[k].dtype) for k in missing}
+        columns = {**demos.columns, **filled}
         is_demo = (np.arange(batch_size) >= batch_size - np.array(rows)[:, None]).reshape(-1)
-        found = {name: _woven(array, held[name][index], is_demo) for name, array in agent.items()}
-        return {**found, "is_demo": is_demo}
+        joined = {
+            name: _merge(array, columns[name][index], is_demo) for name, array in agent.items()
+        }
+        return {**joined, "is_demo": is_demo}
 
     def state_dict(self) -> dict[str, Any]:
-        """All of them, and how the next shares are drawn."""
         return {
             "table": None if self.table is None else dict(self.table.columns),
             "rng": None if self._rng is None else self._rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold these instead."""
         self.table = None if state["table"] is None else Batch(state["table"])
         self.expected = self.expected or self.table is not None
         if self._rng is not None and state["rng"] is not None:
             self._rng.bit_generator.state = state["rng"]
 
 
-def _woven(agent: Array, demos: Array, is_demo: Array) -> Array:
-    """Rows of both, where they belong."""
-    found = np.empty((len(is_demo), *agent.shape[1:]), agent.dtype)
-    found[~is_demo], found[is_demo] = agent, demos
-    return found
+def _merge(agent: Array, demos: Array, is_demo: Array) -> Array:
+    """One column: demonstrations where `is_demo` is true, the agent's rows elsewhere, both in order."""
+    merged = np.empty((len(is_demo), *agent.shape[1:]), agent.dtype)
+    merged[~is_demo], merged[is_demo] = agent, demos
+    return merged

@@ -1,4 +1,4 @@
-"""The naive replay buffer: the newest rows, drawn uniformly, and demonstrations beside them."""
+"""The naive replay buffer: keeps the newest rows, and draws them uniformly."""
 
 from __future__ import annotations
 
@@ -7,87 +7,97 @@ from typing import Any
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
-from flowrl.nodes.buffers.demonstrations import needed
-from flowrl.nodes.buffers.described import (
-    memory_bytes,
-    nondeterministic,
-    ring_for,
-    sound_size,
-    stored_bytes,
-    table_schema,
+from flowrl.nodes.buffers.counters import summary_metrics
+from flowrl.nodes.buffers.demonstrations import required_columns
+from flowrl.nodes.buffers.pacing import check_uniform_pacing
+from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
+from flowrl.nodes.buffers.sampling.priority_feedback import (
+    COUNTS_BATCHES,
+    PriorityTokens,
+    as_tokens,
+    priorities_port,
 )
-from flowrl.nodes.buffers.draws import cut, too_few
-from flowrl.nodes.buffers.feedback import COUNTED, Tokens, listed, priorities_in
-from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.row_replay_buffer import RowReplayBuffer
-from flowrl.nodes.buffers.settings import sound_uniform_pace
-from flowrl.nodes.buffers.tally import spread
-from flowrl.nodes.buffers.transforms.transform import sound_transforms
+from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
+from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
+from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.transforms.transform import check_transforms
+
+ROW_METADATA = {"train_iters": "int32"}  # when the row arrived
+ROW_METADATA_BYTES = 4
 
 
 class NaiveReplayBuffer(RowReplayBuffer):
-    """The newest rows, drawn uniformly."""
+    """Draws rows uniformly, with or without replacement."""
 
-    priorities = priorities_in(COUNTED)
+    priorities = priorities_port(COUNTS_BATCHES)
 
     class Config(RowReplayBuffer.Config):
         replace: bool = param(True, "a batch may hold a row twice (faster)")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """Memory, the rows it must have first, and the columns, which are those of the data."""
-        schema, with_demos = table_schema(surroundings), "demos" in surroundings.inputs
-        free = sound_uniform_pace(config, surroundings)
-        sound_transforms(config.transforms, schema)
-        bytes_of_row = stored_bytes(config, schema) + 4
-        size = sound_size(config, bytes_of_row)
+        schema, with_demos = input_schema(surroundings), "demos" in surroundings.inputs
+        pacing = check_uniform_pacing(config, surroundings)
+        check_transforms(config.transforms, schema)
+        plan = StoragePlan(config, schema, ROW_METADATA_BYTES)
         return Facts(
             outs={"batches": {**schema, "is_demo": Column("bool")} if with_demos else schema},
             rows={"batches": config.batch_size},
-            needs={"demos": needed(schema)} if with_demos else {},
+            needs={"demos": required_columns(schema)} if with_demos else {},
             needs_rows={"data": (config.batch_size, "batch_size")},
-            memory_bytes=memory_bytes(config, schema, size, beside=4),
-            nondeterministic=nondeterministic(config, free),
+            memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES),
+            nondeterministic=plan.nondeterministic(pacing),
         )
 
-    def _keep(self) -> Ring:
-        """Beside each row the train iteration of its data."""
-        return ring_for(self.config, self.ctx, {"train_iters": "int32"})
+    def _make_rows(self) -> Ring:
+        return make_ring(self.config, self.ctx, ROW_METADATA)
 
     @property
     def _ring(self) -> Ring:
         return self._rows
 
     def fire(
-        self, data: Batch | None, demos: Batch | None = None, priorities: Tokens = None
+        self, data: Batch | None, demos: Batch | None = None, priorities: PriorityTokens = None
     ) -> list[Batch]:
-        """Keep what came, then draw the batches that are due together."""
+        """Store what arrived, then draw the batches that are due."""
+        self.pacer.count_learned(as_tokens(priorities))
         if demos is not None:
             self.push_demos(demos)
-        return self._fired(data, listed(priorities))
+        if data is not None:
+            self.pacer.check_insert(self.push(data))
+        return self.draw_due()
+
+    def push(self, data: Batch) -> int:
+        """Store rows over the oldest."""
+        first = self._rows.written
+        self._rows.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
+        self._transforms.push(data.columns, first)
+        self.counters.pushes += 1
+        self.counters.pushed += len(data)
+        return len(data)
+
+    def draw(self, batches: int, batch_size: int) -> list[Batch]:
+        """Draw batches in one gather: the agent's rows, then demonstrations."""
+        demo_rows = self._demos.rows_of_batches(batches, batch_size)
+        agent_rows = [batch_size - n for n in demo_rows]
+        if self.count < max(1, *agent_rows):
+            raise shortage_error(self.ctx.key, max(agent_rows), self.count)
+        self._last_places = self._rows.places_from_oldest(
+            self._sampler.draw(self.count, agent_rows)
+        )
+        columns = self._transforms.take(self._last_places)
+        if self._demos.expected:
+            columns = self._demos.join(columns, batch_size, demo_rows, self._sampler)
+        self.counters.sampled += batches * batch_size
+        return split_batches(columns, batches, batch_size)
 
     @property
     def count(self) -> int:
-        """The agent's rows that are held."""
-        return self._rows.rows
-
-    def _write(self, data: Batch) -> None:
-        self._rows.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
-
-    def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """So many batches, in one gather."""
-        demo_rows = self._demos.rows(batches, batch_size)
-        agent_rows = [batch_size - n for n in demo_rows]
-        if self.count < max(1, *agent_rows):
-            raise too_few(self.ctx.key, max(agent_rows), self.count)
-        self._last = self._rows.places_from_oldest(self._draw(self.count, agent_rows))
-        columns = self._transforms.take(self._last)
-        if self._demos.expected:
-            columns = self._demos.join(columns, batch_size, demo_rows, self._draw)
-        self.tally.sampled += batches * batch_size
-        return cut(columns, batches, batch_size)
+        """The agent's rows."""
+        return self._rows.row_count
 
     def metrics(self) -> dict[str, float]:
-        """What went through, and how old the rows are that were drawn last."""
-        age = self.ctx.clock.total.train_iters - self._rows.notes["train_iters"][self._last]
-        return {**self.tally.metrics("rows", self.count), **spread({"age_iters": age})}
+        """The counters, and the age of the rows that were drawn last."""
+        now, arrived = self.ctx.clock.total.train_iters, self._rows.metadata["train_iters"]
+        age = now - arrived[self._last_places]
+        return {**self.counters.metrics("rows", self.count), **summary_metrics({"age_iters": age})}

@@ -1,4 +1,4 @@
-"""The queue: rows in the order in which they came, each given a fixed number of times."""
+"""The queue buffer: emits rows in the order of arrival, each a fixed number of times."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ from flowrl.core.batch import Batch, row_bytes
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
-from flowrl.nodes.buffers.described import table_schema
-from flowrl.nodes.buffers.draws import wanted
-from flowrl.nodes.buffers.firing import fired
-from flowrl.nodes.buffers.pace import pace_of
-from flowrl.nodes.buffers.settings import Giving
-from flowrl.nodes.buffers.tally import Tally
+from flowrl.nodes.buffers.counters import Counters
+from flowrl.nodes.buffers.pacing import OutputConfig
+from flowrl.nodes.buffers.sampling.uniform import requested_size
+from flowrl.nodes.buffers.storage.plan import input_schema
 
 
 class QueueBuffer(Node):
-    """First in, first out, for learners that want fresh rows; nothing is ever dropped."""
+    """First in, first out, for learners that need fresh rows. Nothing is dropped."""
 
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
 
-    class Config(Giving):
+    class Config(OutputConfig):
         size: int = param(20_000, "rows that may wait; more stop the run", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
-        max_use: int = param(1, "how often each row is given", ge=1)
+        max_use: int = param(1, "how often each row is emitted", ge=1)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """The columns are those of the data."""
         if config.batch_size > config.size:
-            what = f"batches of {config.batch_size} rows are taken from {config.size}"
+            what = f"batches of {config.batch_size} rows are taken from at most {config.size}"
             raise UnsoundError(what, "make `size` larger or `batch_size` smaller", "batch_size")
-        schema = table_schema(surroundings)
+        schema = input_schema(surroundings)
         return Facts(
             outs={"batches": schema},
             rows={"batches": config.batch_size},
@@ -45,51 +42,58 @@ class QueueBuffer(Node):
         )
 
     def setup(self) -> None:
-        """Rows that wait; rows of the batch that is given now, and how often it was."""
         self._waiting: list[Batch] = []
-        self._current: Batch | None = None
-        self._given = 0
-        self.tally, self.pace = Tally(), pace_of(self.config, self.ctx)
+        self._current: Batch | None = None  # the batch that is being emitted
+        self._current_uses = 0  # how often it was emitted
+        self.counters = Counters()
 
     def fire(self, data: Batch) -> list[Batch]:
-        """Put these behind the others, and give the oldest."""
-        return fired(self, data)
+        """Append rows, and emit the oldest."""
+        c = self.config
+        self.push(data)
+        if not self.ctx.is_consumed("batches"):
+            return []
+        batches = self.draw(c.updates_per_push, c.batch_size)
+        if self.counters.metrics_due(c.log_every_pushes):
+            self.ctx.metrics(self.metrics())
+        return batches
 
     @property
     def count(self) -> int:
-        """Rows that wait."""
+        """The rows that wait."""
         return sum(map(len, self._waiting))
 
-    def push(self, data: Batch) -> None:
-        """Put these behind the others."""
+    def push(self, data: Batch) -> int:
+        """Append rows."""
         if self.count + len(data) > self.config.size:
             raise ValueError(
-                f"{self.ctx.key}: {self.count} rows wait and {len(data)} came, which is more than "
+                f"{self.ctx.key}: {self.count} rows wait and {len(data)} arrived, which is more than "
                 f"{self.config.size}; take more of them (`updates_per_push`, `batch_size`)"
             )
         if len(data):
             self._waiting.append(data)
-        self.tally.pushes += 1
-        self.tally.pushed += len(data)
+        self.counters.pushes += 1
+        self.counters.pushed += len(data)
+        return len(data)
 
     def sample(self, batch_size: int | None = None) -> Batch:
-        """The next batch; each is given `max_use` times, then its rows have left."""
+        """The next batch. Each batch is emitted `max_use` times; then its rows are removed."""
         if self._current is None:
-            self._current = self._take(wanted(self.ctx.key, batch_size, self.config.batch_size))
+            self._current = self._take(
+                requested_size(self.ctx.key, batch_size, self.config.batch_size)
+            )
         batch = self._current
-        self._given += 1
-        self.tally.sampled += len(batch)
-        if self._given == self.config.max_use:
-            self._current, self._given = None, 0
+        self._current_uses += 1
+        self.counters.sampled += len(batch)
+        if self._current_uses == self.config.max_use:
+            self._current, self._current_uses = None, 0
         return batch
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """So many batches."""
         return [self.sample(batch_size) for _ in range(batches)]
 
     def metrics(self) -> dict[str, float]:
-        """What went through."""
-        return self.tally.metrics("rows", self.count)
+        return self.counters.metrics("rows", self.count)
 
     def rows(self) -> Batch:
         """All rows that wait, the next first: a data set."""
@@ -97,42 +101,40 @@ class QueueBuffer(Node):
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._waiting, self._current, self._given = [], None, 0
+        self._waiting, self._current, self._current_uses = [], None, 0
 
     def _take(self, rows: int) -> Batch:
         if self.count < rows:
             raise ValueError(
-                f"{self.ctx.key}: a batch takes {rows} rows, {self.count} wait; let more come in "
+                f"{self.ctx.key}: a batch takes {rows} rows, but {self.count} wait; let more arrive "
                 "(the collector's `n_sample`), or take less"
             )
-        first: list[Batch] = []
-        while rows:  # only what is given is copied
+        taken: list[Batch] = []
+        while rows:  # only what is emitted is copied
             token = self._waiting.pop(0)
-            first.append(token.take(slice(rows)))
+            taken.append(token.take(slice(rows)))
             if len(token) > rows:
                 self._waiting.insert(0, token.take(slice(rows, None)))
-            rows -= len(first[-1])
-        return Batch.concat(first)
+            rows -= len(taken[-1])
+        return Batch.concat(taken)
 
     def state_dict(self) -> dict[str, Any]:
-        """What waits, and what is given."""
         waiting = Batch.concat(self._waiting) if self._waiting else None
         return {
             "waiting": None if waiting is None else dict(waiting.columns),
             "current": None if self._current is None else dict(self._current.columns),
-            "given": self._given,
-            "tally": self.tally.state(),
+            "current_uses": self._current_uses,
+            "counters": self.counters.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        copied = {
+        tables = {
             key: None
             if (table := state[key]) is None
             else Batch({k: np.array(v) for k, v in table.items()})
             for key in ("waiting", "current")
         }
-        self._waiting = [] if copied["waiting"] is None else [copied["waiting"]]
-        self._current = copied["current"]
-        self._given = int(state["given"])
-        self.tally = Tally(*state["tally"])
+        self._waiting = [] if tables["waiting"] is None else [tables["waiting"]]
+        self._current = tables["current"]
+        self._current_uses = int(state["current_uses"])
+        self.counters = Counters(*state["counters"])

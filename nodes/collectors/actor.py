@@ -14,7 +14,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.envs.steps import Episode, Steps
-from flowrl.nodes.origin import Origin
+from flowrl.nodes.origin import OriginTracker
 from flowrl.nodes.policy import AnyActMode
 
 
@@ -36,7 +36,9 @@ class CollectedSteps(NamedTuple):
 class Actor:
     """Lets an act mode act in the envs of a manager."""
 
-    def __init__(self, envs: Any, memory_columns: Schema, origin: Origin | None = None) -> None:
+    def __init__(
+        self, envs: Any, memory_columns: Schema, origin: OriginTracker | None = None
+    ) -> None:
         """`memory_columns` are those of the collected rows, also while another policy acts.
 
         With `origin`, rows also have the origin columns.

@@ -17,7 +17,7 @@ from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
-from flowrl.nodes.origin import NO_WEIGHTS, ORIGIN, Origin
+from flowrl.nodes.origin import NO_WEIGHTS_VERSION, ORIGIN_SCHEMA, OriginTracker
 from flowrl.nodes.policy import AnyActMode, Policy, policy_for
 
 # What may act: a policy, one of its act modes, or a function from a seed to one.
@@ -34,7 +34,7 @@ class Collector(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what acts", shared="policy", phase=True)
-        origin: bool = param(False, f"rows also have the columns {', '.join(ORIGIN)}")
+        origin: bool = param(False, f"rows also have the columns {', '.join(ORIGIN_SCHEMA)}")
         log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
 
     @classmethod
@@ -46,7 +46,7 @@ class Collector(Node):
     @classmethod
     def extra_columns(cls, config: Any, policy: Policy) -> Schema:
         """The columns of rows beside those that every row has."""
-        origin = ORIGIN if config.origin else {}
+        origin = ORIGIN_SCHEMA if config.origin else {}
         return {**policy.collect_columns(), **policy.memory_columns(), **origin}
 
     def setup(self) -> None:
@@ -62,9 +62,11 @@ class Collector(Node):
 
     def _restart(self) -> None:
         """Begin to collect anew in the envs."""
-        self._origin: Origin | None = None
+        self._origin: OriginTracker | None = None
         if self.config.origin:
-            self._origin = Origin(self.ctx.replica, self.envs.spec().count, self._weights_version)
+            self._origin = OriginTracker(
+                self.ctx.replica, self.envs.spec().count, self._weights_version
+            )
         self._actor = Actor(self.envs, self._policy.memory_columns(), self._origin)
         if self._mode is not None:
             self._actor.set_mode(self._mode, self._policy.collect_columns())
@@ -83,7 +85,7 @@ class Collector(Node):
     @property
     def _weights_version(self) -> int:
         if self._weights is None or self._ignores_weights:
-            return NO_WEIGHTS
+            return NO_WEIGHTS_VERSION
         return self._weights.version
 
     def _update_origin(self) -> None:

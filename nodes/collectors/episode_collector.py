@@ -22,7 +22,7 @@ from flowrl.nodes.collectors.episodes import (
 )
 from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.observations import flatten_columns
-from flowrl.nodes.origin import OFFSET
+from flowrl.nodes.origin import OFFSET_COLUMN
 from flowrl.nodes.policy import Policy
 
 
@@ -52,7 +52,7 @@ class EpisodeCollector(Collector):
         rows = row_schema(spec.obs, spec.action, extra)
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(
-            outs={"data": {**rows, OFFSET: Column("int32")}},
+            outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
             nondeterministic=why,
             imports=policy.imported_modules(learn=False),
         )
@@ -75,7 +75,7 @@ class EpisodeCollector(Collector):
         n = requested_count("n_episode", n_episode, self.config.n_episode)
         self._load_weights(weights)
         rows = self._collect(n)
-        begins = np.flatnonzero(rows[OFFSET] == 0)
+        begins = np.flatnonzero(rows[OFFSET_COLUMN] == 0)
         spans = zip(begins, [*begins[1:], len(rows)], strict=True)
         return [rows.take(slice(begin, end)) for begin, end in spans]
 
@@ -90,7 +90,7 @@ class EpisodeCollector(Collector):
         steps = list(play_quotas(step, quotas, c.most_steps, agents))
         columns = order_by_env(steps, actor.count)
         rows = episode_rows(columns, self._policy.gamma, self._policy.nstep)
-        rows[OFFSET] = episode_offsets(rows["last"])
+        rows[OFFSET_COLUMN] = episode_offsets(rows["last"])
         episodes = [episode for collected in steps for episode in collected.episodes]
         taken_steps = sum(len(collected.columns["reward"]) for collected in steps)
         kept_steps = len(rows["last"])

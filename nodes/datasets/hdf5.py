@@ -1,4 +1,4 @@
-"""Tables in HDF5 files (extra `flowrl[hdf5]`): one data set a column, groups for nested names."""
+"""The HDF5 format (extra `flowrl[hdf5]`): one data set for each column, groups for nested names."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import numpy as np
 
 from flowrl.core.batch import Batch, Column, Schema
 from flowrl.core.node import MissingPackageError, UnsoundError
-from flowrl.nodes.datasets.about import NAME, NOTHING, About, read_about
+from flowrl.nodes.datasets.metadata import ARRAY_NAME, NO_METADATA, DatasetMetadata, decode_metadata
 
-ENDINGS = (".h5", ".hdf5")
+SUFFIXES = (".h5", ".hdf5")
 HINT = "an npz_writer node writes such files"
 
 
 def read_schema(path: Path) -> tuple[Schema, int]:
-    """The columns and the number of rows; no array is read."""
+    """The columns and the number of rows. No array is read."""
     with _open(path) as file:
-        sets = dict(_sets(file))
-        told = _about(file)
-    rows = {shape[:1] for _, shape in sets.values()}
+        datasets = dict(_datasets(file))
+        metadata = _metadata_of(file)
+    rows = {shape[:1] for _, shape in datasets.values()}
     if len(rows) != 1 or rows == {()}:
         raise UnsoundError(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
-    schema = {name: Column(dtype, shape[1:]) for name, (dtype, shape) in sets.items()}
-    return told.told(schema), rows.pop()[0]
+    schema = {name: Column(dtype, shape[1:]) for name, (dtype, shape) in datasets.items()}
+    return metadata.add_facts(schema), rows.pop()[0]
 
 
-def about_of(path: Path) -> About:
-    """What the file says beside its arrays."""
+def read_metadata(path: Path) -> DatasetMetadata:
+    """What the file states beside its arrays."""
     with _open(path) as file:
-        return _about(file)
+        return _metadata_of(file)
 
 
 def read(path: Path, rows: int | None = None) -> Batch:
@@ -43,23 +43,23 @@ def read(path: Path, rows: int | None = None) -> Batch:
         return Batch({name: file[name][:rows] for name in schema})
 
 
-def write(path: Path, table: Batch, about: About = NOTHING) -> None:
-    """Write the table beside the file, then put it in its place: nobody sees half of it."""
+def write(path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> None:
+    """Write a temporary file and rename it, so that readers never see an incomplete one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with _h5py().File(aside, "w") as file:
+        with _import_h5py().File(temporary, "w") as file:
             for name, array in table.columns.items():
                 file.create_dataset(name, data=array, track_times=False)
-            file.attrs[NAME] = about.array()
-        with open(aside, "rb") as written:
+            file.attrs[ARRAY_NAME] = metadata.encode()
+        with open(temporary, "rb") as written:
             os.fsync(written.fileno())
-        os.replace(aside, path)
+        os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _h5py() -> Any:
+def _import_h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ImportError as missing:
@@ -72,21 +72,25 @@ def _open(path: Path) -> Any:
     if not path.exists():
         raise UnsoundError(f"there is no file '{path}'", HINT, "path")
     try:
-        return _h5py().File(path, "r")
+        return _import_h5py().File(path, "r")
     except OSError as broken:
         raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
-def _sets(group: Any, before: str = "") -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
-    """Name, dtype and shape of each array, those in groups as `group/name`."""
-    for name, found in group.items():
-        if hasattr(found, "dtype"):
-            if found.dtype.hasobject:
-                raise UnsoundError(f"'{before}{name}' holds Python objects or text", HINT, "path")
-            yield before + name, (str(np.dtype(found.dtype)), tuple(found.shape))
+def _datasets(group: Any, prefix: str = "") -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+    """Name, dtype and shape of each array; one in a group is named `group/name`."""
+    for name, item in group.items():
+        if hasattr(item, "dtype"):
+            if item.dtype.hasobject:
+                raise UnsoundError(f"'{prefix}{name}' holds Python objects or text", HINT, "path")
+            yield prefix + name, (str(np.dtype(item.dtype)), tuple(item.shape))
         else:
-            yield from _sets(found, f"{before}{name}/")
+            yield from _datasets(item, f"{prefix}{name}/")
 
 
-def _about(file: Any) -> About:
-    return read_about(np.asarray(file.attrs[NAME])) if NAME in file.attrs else NOTHING
+def _metadata_of(file: Any) -> DatasetMetadata:
+    return (
+        decode_metadata(np.asarray(file.attrs[ARRAY_NAME]))
+        if ARRAY_NAME in file.attrs
+        else NO_METADATA
+    )

@@ -1,4 +1,4 @@
-"""Minari data sets in local folders (extra `flowrl[minari]`): whole episodes, read and written as rows."""
+"""The Minari format (extra `flowrl[minari]`): whole episodes in a local folder, read and written as rows."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.node import MissingPackageError, UnsoundError
-from flowrl.nodes.datasets.about import NOTHING, About
+from flowrl.nodes.datasets.metadata import NO_METADATA, DatasetMetadata
 
-NAME = re.compile(r".+-v\d+$")  # of a folder: `cartpole/expert-v0`
+FOLDER_NAME = re.compile(r".+-v\d+$")  # such as `expert-v0` in `cartpole/expert-v0`
 HINT = "a folder such as ~/.minari/datasets/cartpole/expert-v0, which has a folder `data`"
-STEPS = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
+STEP_COLUMNS = {"rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
 
 
 def read_schema(path: Path) -> tuple[Schema, int]:
-    """The columns and the number of rows; one episode is read."""
+    """The columns and the number of rows. One episode is read."""
     data = _open(path)
     first = next(iter(data.iterate_episodes([data.episode_indices[0]])))
     schema = {n: Column(str(a.dtype), a.shape[1:]) for n, a in _rows(first, path).items()}
-    return about_of(path).told(schema), int(data.total_steps)
+    return read_metadata(path).add_facts(schema), int(data.total_steps)
 
 
-def about_of(path: Path) -> About:
-    """What the spaces say of columns; a row is one step."""
+def read_metadata(path: Path) -> DatasetMetadata:
+    """The facts of columns that the spaces state. A row is one step, so `nstep` is 1."""
     data = _open(path)
-    facts = {"action": _facts(data.action_space)}
+    facts = {"action": _space_facts(data.action_space)}
     for leaf, space in _leaves(data.observation_space):
         for name in ("obs", "next_obs"):
-            facts[_joined(name, leaf)] = _facts(space)
-    return About({name: fact for name, fact in facts.items() if fact}, {"nstep": 1})
+            facts[_join_names(name, leaf)] = _space_facts(space)
+    return DatasetMetadata({name: fact for name, fact in facts.items() if fact}, {"nstep": 1})
 
 
 def read(path: Path, rows: int | None = None) -> Batch:
@@ -51,39 +51,41 @@ def read(path: Path, rows: int | None = None) -> Batch:
     return Batch({n: np.concatenate([part[n] for part in parts])[:rows] for n in parts[0]})
 
 
-def write(path: Path, table: Batch, about: About = NOTHING) -> None:
-    """Write the rows' episodes beside the folder, then put them in its place.
+def write(path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> None:
+    """Write the episodes into a temporary folder and rename it, so that readers never see an incomplete one.
 
-    Rows that end without an episode's end (a token's, or the table's) are written as truncated there.
+    Where rows stop before their episode ends (at the end of a token or the table), it is marked as truncated.
     """
-    if about.rows.get("nstep", 1) != 1:
-        what = f"rows that sum {about.rows['nstep']} rewards are no steps of episodes"
+    if metadata.rows.get("nstep", 1) != 1:
+        what = (
+            f"the rows sum {metadata.rows['nstep']} rewards each, so they are not steps of episodes"
+        )
         raise UnsoundError(what, "record them with `nstep: 1`", "path")
-    needed = ("action", "reward", "terminated", "truncated", "last")
-    missing = [name for name in needed if name not in table]
+    required = ("action", "reward", "terminated", "truncated", "last")
+    missing = [name for name in required if name not in table]
     if missing:
         raise UnsoundError(f"the rows have no column '{missing[0]}'", "connect a collector", "path")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        _write(aside, path.name, table, about)
+        _write(temporary, path.name, table, metadata)
         if path.exists():
-            os.replace(path, aside / "old")
-        os.replace(aside / "new", path)
+            os.replace(path, temporary / "old")
+        os.replace(temporary / "new", path)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write(aside: Path, name: str, table: Batch, about: About) -> None:
-    minari = _minari()
-    folder = aside / "new" / "data"
+def _write(temporary: Path, name: str, table: Batch, metadata: DatasetMetadata) -> None:
+    minari = _import_minari()
+    folder = temporary / "new" / "data"
     folder.mkdir(parents=True)
     spaces = importlib.import_module("gymnasium.spaces")
     storage = minari.dataset.minari_storage.MinariStorage.new(
         folder,
-        observation_space=_space_of(table, about, spaces),
-        action_space=_space("action", table, about, spaces),
+        observation_space=_observation_space(table, metadata, spaces),
+        action_space=_space("action", table, metadata, spaces),
         jpeg_encoding=False,
     )
     storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
@@ -91,7 +93,7 @@ def _write(aside: Path, name: str, table: Batch, about: About) -> None:
 
 
 def _episodes(table: Batch, buffer: Any) -> Iterator[Any]:
-    """Runs of rows that follow each other."""
+    """The episodes of a table: segments of consecutive rows."""
     ends = np.flatnonzero(table["last"]) + 1
     if len(table) and (not len(ends) or ends[-1] < len(table)):
         ends = np.append(ends, len(table))
@@ -101,7 +103,7 @@ def _episodes(table: Batch, buffer: Any) -> Iterator[Any]:
         truncated[-1] |= not rows["terminated"][-1]
         yield buffer(
             id=k,
-            observations=_seen(rows),
+            observations=_observations(rows),
             actions=rows["action"],
             rewards=rows["reward"].astype(np.float64),
             terminations=rows["terminated"],
@@ -109,25 +111,25 @@ def _episodes(table: Batch, buffer: Any) -> Iterator[Any]:
         )
 
 
-def _seen(rows: Batch) -> Any:
-    """The observations of an episode, the last one with them: one more than rows."""
-    found: dict[str, Array] = {}
+def _observations(rows: Batch) -> Any:
+    """The observations of an episode, including the last: one more than rows."""
+    observations: dict[str, Array] = {}
     for name in rows:
         if name.split("/")[0] == "obs":
-            found[name[4:]] = np.append(rows[name], rows[f"next_{name}"][-1:], 0)
-    return found.get("", found)
+            observations[name[4:]] = np.append(rows[name], rows[f"next_{name}"][-1:], 0)
+    return observations.get("", observations)
 
 
-def _space_of(table: Batch, about: About, spaces: Any) -> Any:
+def _observation_space(table: Batch, metadata: DatasetMetadata, spaces: Any) -> Any:
     names = [name for name in table if name.split("/")[0] == "obs"]
     if not names or any(f"next_{name}" not in table for name in names):
         raise UnsoundError("the rows have no `obs` and `next_obs`", "connect a collector", "path")
-    leaves = {name[4:]: _space(name, table, about, spaces) for name in names}
+    leaves = {name[4:]: _space(name, table, metadata, spaces) for name in names}
     return leaves[""] if "" in leaves else spaces.Dict(leaves)
 
 
-def _space(name: str, table: Batch, about: About, spaces: Any) -> Any:
-    array, facts = table[name], about.columns.get(name, {})
+def _space(name: str, table: Batch, metadata: DatasetMetadata, spaces: Any) -> Any:
+    array, facts = table[name], metadata.columns.get(name, {})
     if array.ndim == 1 and array.dtype.kind in "iu":
         return spaces.Discrete(int(facts.get("n") or array.max() + 1))
     if array.dtype.kind in "iu":
@@ -140,64 +142,64 @@ def _space(name: str, table: Batch, about: About, spaces: Any) -> Any:
 
 
 def _rows(episode: Any, path: Path) -> dict[str, Array]:
-    """An episode's rows: as collectors give them, but for what a policy adds."""
-    found: dict[str, Array] = {}
+    """The rows of an episode, as collectors emit them, without the columns that a policy adds."""
+    rows: dict[str, Array] = {}
     for leaf, array in _arrays(episode.observations):
-        found[_joined("obs", leaf)] = array[:-1]
-        found[_joined("next_obs", leaf)] = array[1:]
+        rows[_join_names("obs", leaf)] = array[:-1]
+        rows[_join_names("next_obs", leaf)] = array[1:]
     if not isinstance(episode.actions, np.ndarray):
-        raise UnsoundError(f"'{path}' has actions of several parts", "flatten them first", "path")
-    found["action"] = episode.actions
-    for given, name in STEPS.items():
+        raise UnsoundError(f"'{path}' has actions of several parts", "flatten them before", "path")
+    rows["action"] = episode.actions
+    for attribute, name in STEP_COLUMNS.items():
         kind = np.float32 if name == "reward" else np.bool_
-        found[name] = np.asarray(getattr(episode, given), kind)
-    found["last"] = found["terminated"] | found["truncated"]
-    found["last"][-1] = True
-    return found
+        rows[name] = np.asarray(getattr(episode, attribute), kind)
+    rows["last"] = rows["terminated"] | rows["truncated"]
+    rows["last"][-1] = True
+    return rows
 
 
-def _arrays(value: Any, before: str = "") -> Iterator[tuple[str, Array]]:
-    """The leaves of nested arrays, by their names."""
+def _arrays(value: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
+    """The leaves of nested arrays, with their names."""
     if isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _arrays(part, _joined(before, str(name)))
+            yield from _arrays(part, _join_names(prefix, str(name)))
     elif isinstance(value, tuple):
         for k, part in enumerate(value):
-            yield from _arrays(part, _joined(before, str(k)))
+            yield from _arrays(part, _join_names(prefix, str(k)))
     else:
-        yield before, np.asarray(value)
+        yield prefix, np.asarray(value)
 
 
-def _leaves(space: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a nested space, by their names."""
+def _leaves(space: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a nested space, with their names."""
     parts = getattr(space, "spaces", None)
     if parts is None:
-        yield before, space
+        yield prefix, space
     else:
         named = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
         for name, part in named:
-            yield from _leaves(part, _joined(before, str(name)))
+            yield from _leaves(part, _join_names(prefix, str(name)))
 
 
-def _facts(space: Any) -> dict[str, Any]:
+def _space_facts(space: Any) -> dict[str, Any]:
     return {"n": int(space.n)} if hasattr(space, "n") and np.ndim(space.n) == 0 else {}
 
 
-def _joined(before: str, name: str) -> str:
-    return f"{before}/{name}" if before and name else before or name
+def _join_names(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}" if prefix and name else prefix or name
 
 
 def _open(path: Path) -> Any:
     if not (path / "data").is_dir():
         raise UnsoundError(f"'{path}' is no Minari data set", HINT, "path")
-    minari = _minari()
+    minari = _import_minari()
     try:
         return minari.MinariDataset(path / "data")
     except (OSError, ValueError, KeyError) as broken:
         raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
-def _minari() -> Any:
+def _import_minari() -> Any:
     try:
         importlib.import_module("minari.data_collector")
         return importlib.import_module("minari")

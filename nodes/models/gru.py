@@ -1,4 +1,4 @@
-"""Dense layers, then a gated recurrent unit: torch to learn from unrolls, numpy to act."""
+"""Dense layers and a gated recurrent unit; learns from unrolls in torch, acts in numpy."""
 
 from __future__ import annotations
 
@@ -18,48 +18,44 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 MEMORY = "memory"
-INPUT = "x"  # the encoder's one head: what the unit takes
+ENCODING = "x"  # the encoder's only head, the input of the unit
 
 
 class Gru(Model):
-    """All heads stand on what the unit remembers (Cho et al. 2014)."""
+    """A gated recurrent unit (Cho et al. 2014); all heads are computed from its memory."""
 
     class Config(BaseConfig):
-        """The parameters of a recurrent model."""
-
-        hidden: list[int] = param([], "width of each layer before those that the unit takes")
-        size: int = param(64, "numbers that the unit takes, and that it remembers", ge=1)
-        activation: Activation = param("tanh", "what follows each dense layer")
+        hidden: list[int] = param([], "width of each dense layer before the unit's input")
+        size: int = param(64, "width of the unit's input and of its memory", ge=1)
+        activation: Activation = param("tanh", "after each dense layer")
         init: Literal["uniform", "orthogonal"] = param(
-            "orthogonal", "first weights of the dense layers, as those of an mlp"
+            "orthogonal", "initial weights of the dense layers, as of an mlp"
         )
         scale_bytes: bool = param(True, "uint8 observations are divided by 255")
         normalise_obs: bool = param(
-            False, "real-valued observations get mean 0 and deviation 1, by what was learned from"
+            False, "real-valued observations get mean 0 and deviation 1, by the learner's data"
         )
 
     def memory_columns(self) -> Schema:
         return {MEMORY: Column("float32", (self.config.size,))}
 
     def encoder(self) -> Mlp:
-        """What turns observations into what the unit takes."""
-        own = self.config.model_dump(exclude={"size"})
-        return Mlp(**own)
+        """The model from observations to the unit's input."""
+        return Mlp(**self.config.model_dump(exclude={"size"}))
 
-    def on_memory(self) -> Mlp:
-        """What turns memory into heads."""
+    def head_model(self) -> Mlp:
+        """The model from memory to heads."""
         return Mlp(hidden=[], init=self.config.init)
 
-    def inputs(self) -> Heads:
-        """The head of the encoder."""
-        return {INPUT: LinearHead(self.config.size, 2**0.5)}
+    def encoder_heads(self) -> Heads:
+        return {ENCODING: LinearHead(self.config.size, 2**0.5)}
 
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
-        from flowrl.nodes.models.torch_gru import TorchGru
+        from flowrl.nodes.models.torch_modules import TorchGru
 
-        encoder = self.encoder().network(obs, self.inputs())
-        on_memory = self.on_memory().network(self.memory_columns()[MEMORY], heads)
-        return TorchGru(encoder, on_memory, self.config.size, self.config.activation)
+        encoder = self.encoder().network(obs, self.encoder_heads())
+        heads_on_memory = self.head_model().network(self.memory_columns()[MEMORY], heads)
+        return TorchGru(encoder, heads_on_memory, self.config.size, self.config.activation)
 
     def inference_model(
         self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
@@ -71,7 +67,7 @@ class Gru(Model):
 
     def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
         part, _, inner = name.partition(".")
-        return part != "heads" or self.on_memory().is_acting_parameter(wanted, inner)
+        return part != "heads" or self.head_model().is_acting_parameter(wanted, inner)
 
 
 class GruInference:
@@ -79,36 +75,38 @@ class GruInference:
 
     def __init__(self, model: Gru, obs: ObsColumns, heads: Heads) -> None:
         self.activate = ACTIVATIONS[model.config.activation]
-        self.encoder: MlpInference = model.encoder().inference_model(obs, model.inputs(), (INPUT,))
+        self.encoder: MlpInference = model.encoder().inference_model(
+            obs, model.encoder_heads(), (ENCODING,)
+        )
         n = model.config.size
         weights: dict[str, Shape] = {f"weight_{of}": (3 * n, n) for of in ("ih", "hh")}
         self.shapes = {**weights, **{f"bias_{of}": (3 * n,) for of in ("ih", "hh")}}
         memory = model.memory_columns()[MEMORY]
-        self.heads: MlpInference = model.on_memory().inference_model(memory, heads, tuple(heads))
+        self.heads: MlpInference = model.head_model().inference_model(memory, heads, tuple(heads))
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        self.encoder.load(_below("encoder", arrays))
-        self.heads.load(_below("heads", arrays))
-        cell = _below("cell", arrays)
+        self.encoder.load(_parameters_below("encoder", arrays))
+        self.heads.load(_parameters_below("heads", arrays))
+        cell = _parameters_below("cell", arrays)
         check_shapes("gru", cell, self.shapes)
-        self.of_input = cell["weight_ih"].T.copy(), cell["bias_ih"].copy()
-        self.of_memory = cell["weight_hh"].T.copy(), cell["bias_hh"].copy()
+        self.input_weights = cell["weight_ih"].T.copy(), cell["bias_ih"].copy()
+        self.memory_weights = cell["weight_hh"].T.copy(), cell["bias_hh"].copy()
 
     def __call__(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
-        before = memory[MEMORY]
-        after = self._cell(self.activate(self.encoder(obs)[INPUT]), before)
-        return {**self.heads(after), MEMORY: after}
+        x_t = self.activate(self.encoder(obs)[ENCODING])
+        memory_t = self._cell(x_t, memory[MEMORY])
+        return {**self.heads(memory_t), MEMORY: memory_t}
 
     def _cell(self, x: Array, h: Array) -> Array:
         """h' = (1 - z) n + z h, with n = tanh(W x + b + r (U h + c)): as torch's GRUCell."""
-        xs = np.split(x @ self.of_input[0] + self.of_input[1], 3, axis=1)
-        hs = np.split(h @ self.of_memory[0] + self.of_memory[1], 3, axis=1)
+        xs = np.split(x @ self.input_weights[0] + self.input_weights[1], 3, axis=1)
+        hs = np.split(h @ self.memory_weights[0] + self.memory_weights[1], 3, axis=1)
         r, z = (ACTIVATIONS["sigmoid"](a + b) for a, b in zip(xs[:2], hs[:2], strict=True))
         n = np.tanh(xs[2] + r * hs[2])
-        after: Array = n + z * (h - n)
-        return after
+        new_memory: Array = n + z * (h - n)
+        return new_memory
 
 
-def _below(part: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _parameters_below(part: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     prefix = part + "."
     return {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""A model one of whose heads obeys the mask of allowed actions that is observed."""
+"""A model with one head masked by the observed action mask."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from flowrl.nodes.observations import NestedColumns, ObsColumns
 if TYPE_CHECKING:
     from torch.nn import Module
 
-FORBIDDEN = -1e8  # exp of it is 0, and 0 times it is 0: infinity would make that nothing
+FORBIDDEN = -1e8  # exp(-1e8) is 0, and so is 0 * -1e8; with -inf that product would be nan
 
 
 def has_mask(obs: ObsColumns, scores: int) -> bool:
-    """Whether a mask is observed; it must have a number for each of the scores."""
+    """Whether the observations have an action mask; raises unless it fits the number of scores."""
     if not isinstance(obs, NestedColumns) or ACTION_MASK not in obs.columns:
         return False
-    found = obs.columns[ACTION_MASK]
-    if found.shape != (scores,):
-        what = f"'{ACTION_MASK}' is {found}, and the actions have {scores} scores"
-        raise UnsoundError(what, "observe a number for each, 0 where it is not allowed", "env")
+    mask = obs.columns[ACTION_MASK]
+    if mask.shape != (scores,):
+        what = f"'{ACTION_MASK}' is {mask}, and the actions have {scores} scores"
+        hint = "the mask must have a number for each score, 0 for a forbidden action"
+        raise UnsoundError(what, hint, "env")
     return True
 
 
 def with_action_mask(model: Model, obs: ObsColumns, head: str, heads: Heads) -> Model:
-    """The model; if a mask is observed, what is not allowed is FORBIDDEN in this head."""
+    """The model; if the observations have an action mask, `head` is masked by it."""
     model.check_obs(obs)
     n = getattr(heads.get(head), "n", 0)
     return MaskedModel(model, head) if head in heads and has_mask(obs, n) else model
 
 
 class MaskedModel(Model):
-    """The inner model's network, with its own names of parameters."""
+    """Wraps a model: forbidden actions get the score `FORBIDDEN`. Parameters keep their names."""
 
     def __init__(self, model: Model, head: str) -> None:
         super().__init__()
@@ -47,10 +48,11 @@ class MaskedModel(Model):
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
         module, head = self.model.network(obs, heads), self.head
 
-        def obey(module: Module, given: tuple[Any, ...], found: dict[str, Any]) -> dict[str, Any]:
-            return {**found, head: found[head].masked_fill(given[0][ACTION_MASK] == 0, FORBIDDEN)}
+        def mask(module: Module, args: tuple[Any, ...], heads: dict[str, Any]) -> dict[str, Any]:
+            forbidden = args[0][ACTION_MASK] == 0
+            return {**heads, head: heads[head].masked_fill(forbidden, FORBIDDEN)}
 
-        module.register_forward_hook(obey)
+        module.register_forward_hook(mask)
         return module
 
     def inference_model(
@@ -70,7 +72,7 @@ class MaskedModel(Model):
 
 
 class MaskedInference:
-    """Acts with the inner model."""
+    """Masks a head of another inference model."""
 
     def __init__(self, inner: InferenceModel, head: str) -> None:
         self.inner, self.head = inner, head

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron: torch to learn, numpy to act, so that collectors need no torch."""
+"""The multi-layer perceptron; learns in torch and acts in numpy, so collectors need no torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Activation = Literal["relu", "tanh", "elu", "silu", "sigmoid"]
 
-Affine = tuple[Array, Array]
+Affine = tuple[Array, Array]  # weight and bias
 
 ONE, ZERO = np.float32(1), np.float32(0)
 
@@ -45,7 +45,7 @@ def _sigmoid(x: Array) -> Array:
     return ONE / (ONE + np.exp(-x))
 
 
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may work in place
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may overwrite its argument
     "relu": lambda x: np.maximum(x, ZERO, out=x),
     "tanh": lambda x: np.tanh(x, out=x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, ZERO))),
@@ -55,26 +55,23 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may work in plac
 
 
 class Mlp(Model):
-    """Dense layers: a trunk for all heads together, or one for each."""
+    """Dense layers, with one trunk for all heads or one for each."""
 
     class Config(BaseConfig):
-        """The parameters of a multi-layer perceptron."""
-
         hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
-        activation: Activation = param("relu", "what follows each hidden layer")
+        activation: Activation = param("relu", "after each hidden layer")
         init: Literal["uniform", "orthogonal"] = param(
             "uniform",
             "first weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
         )
-        shared: bool = param(True, "all heads stand on one trunk; if not, each has its own")
+        shared: bool = param(True, "all heads share one trunk; if not, each has its own")
         scale_bytes: bool = param(True, "uint8 observations are divided by 255")
         normalise_obs: bool = param(
-            False, "real-valued observations get mean 0 and deviation 1, by what was learned from"
+            False, "real-valued observations get mean 0 and deviation 1, by the learner's data"
         )
 
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
-        from flowrl.nodes.models.torch_features import TorchFeatures
-        from flowrl.nodes.models.torch_mlp import TorchMlp
+        from flowrl.nodes.models.torch_modules import TorchFeatures, TorchMlp
 
         c = self.config
         return TorchMlp(
@@ -94,18 +91,18 @@ class Mlp(Model):
 
 
 def is_acting_parameter(wanted: Collection[str], name: str) -> bool:
-    """Whether the parameter `name` is one of the wanted heads', or of what they stand on."""
+    """Whether the parameter `name` belongs to a wanted head, or to the trunk or features below."""
     owner = name.split(".")[0]
     return owner in wanted or owner in ("trunk", "features")
 
 
 def trunk_of(head: str, config: Mlp.Config) -> str:
-    """The name of the trunk that a head stands on."""
+    """The name of a head's trunk."""
     return "trunk" if config.shared else head
 
 
 class MlpInference:
-    """Acts in numpy: for a few rows of a small net, a fraction of what torch's dispatch costs."""
+    """Acts in numpy, which for a few rows of a small network costs a fraction of torch's dispatch."""
 
     def __init__(self, config: Mlp.Config, obs: ObsColumns, heads: Heads) -> None:
         self.config, self.heads = config, heads
@@ -113,7 +110,7 @@ class MlpInference:
         self.encode = feature_encoder(obs, config.scale_bytes)
         self.measured = measured_features(feature_leaves(obs)) if config.normalise_obs else None
         self.shapes = _shapes(config, sum(map(feature_width, feature_leaves(obs).values())), heads)
-        self.units: Affine | None = None  # shift and scale of normalised features
+        self.normalisation: Affine | None = None  # shift and scale of features
         self.trunks: dict[str, list[Affine]] = {}
         self.out: dict[str, tuple[str, Affine]] = {}  # each head's trunk and last layer
         self.free: dict[str, Array] = {}
@@ -124,7 +121,7 @@ class MlpInference:
         }
         check_shapes("mlp", needed, self.shapes)
         if self.measured is not None:
-            self.units = _units(arrays, self.measured)
+            self.normalisation = _normalisation(arrays, self.measured)
         for name, head in self.heads.items():
             if isinstance(head, FreeHead):
                 self.free[name] = arrays[f"{name}.free"]
@@ -132,22 +129,22 @@ class MlpInference:
             trunk = trunk_of(name, self.config)
             depth = len(self.config.hidden)
             self.trunks[trunk] = [_affine(arrays, f"{trunk}.{i}") for i in range(depth)]
-            self.out[name] = trunk, _last(arrays, name, head)
+            self.out[name] = trunk, _head_layer(arrays, name, head)
 
     def __call__(self, obs: Array) -> dict[str, Array]:
         if not self.out:
-            raise RuntimeError("acts before it has weights; load a learner's first")
+            raise RuntimeError("the model has no weights; load those of a learner first")
         x = self.encode(obs)
-        if self.units is not None:
-            shift, scale = self.units
+        if self.normalisation is not None:
+            shift, scale = self.normalisation
             x = np.clip((x - shift) * scale, -FEATURE_LIMIT, FEATURE_LIMIT)
-        found = {trunk: self._features(x, layers) for trunk, layers in self.trunks.items()}
-        heads = {name: found[trunk] @ w + b for name, (trunk, (w, b)) in self.out.items()}
+        outputs = {trunk: self._dense(x, layers) for trunk, layers in self.trunks.items()}
+        heads = {name: outputs[trunk] @ w + b for name, (trunk, (w, b)) in self.out.items()}
         for name, free in self.free.items():
             heads[name] = np.broadcast_to(free, (len(obs), len(free)))
         return heads
 
-    def _features(self, x: Array, layers: list[Affine]) -> Array:
+    def _dense(self, x: Array, layers: list[Affine]) -> Array:
         for weight, bias in layers:
             x = x @ weight
             x += bias
@@ -156,20 +153,20 @@ class MlpInference:
 
 
 def _shapes(config: Mlp.Config, features: int, heads: Heads) -> dict[str, Shape]:
-    """What acting needs, by the names that torch's side gives it."""
-    found: dict[str, Shape] = {
+    """The shapes of the parameters that acting needs, by the names of the torch module."""
+    shapes: dict[str, Shape] = {
         f"{name}.free": (head.n,) for name, head in heads.items() if isinstance(head, FreeHead)
     }
     for layer, inputs, outputs in _layers(config, features, heads):
-        found[f"{layer}.weight"], found[f"{layer}.bias"] = (outputs, inputs), (outputs,)
+        shapes[f"{layer}.weight"], shapes[f"{layer}.bias"] = (outputs, inputs), (outputs,)
     if config.normalise_obs:
         sizes = zip(MOMENTS, (1, features, features), strict=True)
-        found.update((f"features.moments.{name}", (size,)) for name, size in sizes)
-    return found
+        shapes.update((f"features.moments.{name}", (size,)) for name, size in sizes)
+    return shapes
 
 
 def _layers(config: Mlp.Config, features: int, heads: Heads) -> Iterator[tuple[str, int, int]]:
-    """Each layer's name, inputs and outputs; those of a shared trunk once a head."""
+    """Each layer's name, inputs and outputs; the layers of a shared trunk repeat for each head."""
     widths = [features, *config.hidden]
     for name, head in heads.items():
         if isinstance(head, FreeHead):
@@ -183,8 +180,8 @@ def _layers(config: Mlp.Config, features: int, heads: Heads) -> Iterator[tuple[s
             yield f"{name}.{part}", widths[-1], outputs
 
 
-def _units(arrays: Mapping[str, Array], measured_features: Array) -> Affine:
-    """What is taken from each feature, and what it is then multiplied by."""
+def _normalisation(arrays: Mapping[str, Array], measured_features: Array) -> Affine:
+    """What is subtracted from each feature, and the factor it is then multiplied by."""
     moments = Moments()
     moments.load_state_dict({name: arrays[f"features.moments.{name}"] for name in MOMENTS})
     shift, scale = (
@@ -195,12 +192,12 @@ def _units(arrays: Mapping[str, Array], measured_features: Array) -> Affine:
 
 
 def _affine(arrays: Mapping[str, Array], name: str) -> Affine:
-    """Weights (inputs, outputs) and biases, in memory of their own."""
+    """Contiguous copies of the weights (inputs, outputs) and biases."""
     return np.ascontiguousarray(arrays[f"{name}.weight"].T), arrays[f"{name}.bias"].copy()
 
 
-def _last(arrays: Mapping[str, Array], name: str, head: Head) -> Affine:
-    """The last layer; while its weights stand still, a dueling head is one affine map too."""
+def _head_layer(arrays: Mapping[str, Array], name: str, head: Head) -> Affine:
+    """A head's layer; the two of a dueling head are merged, because together they are affine, too."""
     if not isinstance(head, DuelingHead):
         return _affine(arrays, f"{name}.out")
     value, value_bias = _affine(arrays, f"{name}.value")

@@ -1,7 +1,7 @@
-"""What a model is: a described network, of which a policy asks named heads.
+"""The interface of a model: the description of a network with named heads.
 
-One description, two executions: `build` gives the torch module that learns, `infer` what acts. Both
-know the parameters by the same names, so the weights of one are loaded into the other.
+`build` makes the torch module that learns, and `inference_model` what acts. Both name the parameters
+equally, so the weights of the first can be loaded into the second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinearHead:
-    """A head: `n` numbers, affine in the features; `scale` is the gain of its first weights."""
+    """`n` outputs, affine in the features; `scale` is the gain of the initial weights."""
 
     n: int
     scale: float = 1.0
@@ -34,14 +34,14 @@ class LinearHead:
 
 @dataclass(frozen=True, slots=True)
 class DuelingHead:
-    """A head: Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9)."""
+    """Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9)."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True)
 class FreeHead:
-    """A head: `n` learned numbers that do not depend on the observation, `value` at first."""
+    """`n` learned numbers, initially `value`, that do not depend on the observation."""
 
     n: int
     value: float = 0.0
@@ -51,83 +51,90 @@ Head = LinearHead | DuelingHead | FreeHead
 Shape = tuple[int, ...]
 Heads = Mapping[str, Head]
 
-# Modules draw their first weights from torch's one global generator: one module at a time.
+# Modules draw initial weights from torch's global generator, so only one is built at a time.
 _BUILD_LOCK = threading.Lock()
 
 
-def check_names(what: str, given: Collection[str], wanted: Collection[str]) -> None:
-    """A saved state must hold what is loaded, no less and no more."""
-    names = {"lacks": set(wanted) - set(given), "has unknown": set(given) - set(wanted)}
-    wrong = [f"{verb} {sorted(found)}" for verb, found in names.items() if found]
+def check_names(owner: str, names: Collection[str], expected: Collection[str]) -> None:
+    """Raise unless a saved state has exactly the expected names."""
+    differences = {
+        "lacks": set(expected) - set(names),
+        "has unknown": set(names) - set(expected),
+    }
+    wrong = [f"{verb} {sorted(found)}" for verb, found in differences.items() if found]
     if wrong:
-        raise ValueError(f"{what}: the state {' and '.join(wrong)}; was it of another model?")
+        raise ValueError(f"{owner}: the state {' and '.join(wrong)}; was it of another model?")
 
 
-def check_shapes(what: str, given: Mapping[str, Array], wanted: Mapping[str, Shape]) -> None:
-    """The same of weights: those of a wider or deeper network would act, too, and as nobody has learned."""
-    check_names(what, given, wanted)
-    for name, shape in wanted.items():
-        if given[name].shape != shape:
+def check_shapes(owner: str, arrays: Mapping[str, Array], expected: Mapping[str, Shape]) -> None:
+    """Raise unless weights have exactly the expected names and shapes.
+
+    Otherwise weights of a wider or deeper network might load, and act in an unlearned way.
+    """
+    check_names(owner, arrays, expected)
+    for name, shape in expected.items():
+        if arrays[name].shape != shape:
             raise ValueError(
-                f"{what}: '{name}' has the shape {given[name].shape}, and this model's has {shape}; "
+                f"{owner}: '{name}' has the shape {arrays[name].shape}, and this model's has {shape}; "
                 "was it of another model?"
             )
 
 
 def check_no_nan(weights: Mapping[str, Array]) -> None:
-    """What is no number never becomes one again; a policy acts with it all the same: in one way, for ever."""
-    lost = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
-    if lost:
+    """Raise if learning has diverged: a weight that is nan never recovers, but a policy still acts."""
+    diverged = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
+    if diverged:
         raise ValueError(
-            f"learning has diverged: {len(lost)} of {len(weights)} weights hold nan (the first: "
-            f"'{lost[0]}'); take a lower `lr`, or look for rewards or observations that are too large"
+            f"learning has diverged: {len(diverged)} of {len(weights)} weights hold nan (the first: "
+            f"'{diverged[0]}'); take a lower `lr`, or look for rewards or observations that are too large"
         )
 
 
 def load_parameters(module: Module, arrays: Mapping[str, Array]) -> None:
-    """Copies arrays into the parameters and buffers of these names."""
-    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    check_shapes(type(module).__name__, arrays, {n: tuple(p.shape) for n, p in places.items()})
+    """Copy arrays into a module's parameters and buffers of the same names."""
+    targets = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    check_shapes(type(module).__name__, arrays, {n: tuple(t.shape) for n, t in targets.items()})
     with torch.no_grad():
-        for name, place in places.items():
-            place.copy_(tensor(arrays[name]))
+        for name, target in targets.items():
+            target.copy_(tensor(arrays[name]))
 
 
 def observation_tensors(batch: Batch, name: str, rows: Any = slice(None)) -> Any:
-    """Some rows of a batch's observations as a module takes them: a tensor, or tensors by leaf."""
-    found = select_rows(batch, name, rows)
-    if isinstance(found, Mapping):
-        return {leaf: tensor(array) for leaf, array in found.items()}
-    return tensor(found)
+    """Rows of a batch's observations for a module: a tensor, or tensors by leaf."""
+    selected = select_rows(batch, name, rows)
+    if isinstance(selected, Mapping):
+        return {leaf: tensor(array) for leaf, array in selected.items()}
+    return tensor(selected)
 
 
 class InferenceModel(Protocol):
-    """What acts: weights in, and the asked heads (B, n) of observations (B, …) out.
+    """A forward pass for acting: from observations (B, …) to the wanted heads (B, n).
 
-    One that remembers is given the columns of its memory, too, and gives those of the next step.
+    A recurrent one also takes its memory columns, and returns those of the next step.
     """
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Use these weights from now on."""
 
     def __call__(self, obs: Array, *memory: Any) -> dict[str, Array]:
-        """The heads, by name."""
+        """Return the heads by name."""
 
 
 class Model(Part):
-    """The description of a network. A user's own defines `network`; that module acts, too.
+    """The description of a network. A user's own model defines `network`; its module acts, too.
 
-    If the module defines `observe(obs)`, each train iteration ends with what it learned from.
+    If the module defines `observe(obs)`, each train iteration ends by calling it with the
+    observations that were learned from.
     """
 
     kind = "model"
 
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
-        """A module of observations (B, …) to a dict of heads (B, n)."""
+        """Make a module from observations (B, …) to a dict of heads (B, n)."""
         raise NotImplementedError(f"{type(self).__name__} does not define network")
 
     def build(self, obs: ObsColumns, heads: Heads, seed: int) -> Module:
-        """The module, its first weights drawn from `seed` alone."""
+        """Make the module, with initial weights drawn from `seed` alone."""
         with _BUILD_LOCK, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.network(obs, heads)
@@ -135,20 +142,18 @@ class Model(Part):
     def inference_model(
         self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
     ) -> InferenceModel:
-        """What acts with the wanted heads."""
-        return TorchInference(
-            self.build(obs, heads, 0), wanted
-        )  # the seed: weights are loaded before it acts
+        """Make what acts with the wanted heads; it needs weights before it acts."""
+        return TorchInference(self.build(obs, heads, seed=0), wanted)
 
     def check_obs(self, obs: ObsColumns) -> None:
-        """Raises `Unsound` where it can make nothing of these observations."""
+        """Raise `UnsoundError` if the model cannot take these observations."""
 
     def memory_columns(self) -> Schema:
-        """What it remembers from step to step, if it does; it is then built and called as `gru` is."""
+        """The columns of a recurrent model's memory; such a model is built and called as `gru` is."""
         return {}
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
-        """The modules that learning imports, or acting does."""
+        """The modules that learning imports, or acting if `learn` is false."""
         return ("torch",)
 
     def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
@@ -157,7 +162,7 @@ class Model(Part):
 
 
 class TorchInference:
-    """Acts by running the module itself."""
+    """Acts with the torch module itself."""
 
     def __init__(self, module: Module, wanted: Collection[str]) -> None:
         self.module, self.wanted = module.eval(), tuple(wanted)
@@ -178,14 +183,12 @@ def _tensors(obs: Array) -> Any:
 
 
 class ModuleModel(Model):
-    """Any torch module: its class is called with the observations' column, the heads and `args`.
+    """A torch module by its class, which is called with the observation columns, the heads and `args`.
 
-    Nested observations are a `Nested` of columns; `forward` gets a dictionary of tensors by leaf.
+    Nested observations are `NestedColumns`; `forward` then gets a dictionary of tensors by leaf.
     """
 
     class Config(BaseConfig):
-        """The parameters of a module that is named by its import path."""
-
         path: str = param(
             ...,
             "import path of the module's class, `package.module:Class`",
@@ -198,8 +201,8 @@ class ModuleModel(Model):
         return getattr(importlib.import_module(module), name)(obs, heads, **self.config.args)
 
 
-def resolve_model(given: PartSpec | Model | None, default: Model) -> Model:
-    """The model of a policy's parameters: as the graph describes it, or as made by hand."""
-    if given is None:
+def resolve_model(model: PartSpec | Model | None, default: Model) -> Model:
+    """The model of a parameter: made from a graph's spec, or as it was made by hand."""
+    if model is None:
         return default
-    return given if isinstance(given, Model) else given.make()
+    return model if isinstance(model, Model) else model.make()

@@ -1,4 +1,4 @@
-"""From heads to actions: pure functions of what a model gives, and of a generator to draw from."""
+"""From heads to actions: pure functions of arrays and a random generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def argmax(scores: Array) -> Array:
 
 
 def epsilon_greedy(scores: Array, epsilon: float, rng: np.random.Generator) -> Array:
-    """Each row draws for itself: with probability epsilon any action, else its best."""
+    """For each row, with probability epsilon a random action, otherwise the best: (B, A) to (B,)."""
     rows, actions = scores.shape
     explores = rng.random(rows) < epsilon
     random = rng.integers(actions, size=rows)
@@ -25,13 +25,13 @@ def epsilon_greedy(scores: Array, epsilon: float, rng: np.random.Generator) -> A
 def masked_epsilon_greedy(
     scores: Array, allowed: Array, epsilon: float, rng: np.random.Generator
 ) -> Array:
-    """As `epsilon_greedy`, with any of the allowed actions (B, A)."""
+    """As `epsilon_greedy`, with random actions drawn from the allowed ones (B, A)."""
     explores = rng.random(len(scores)) < epsilon
     return np.where(explores, uniform_allowed(allowed, rng), scores.argmax(-1))
 
 
 def uniform_allowed(allowed: Array, rng: np.random.Generator) -> Array:
-    """One of each row's allowed actions, all alike: (B, A) to (B,)."""
+    """A uniformly drawn allowed action of each row: (B, A) to (B,)."""
     return np.where(allowed, rng.random(allowed.shape), -1.0).argmax(-1)
 
 
@@ -40,7 +40,7 @@ def sample_categorical(logits: Array, rng: np.random.Generator) -> tuple[Array, 
     shifted = logits - logits.max(-1, keepdims=True)
     cumulated = np.exp(shifted).cumsum(-1)
     total = cumulated[:, -1:]
-    # inverse transform; the last action is the last resort, so its own bound is not looked at
+    # inverse transform sampling; the last action needs no bound of its own
     action = (cumulated[:, :-1] <= rng.random(total.shape, np.float32) * total).sum(-1)
     logp = shifted[np.arange(len(action)), action] - np.log(total[:, 0])
     return action, logp

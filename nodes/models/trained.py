@@ -1,7 +1,7 @@
-"""A module that learns: its parameters lie in one vector, and one Adam works on that vector.
+"""Networks whose parameters are views of one flat vector, and Adam on that vector.
 
-Ten small tensors cost ten dispatches a step; one vector makes the optimiser, the clipping, the
-target's update and the copy of the weights a few operations each, whatever the module's layers.
+Ten small tensors would cost ten dispatches in each operation. With one vector, the optimiser, the
+clipping, the update of a target and the copy of the weights take a few operations each.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from flowrl.core.batch import Array
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.model import check_names, load_parameters
-from flowrl.nodes.models.torch_features import Obs
+from flowrl.nodes.models.torch_modules import Obs
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """Moves all parameters into one vector, which this gives; they become views of it."""
+    """Move all parameters into one vector, of which they become views, and return it."""
     parameters = list(module.parameters())
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     for parameter, view in zip(parameters, _views(flat, parameters), strict=True):
@@ -46,17 +46,15 @@ class Adam:
         self.steps += 1
         self.m.lerp_(grads, 1 - self.beta1)
         self.v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
-        # m_hat = m / (1 - beta1^t), v_hat = v / (1 - beta2^t): the divisions are moved into scalars
+        # m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t), with the divisions moved into scalars
         root = math.sqrt(1 - self.beta2**self.steps)
         scale = lr * root / (1 - self.beta1**self.steps)
         self.params.addcdiv_(self.m, self.v.sqrt().add_(self.eps * root), value=-scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and the number of steps."""
         return {"m": self.m.numpy().copy(), "v": self.v.numpy().copy(), "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         check_names("Adam", state, {"m", "v", "steps"})
         self.m.copy_(tensor(state["m"]))
         self.v.copy_(tensor(state["v"]))
@@ -64,7 +62,7 @@ class Adam:
 
 
 class Network:
-    """A module and its parameters as one vector."""
+    """A module, with its parameters as one vector."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.params = module, flatten_parameters(module)
@@ -73,38 +71,36 @@ class Network:
         return self.module(obs)
 
     def observe(self, obs: Obs) -> None:
-        """Lets a module that keeps statistics of observations take these in."""
-        if (fold := getattr(self.module, "observe", None)) is not None:
-            fold(obs)
+        """Let a module that keeps statistics of observations update them."""
+        if (update := getattr(self.module, "observe", None)) is not None:
+            update(obs)
 
     def frozen_copy(self) -> Network:
-        """A copy that is never trained: a target."""
+        """A copy that is not trained, such as a target network."""
         return Network(copy.deepcopy(self.module).requires_grad_(False))
 
     def move_towards(self, other: Network, tau: float = 1.0) -> None:
-        """Moves the parameters towards another's by the fraction tau (Polyak averaging)."""
+        """Move the parameters towards another's by the fraction tau (Polyak averaging); copy buffers."""
         self.params.lerp_(other.params, tau)
-        for mine, theirs in zip(self.module.buffers(), other.module.buffers(), strict=True):
-            mine.copy_(theirs)
+        for own, source in zip(self.module.buffers(), other.module.buffers(), strict=True):
+            own.copy_(source)
 
     def weights(self, needed: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
-        """A copy of the parameters and buffers that are needed, by name."""
+        """A copy of the needed parameters and buffers, by name."""
         names, parameters = zip(*self.module.named_parameters(), strict=True)
         views = dict(zip(names, _views(self.params.clone(), parameters), strict=True))
         views.update((name, buffer.clone()) for name, buffer in self.module.named_buffers())
         return {name: view.numpy() for name, view in views.items() if needed(name)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
         return dict(self.weights())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         load_parameters(self.module, state)
 
 
 class TrainableNetwork(Network):
-    """A network with gradients, as a vector too, and an optimiser."""
+    """A network with an optimiser; its gradients are views of one vector, too."""
 
     def __init__(self, module: nn.Module, *, max_grad_norm: float | None = None, eps: float = 1e-8):
         super().__init__(module)
@@ -116,7 +112,7 @@ class TrainableNetwork(Network):
         self.adam = Adam(self.params, eps=eps)
 
     def descend(self, loss: Tensor, lr: float) -> Tensor:
-        """One step against the loss's gradient; gives the gradient's norm before it was clipped."""
+        """Do one optimiser step; return the norm of the gradient before clipping."""
         self.grads.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.linalg.vector_norm(self.grads)
@@ -126,11 +122,9 @@ class TrainableNetwork(Network):
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters, buffers, and the optimiser."""
         return {"weights": self.weights(), "adam": self.adam.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         check_names("a trained network", state, {"weights", "adam"})
         load_parameters(self.module, state["weights"])
         self.adam.load_state_dict(state["adam"])

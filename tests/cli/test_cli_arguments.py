@@ -1,16 +1,18 @@
-"""What all verbs have in common: help, wrong words, and where answers and complaints go."""
+"""What all verbs have in common: help, wrong arguments, output and exit status."""
 
+import subprocess
+import sys
 from argparse import _SubParsersAction
 from collections.abc import Callable
 
 import pytest
 
-from flowrl.cli.parser import make_parser
+from flowrl.cli.main import VERBS, make_parser
 from tests.cli.conftest import Called, one_line
 
 Flowrl = Callable[..., Called]
 
-VERBS = [
+NAMES = [
     *["run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval", "plot"],
     *["ps", "top", "why", "stop", "logs", "replay", "host", "new", "doctor"],
 ]
@@ -21,24 +23,24 @@ def test_the_help_lists_every_verb_and_no_other(flowrl: Flowrl) -> None:
     listed = [
         line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "
     ]
-    assert [name for name in listed if name != "VERB"] == VERBS
+    assert [name for name in listed if name != "VERB"] == NAMES == list(VERBS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_each_of_its_words(verb: str, flowrl: Flowrl) -> None:
+@pytest.mark.parametrize("verb", NAMES)
+def test_every_verb_explains_each_of_its_arguments(verb: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl(verb, "--help")
     assert (status, err) == (0, "")
     assert f"usage: flowrl {verb}" in out
-    [verbs] = [a for a in make_parser()._actions if isinstance(a, _SubParsersAction)]
-    assert list(verbs.choices) == VERBS
+    [verbs] = [a for a in make_parser(verb)._actions if isinstance(a, _SubParsersAction)]
+    assert list(verbs.choices) == NAMES
     for action in verbs.choices[verb]._actions:
         shown = action.option_strings[-1:] or [action.metavar]
         assert shown[0] in out
-        # a graph, a folder, a name: the verb's own line says what they are
+        # the description of the verb explains positional arguments
         assert action.help or not action.option_strings
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", NAMES)
 def test_an_unknown_option_exits_with_2_and_says_how_to_use_the_verb(
     verb: str, flowrl: Flowrl
 ) -> None:
@@ -49,7 +51,7 @@ def test_an_unknown_option_exits_with_2_and_says_how_to_use_the_verb(
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "draw", "expand"])
-def test_every_verb_with_a_graph_finds_it_alike(verb: str, flowrl: Flowrl) -> None:
+def test_every_verb_with_a_graph_suggests_similar_names(verb: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl(verb, "cartpole_dqnn")
     assert (status, out) == (2, "")
     assert err.startswith("flowrl: cartpole_dqnn: there is no such file or bundled graph; ")
@@ -57,20 +59,22 @@ def test_every_verb_with_a_graph_finds_it_alike(verb: str, flowrl: Flowrl) -> No
 
 
 @pytest.mark.parametrize(("text", "value"), [("3", 3), ("1_0", 10), ("0004", 4)])
-def test_a_count_may_be_written_as_in_python(text: str, value: int, flowrl: Flowrl) -> None:
+def test_counts_may_contain_underscores_and_leading_zeros(
+    text: str, value: int, flowrl: Flowrl
+) -> None:
     told = one_line(flowrl("run", "g.yaml", "--train-iters", text, "--json")[1])
     assert told["train_iters"] == value
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "2.5", "1e3", "many", "", "³"])
-def test_what_is_no_count_is_refused(text: str, flowrl: Flowrl) -> None:
+def test_an_invalid_count_is_refused(text: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl("run", "g.yaml", "--train-iters", text)
     assert (status, out) == (2, "")
     assert f"{text!r} is not a whole number of 1 or more" in err or "expected one argument" in err
 
 
 @pytest.mark.parametrize("text", ["1.0", "0x10", "²", "9223372036854775808", "seed"])
-def test_what_is_no_seed_is_refused(text: str, flowrl: Flowrl) -> None:
+def test_an_invalid_seed_is_refused(text: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl("run", "g.yaml", "--seed", text)
     assert (status, out) == (2, "")
     assert f"{text!r} is not a whole number from 0 to 2^63 - 1" in err
@@ -79,3 +83,15 @@ def test_what_is_no_seed_is_refused(text: str, flowrl: Flowrl) -> None:
 def test_the_largest_seed_is_taken(flowrl: Flowrl) -> None:
     words = ("run", "g.yaml", "--train-iters", "1", "--json", "--seed", str(2**63 - 1))
     assert one_line(flowrl(*words)[1])["seed"] == 2**63 - 1
+
+
+def test_the_help_imports_no_verb() -> None:
+    code = """
+import sys
+from flowrl.cli.main import make_parser
+make_parser(None).format_help()
+print(sorted(name for name in sys.modules if name.startswith(("flowrl.", "numpy", "pydantic"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = ["flowrl.cli", "flowrl.cli.main", "flowrl.cli.streams", "flowrl.version"]
+    assert done.stdout == f"{expected}\n"

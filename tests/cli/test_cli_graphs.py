@@ -227,7 +227,7 @@ def test_new_makes_a_project_that_checks_and_does_not_overwrite_it(
     status, _, err = flowrl("new", "mine")
     assert (status, err) == (
         2,
-        "flowrl: new: mine/graph.yaml is there already; give another folder, or remove it\n",
+        "flowrl: new: mine/graph.yaml exists already; choose another folder, or remove it\n",
     )
     assert (folder / "mine" / "graph.yaml").read_text() == "mine: now\n"
 
@@ -239,7 +239,7 @@ def test_doctor_exits_with_1_where_something_needs_mending(
     from flowrl.cli.doctor import Finding
 
     found = [Finding(True, "Python"), Finding(well, "a package", "install it")]
-    monkeypatch.setattr("flowrl.cli.doctor.doctor", lambda: found)
+    monkeypatch.setattr("flowrl.cli.doctor.examine_installation", lambda: found)
     status, out, err = flowrl("doctor")
     assert (status, err) == (0 if well else 1, "")
-    assert ("1 of 2 things need mending" in out) is not well
+    assert ("1 of 2 things must be fixed" in out) is not well

@@ -29,7 +29,7 @@ def as_process(folder: Path, *words: str) -> Iterator[tuple[Any, Entry]]:
 
 
 def test_ps_lists_what_goes_on(flowrl: Flowrl, folder: Path) -> None:
-    assert flowrl("ps") == (0, "no run is going on\n", "")
+    assert flowrl("ps") == (0, "no run is active\n", "")
     with going(pair(a={"each_s": 0.01}), folder / "r", "threads") as run:
         look_until(run, lambda found: found["status"] == "running")
         (told,) = json.loads(flowrl("ps", "--json")[1])
@@ -117,7 +117,7 @@ def test_logs_tell_what_nodes_told(flowrl: Flowrl, folder: Path) -> None:
     every = flowrl("logs", "last")[1].splitlines()
     assert {line.partition(" |")[0].strip() for line in every} == {"c", "e", "l"}
     status, _, err = flowrl("logs", "one", "cc")
-    assert (status, err) == (2, "flowrl: cc: one has no log of it; did you mean 'c'?\n")
+    assert (status, err) == (2, "flowrl: cc: one has no log of this node; did you mean 'c'?\n")
     status, _, err = flowrl("logs", "two")
     assert (status, err) == (2, "flowrl: two: there is no such run here; runs: one\n")
 

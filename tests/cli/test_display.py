@@ -119,7 +119,7 @@ def test_the_picture_at_every_stage(tmp_path: Path) -> None:
 
 
 def standing(firing_s: float, done: Count, **limits: Any) -> Any:
-    return SimpleNamespace(firing_s=firing_s, done=done, limits=Limits(**limits))
+    return SimpleNamespace(firing_s=firing_s, counts=done, limits=Limits(**limits))
 
 
 def test_time_left_is_that_of_the_nearest_limit() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowrl.checks.check import check
-from flowrl.cli.new_project import FILES, new_project
+from flowrl.cli.new_project import FILES, create_project
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
@@ -17,7 +17,7 @@ from flowrl.runs.run import Run
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project as it is written."""
-    new_project(tmp_path / "mine")
+    create_project(tmp_path / "mine")
     return tmp_path / "mine"
 
 
@@ -27,7 +27,7 @@ def test_the_project_is_three_files(project: Path) -> None:
 
 def test_what_to_do_next_is_told(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
-    assert new_project(folder) == (
+    assert create_project(folder) == (
         f"{folder}: graph.yaml, my_nodes.py, README.md\n\n  cd {folder}\n  flowrl run graph.yaml"
     )
 
@@ -70,7 +70,7 @@ def test_the_commands_of_the_readme_name_what_is_there(project: Path) -> None:
 
 def test_a_folder_that_is_there_is_filled(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    new_project(tmp_path)
+    create_project(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {*FILES, "notes.txt"}
 
 
@@ -78,9 +78,9 @@ def test_a_folder_that_is_there_is_filled(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(UsageError) as error:
-        new_project(tmp_path)
+        create_project(tmp_path)
     assert str(error.value) == (
-        f"new: {tmp_path / name} is there already; give another folder, or remove it"
+        f"new: {tmp_path / name} exists already; choose another folder, or remove it"
     )
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: "mine"}
 
@@ -88,14 +88,14 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(UsageError) as error:
-        new_project(tmp_path / "mine")
+        create_project(tmp_path / "mine")
     assert str(error.value) == f"new: {tmp_path / 'mine'} is a file; give the name of a folder"
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(UsageError) as error:
-        new_project(tmp_path / "mine" / "below")
+        create_project(tmp_path / "mine" / "below")
     assert str(error.value) == (
         f"new: {tmp_path / 'mine' / 'below'} cannot be written: Not a directory"
     )

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from flowrl.core.batch import Batch
-from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
 
 SIDE, PUSHED, SAMPLED = 84, 256, 256
 ROW_BYTES = SIDE * SIDE + 8
@@ -44,7 +44,7 @@ def own_bytes() -> int:
 
 def made(folder: Path, size: int, existing: str) -> NaiveReplayBuffer:
     """The buffer."""
-    storage = Mapped(path=str(folder), on_existing=existing, flush_every_rows=100_000)
+    storage = MappedStorage(path=str(folder), on_existing=existing, flush_every_rows=100_000)
     return NaiveReplayBuffer(size=size, batch_size=SAMPLED, storage=storage)
 
 

@@ -129,7 +129,7 @@ def test_priorities_are_those_of_the_round_before_in_the_order_of_its_batches() 
     node = buffer(("priorities",), batch_size=3, updates_per_push=2, bookkeeping=True)
     first = node.fire(rows(0, 1, 2, 3), None, told([], []))
     node.fire(rows(4), None, told([1, 2, 3], [4, 5, 6]))
-    known = node._rows.ring.notes["priority"]
+    known = node._rows.ring.metadata["priority"]
     of_row: dict[int, float] = {}
     for batch, gave in zip(first, ([1, 2, 3], [4, 5, 6]), strict=True):
         of_row |= dict(zip(batch["row_id"].tolist(), gave, strict=True))
@@ -145,7 +145,7 @@ def test_a_warm_up_without_batches_awaits_no_priorities() -> None:
     node.ctx.consumed_outputs = None
     node.fire(rows(2), None, told([]))
     node.fire(rows(3), None, told([1, 1]))
-    assert len(node._outstanding) == 1
+    assert len(node._pending) == 1
 
 
 def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
@@ -153,47 +153,47 @@ def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
     node.push(rows(0, 1))
     for _ in range(5):
         node.sample()
-    assert len(node._outstanding) == 1
+    assert len(node._pending) == 1
 
 
 def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
     node = buffer(size=4, batch_size=4, log_every_pushes=2)
     node.push(rows(0, 1, 2, 3))
     node.push(rows(4, 5))
-    before = node._rows.priorities.tree.weights.copy()
+    before = node._rows.sampler.tree.weights.copy()
     node.update(np.array([9.0, 9.0]), np.array([0, 1]))
-    assert np.array_equal(node._rows.priorities.tree.weights, before)
-    assert node.tally.late == 2
+    assert np.array_equal(node._rows.sampler.tree.weights, before)
+    assert node.counters.late == 2
     node.clear()
     node.update(np.array([9.0]), np.array([5]))
-    assert node.tally.late == 3
+    assert node.counters.late == 3
 
 
 @pytest.mark.parametrize(
     ("priorities", "message"),
     [
-        ([1.0, np.nan], "the priority of row 1 is nan; priorities are finite and from 0"),
+        ([1.0, np.nan], "the priority of row 1 is nan; priorities must be finite and not negative"),
         ([-0.5, 1.0], "the priority of row 0 is -0.5"),
         ([np.inf, 1.0], "the priority of row 0 is inf"),
-        ([1.0], r"priorities of shape \(1,\) came for a batch of 2 rows"),
+        ([1.0], r"the priorities have the shape \(1,\), the batch has 2 rows"),
     ],
 )
 def test_priorities_that_cannot_be_are_refused(priorities: list[float], message: str) -> None:
     node = buffer(batch_size=2)
     node.push(rows(0, 1))
     node.sample()
-    before = node._rows.priorities.tree.weights.copy()
+    before = node._rows.sampler.tree.weights.copy()
     with pytest.raises(ValueError, match="buffer: " + message):
         node.update(np.array(priorities))
-    assert np.array_equal(node._rows.priorities.tree.weights, before)
+    assert np.array_equal(node._rows.sampler.tree.weights, before)
 
 
 def test_rows_that_never_were_are_refused() -> None:
     node = buffer()
     node.push(rows(0, 1))
-    with pytest.raises(ValueError, match="there never was a row 2"):
+    with pytest.raises(ValueError, match="row 2 does not exist; rows 0 to 1 were written"):
         node.update(np.ones(2), np.array([1, 2]))
-    with pytest.raises(ValueError, match="priorities came of a batch that was never drawn"):
+    with pytest.raises(ValueError, match="priorities arrived, but no batch awaits any"):
         node.update(np.ones(2))
 
 
@@ -210,7 +210,7 @@ def test_a_row_leaves_when_it_was_used_up(kind: str) -> None:
     counts = np.bincount(drawn, minlength=8)
     assert counts.max() == 3
     assert node.count == (counts < 3).sum()
-    with pytest.raises(ValueError, match=rf"a batch takes 4 rows, {node.count} are held"):
+    with pytest.raises(ValueError, match=rf"a batch takes 4 rows, but {node.count} are held"):
         node.sample()
 
 
@@ -243,7 +243,7 @@ def test_removed_rows_do_not_come_back_with_a_priority() -> None:
     node.push(rows(0, 1, 2, 3))
     node.sample()
     node.update(np.array([5.0, 5.0]))
-    assert (node.count, node.tally.late) == (2, 2)
+    assert (node.count, node.counters.late) == (2, 2)
 
 
 # demonstrations, bookkeeping, metrics
@@ -257,7 +257,7 @@ def test_demonstrations_are_the_last_rows_with_weight_one_and_no_number() -> Non
     assert batch["row_id"][6:].tolist() == [-1, -1]
     assert set(batch["reward"][6:]) <= {-1, -2}
     node.fire(rows(10), rows(), told([3.0] * 8))
-    assert node.tally.late == 0
+    assert node.counters.late == 0
 
 
 def test_what_is_known_of_a_row_comes_with_it() -> None:
@@ -329,7 +329,7 @@ def test_a_state_of_another_size_is_refused() -> None:
 
 def test_the_compiler_cannot_be_seen_in_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    from flowrl.nodes.buffers import sum_tree
+    from flowrl.nodes.buffers.sampling import sum_tree
 
     found = []
     for pays_from in (1, 10**9):
@@ -371,7 +371,7 @@ def test_where_rows_are_used_up_too_soon_it_is_said() -> None:
     node = buffer(size=8, batch_size=4, replace=False, max_use=1)
     node.push(rows(*range(6)))
     node.sample()
-    told = r"takes 4 rows, 2 are held; 4 have left as stale or used up: let them stay longer \(`max_use`"
+    told = r"takes 4 rows, but 2 are held; 4 have expired: keep them longer \(`max_use`"
     with pytest.raises(ValueError, match=told):
         node.sample()
 

@@ -14,11 +14,11 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
-from flowrl.nodes.buffers.frames import Frames
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.once import Once
-from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.storage import Memory, Table
+from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
+from flowrl.nodes.buffers.storage.frame_pool import FramePool
+from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.storage.storage import MemoryStorage, RingLayout
 
 SIDE = 4
 OBS = Column("uint8", (4, SIDE, SIDE))
@@ -56,17 +56,17 @@ def token(streams: list[Stream], counts: list[int], stacked: int) -> dict[str, n
     return {"obs": obs, "next_obs": after, "done": done, "row": np.zeros(len(rows), np.int64)}
 
 
-def made(places: int) -> Frames:
+def made(places: int) -> FramePool:
     """A store of four stacked frames."""
     frame = Column("uint8", (SIDE * SIDE,))
-    pool = Memory().allocate({"pool": (frame, places)}, Table({}, places, None))["pool"]
-    return Frames(4, OBS, pool, partial(Memory().grow, "pool"))
+    pool = MemoryStorage().allocate({"pool": (frame, places)}, RingLayout({}, places, None))["pool"]
+    return FramePool(4, OBS, pool, partial(MemoryStorage().grow, "pool"))
 
 
-def encode(frames: Frames, obs: np.ndarray, after: np.ndarray, first: int) -> Any:
+def encode(frames: FramePool, obs: np.ndarray, after: np.ndarray, first: int) -> Any:
     encoded = frames.encode(obs, after, first, first + len(obs))
     frames.write(encoded)
-    return encoded.now, encoded.later
+    return encoded.obs_places, encoded.next_obs_places
 
 
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
@@ -95,16 +95,16 @@ def test_every_row_that_is_held_comes_back(
 
     streams = [Stream(rng, stacked, end, frame) for _ in range(envs)]
     names = {"obs": stacked}
-    ring, plain = Ring(size, once=Once(names)), Ring(size)
+    ring, plain = Ring(size, deduplicator=FrameDeduplicator(names)), Ring(size)
     for k, amount in enumerate(amounts):
         rows = token(streams, [amount + e % 2 for e in range(envs)], stacked)
         ring.push(rows)
         plain.push({name: array[-size:] for name, array in rows.items()})
-        places = np.arange(ring.rows)
-        assert ring.rows == plain.rows
+        places = np.arange(ring.row_count)
+        assert ring.row_count == plain.row_count
         assert same(ring.take(places), plain.take(places))
         if k % 4 == 3:  # saved, and gone on with
-            copy = Ring(size, once=Once(names))
+            copy = Ring(size, deduplicator=FrameDeduplicator(names))
             copy.load_state_dict(ring.state_dict())
             ring = copy
         if k % 7 == 6:
@@ -148,7 +148,7 @@ def test_rows_of_n_steps_share_frames_too() -> None:
 
 
 def test_zeros_of_either_sign_and_numbers_that_are_none_come_back_as_they_were() -> None:
-    ring = Ring(10, once=Once({}))
+    ring = Ring(10, deduplicator=FrameDeduplicator({}))
     obs = np.array([[0.0], [-0.0], [np.nan], [-0.0]])
     ring.push({"obs": obs, "next_obs": np.abs(obs)})
     found = ring.take(np.arange(4))
@@ -158,7 +158,7 @@ def test_zeros_of_either_sign_and_numbers_that_are_none_come_back_as_they_were()
 
 def test_an_atari_transition_takes_less_than_7_5_kilobytes() -> None:
     rng = np.random.default_rng(0)
-    ring = Ring(512, notes={"train_iters": "int32"}, once=Once({"obs": 4}))
+    ring = Ring(512, metadata={"train_iters": "int32"}, deduplicator=FrameDeduplicator({"obs": 4}))
     stack = rng.integers(0, 255, (4, 84, 84), np.uint8)
     pushed = 0
     for _ in range(5):
@@ -172,20 +172,20 @@ def test_an_atari_transition_takes_less_than_7_5_kilobytes() -> None:
         flags = {name: np.zeros(128, bool) for name in ("terminated", "truncated", "last")}
         action = {"action": np.zeros(128, np.int64)}
         ring.push({"obs": np.array(obs), "next_obs": np.array(after), **action, **small, **flags})
-    assert ring.rows == 512
+    assert ring.row_count == 512
     assert ring.nbytes / 512 < 7500
 
 
 def test_what_cannot_be_stored_once_is_refused() -> None:
-    ring = Ring(10, once=Once({"obs": 4}))
+    ring = Ring(10, deduplicator=FrameDeduplicator({"obs": 4}))
     rows = {name: np.zeros((2, 3, 8), np.uint8) for name in ("obs", "next_obs")}
-    with pytest.raises(ValueError, match="an observation 4 frames on axis 0; these cannot be"):
+    with pytest.raises(ValueError, match="both must be equal, with 4 frames on axis 0"):
         ring.push(rows)
 
 
 def test_a_state_of_another_storage_is_refused() -> None:
-    with pytest.raises(ValueError, match="stores observations in another way"):
-        Ring(10).load_state_dict(Ring(10, once=Once({})).state_dict())
+    with pytest.raises(ValueError, match="differ in whether frames are deduplicated"):
+        Ring(10).load_state_dict(Ring(10, deduplicator=FrameDeduplicator({})).state_dict())
 
 
 # in the buffers

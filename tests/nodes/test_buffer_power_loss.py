@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowrl.nodes.buffers import commits, mapped_rows
-from tests.nodes.pushing import opened, rows
+from flowrl.nodes.buffers.storage import commit_file as commits
+from flowrl.nodes.buffers.storage import mapped
+from tests.nodes.mapped_buffer_pusher import opened, rows
 
 PAGE = 4096
 SIZE = 130
@@ -24,7 +25,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[Event] = []
         self._write, self._sync = os.pwrite, os.fdatasync
-        for module in (commits, mapped_rows):
+        for module in (commits, mapped):
             monkeypatch.setattr(module, "os", self)
 
     def __getattr__(self, name: str) -> object:
@@ -80,9 +81,9 @@ def test_what_was_flushed_is_there_when_the_machine_stops(
         stopped(folder, disk.events[:cut], chance)
         found = opened(str(folder), SIZE)
         assert found.written >= max(stop for at, stop in flushed if at <= cut)
-        first = found.written - found.rows
-        held = found.in_order() if found.rows else {}
+        first = found.written - found.row_count
+        held = found.in_order() if found.row_count else {}
         for column, array in held.items():
-            assert np.array_equal(array, rows(first, found.rows)[column]), column
+            assert np.array_equal(array, rows(first, found.row_count)[column]), column
         found.close()
         shutil.rmtree(folder)

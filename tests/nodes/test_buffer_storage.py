@@ -16,13 +16,13 @@ import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import param
 from flowrl.core.errors import NodeError
-from flowrl.nodes.buffers import capacity, compressed
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
-from flowrl.nodes.buffers.compressed import Compressed, Packed
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.once import Once
-from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.storage import Memory, Places, Rows, Table
+from flowrl.nodes.buffers.storage import compressed, limits
+from flowrl.nodes.buffers.storage.compressed import CompressedColumn, CompressedStorage
+from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
+from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.storage.storage import Allocations, ColumnStore, MemoryStorage, RingLayout
 
 NOISE = np.random.default_rng(0)
 
@@ -34,7 +34,7 @@ def frames(count: int, shades: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("codec", ["lz4", "zlib"])
 @pytest.mark.parametrize("shades", [2, 256])
 def test_packed_rows_come_back_bit_by_bit(codec: str, shades: int) -> None:
-    rows = Packed(Column("uint8", (30, 30)), 8, *compressed.codec(codec))
+    rows = CompressedColumn(Column("uint8", (30, 30)), 8, *compressed.row_codec(codec))
     given = frames(5, shades)
     rows[2:5], rows[np.array([7, 0])] = given[:3], given[3:]
     assert np.array_equal(rows.take(np.array([0, 2, 3, 4, 7, 2])), given[[4, 0, 1, 2, 3, 0]])
@@ -44,7 +44,7 @@ def test_packed_rows_come_back_bit_by_bit(codec: str, shades: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])
 def test_rows_of_any_dtype_are_packed(dtype: str) -> None:
-    rows = Packed(Column(dtype, (7, 50)), 3, *compressed.codec("zlib"))
+    rows = CompressedColumn(Column(dtype, (7, 50)), 3, *compressed.row_codec("zlib"))
     given = NOISE.integers(0, 2, (3, 7, 50)).astype(dtype)
     rows[0:3] = given[:, :, :]
     found = rows.take(np.arange(3))
@@ -54,7 +54,7 @@ def test_rows_of_any_dtype_are_packed(dtype: str) -> None:
 
 def test_what_packs_well_takes_less_and_noise_takes_little_more() -> None:
     def taken(rows: np.ndarray) -> int:
-        ring = Ring(50, storage=Compressed())
+        ring = Ring(50, storage=CompressedStorage())
         ring.push({"obs": rows})
         return ring.nbytes
 
@@ -64,7 +64,7 @@ def test_what_packs_well_takes_less_and_noise_takes_little_more() -> None:
 
 
 def test_overwritten_rows_are_given_back() -> None:
-    ring = Ring(4, storage=Compressed())
+    ring = Ring(4, storage=CompressedStorage())
     ring.push({"obs": frames(4, 256)})
     full = ring.nbytes
     ring.push({"obs": np.zeros((4, 30, 30), np.uint8)})
@@ -73,7 +73,7 @@ def test_overwritten_rows_are_given_back() -> None:
 
 def test_what_is_removed_is_freed() -> None:
     node = AdvancedReplayBuffer(
-        size=64, batch_size=16, max_use=1, replace=False, storage=Compressed(), seed=1
+        size=64, batch_size=16, max_use=1, replace=False, storage=CompressedStorage(), seed=1
     )
     node.push(Batch({"obs": frames(64, 256), "number": np.arange(64)}))
     full = node._rows.ring.nbytes
@@ -82,7 +82,7 @@ def test_what_is_removed_is_freed() -> None:
     left = np.setdiff1d(np.arange(64), drawn)
     assert node.rows()["number"].tolist() == left.tolist()
     copy = AdvancedReplayBuffer(
-        size=64, batch_size=16, max_use=1, replace=False, storage=Compressed(), seed=2
+        size=64, batch_size=16, max_use=1, replace=False, storage=CompressedStorage(), seed=2
     )
     copy.load_state_dict(node.state_dict())
     assert np.array_equal(copy.rows()["obs"], node.rows()["obs"])
@@ -91,9 +91,9 @@ def test_what_is_removed_is_freed() -> None:
 
 
 def test_columns_with_small_rows_are_not_packed() -> None:
-    ring = Ring(4, storage=Compressed(least_row_bytes=900))
+    ring = Ring(4, storage=CompressedStorage(least_row_bytes=900))
     ring.push({"obs": frames(4), "action": np.arange(4)})
-    assert isinstance(ring.columns["obs"], Packed)
+    assert isinstance(ring.columns["obs"], CompressedColumn)
     assert isinstance(ring.columns["action"], np.ndarray)
     assert ring.take(np.array([2]))["action"].tolist() == [2]
 
@@ -103,24 +103,24 @@ def test_memory_is_watched_while_packed_rows_come(
 ) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemAvailable:       300 kB\n")
-    monkeypatch.setattr(capacity, "MEMORY", (info, tmp_path / "none"))
+    monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
     monkeypatch.setattr(compressed, "CHECK_BYTES", 200_000)
-    ring = Ring(10**6, storage=Compressed())  # which could not be allocated in full
+    ring = Ring(10**6, storage=CompressedStorage())  # which could not be allocated in full
     ring.push({"obs": frames(200, 256)})
-    with pytest.raises(MemoryError, match="make `size` smaller, or say `size_bytes`"):
+    with pytest.raises(MemoryError, match="make `size` smaller, or set `size_bytes`"):
         ring.push({"obs": frames(200, 256)})
 
 
 def test_a_codec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.block", None)
-    with pytest.raises(ImportError, match=r"pip install 'flowrl\[fast\]', or say `codec: zlib`"):
-        compressed.codec("lz4")
-    pack, unpack = compressed.codec("auto")
+    with pytest.raises(ImportError, match=r"pip install 'flowrl\[fast\]', or write `codec: zlib`"):
+        compressed.row_codec("lz4")
+    pack, unpack = compressed.row_codec("auto")
     assert unpack(pack(b"abc"), 3) == b"abc"
 
 
 def test_lz4_is_not_loaded_before_it_is_used() -> None:
-    code = "import flowrl.nodes.buffers.compressed, sys; sys.exit('lz4' in sys.modules)"
+    code = "import flowrl.nodes.buffers.storage.compressed, sys; sys.exit('lz4' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -143,7 +143,7 @@ def test_observations_stored_once_never_take_more_than_size_bytes(
     kilobytes: int, tokens: list[list[int]]
 ) -> None:
     rng = np.random.default_rng(0)
-    ring = Ring(1000, f"{kilobytes}KB", once=Once({"obs": 2}))
+    ring = Ring(1000, f"{kilobytes}KB", deduplicator=FrameDeduplicator({"obs": 2}))
     pushed: list[dict[str, np.ndarray]] = []
     for lengths in tokens:
         rows = episodes(rng, lengths)
@@ -154,11 +154,11 @@ def test_observations_stored_once_never_take_more_than_size_bytes(
             continue
         pushed.append(rows)
         assert ring.nbytes <= kilobytes * 1000
-        assert 0 < ring.rows <= ring.size
+        assert 0 < ring.row_count <= ring.size
         held = ring.in_order()
         for name in ("obs", "next_obs", "row"):
             whole = np.concatenate([rows[name] for rows in pushed])
-            assert np.array_equal(held[name], whole[len(whole) - ring.rows :])
+            assert np.array_equal(held[name], whole[len(whole) - ring.row_count :])
 
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
@@ -174,7 +174,7 @@ def test_rows_whose_frames_ran_out_are_never_drawn(kind: Any) -> None:
         drawn = node.sample()["row"]
         assert drawn.min() >= newest - node.count
     ring = node._rows if kind is NaiveReplayBuffer else node._rows.ring
-    assert node.count == ring.rows < ring.size
+    assert node.count == ring.row_count < ring.size
     copy = kind(size=1000, size_bytes="40KB", store_once=True, frames=2, batch_size=4, seed=9)
     copy.load_state_dict(node.state_dict())
     for _ in range(5):
@@ -199,13 +199,13 @@ def test_a_run_ends_with_the_same_bits_wherever_its_rows_lie(
     assert runs[0].digest == runs[1].digest
 
 
-class Halved(Memory):
+class Halved(MemoryStorage):
     """A storage of one's own."""
 
-    class Config(Memory.Config):
+    class Config(MemoryStorage.Config):
         least_rows: int = param(1, "no buffer may be smaller", ge=1)
 
-    def allocate(self, columns: Places, table: Table) -> dict[str, Rows]:
+    def allocate(self, columns: Allocations, table: RingLayout) -> dict[str, ColumnStore]:
         if table.size < self.config.least_rows:
             raise ValueError(f"{table.size} rows are too few")
         return super().allocate(columns, table)

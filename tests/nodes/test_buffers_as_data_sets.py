@@ -17,7 +17,7 @@ from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
-from flowrl.nodes.datasets.files import format_of
+from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.lazy import tensor
@@ -108,7 +108,7 @@ def test_a_batch_of_nothing_is_refused(kind: str) -> None:
     for episode in played(4):
         buffer.push(episode)
     for asked in (0, -3):
-        with pytest.raises(ValueError, match=rf"a batch of {asked} was asked for; ask for 1 or"):
+        with pytest.raises(ValueError, match=rf"the batch size is {asked}; give 1 or more"):
             buffer.sample(asked)
 
 

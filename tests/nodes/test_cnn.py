@@ -104,8 +104,12 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
     ("obs", "params", "what"),
     [
         (Column("uint8", (20, 20)), {}, "the image of 20x20 pixels is too small; give smaller"),
-        (Column("float32", (4,)), {}, r"no image is observed, but float32\[4\]; take the mlp"),
-        (Column("uint8", (84, 84)), {"channels": [8]}, "are of different lengths; give a number"),
+        (
+            Column("float32", (4,)),
+            {},
+            r"the observations have no image: float32\[4\]; take the mlp",
+        ),
+        (Column("uint8", (84, 84)), {"channels": [8]}, "have different lengths; give a number"),
         (
             NestedColumns({"eye": Column("uint8", (7, 84))}),
             {},

@@ -17,11 +17,11 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.datasets.about import NOTHING
-from flowrl.nodes.datasets.demos import Demos
-from flowrl.nodes.datasets.files import format_of
-from flowrl.nodes.datasets.npz import about_of, read, read_schema, write
-from flowrl.nodes.datasets.npz_writer import NpzWriter
+from flowrl.nodes.datasets.dataset_reader import DatasetReader
+from flowrl.nodes.datasets.dataset_writer import DatasetWriter
+from flowrl.nodes.datasets.formats import format_of
+from flowrl.nodes.datasets.metadata import NO_METADATA
+from flowrl.nodes.datasets.npz import read, read_metadata, read_schema, write
 from flowrl.nodes.policies.dqn import Dqn
 
 NOTHING_KNOWN = Surroundings({}, {}, frozenset())
@@ -33,7 +33,7 @@ def table(*values: int) -> Batch:
 
 
 def describe(path: Path, **params: Any) -> Any:
-    return Demos.describe(Demos.Config(path=str(path), **params), NOTHING_KNOWN)
+    return DatasetReader.describe(DatasetReader.Config(path=str(path), **params), NOTHING_KNOWN)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -87,11 +87,11 @@ def test_only_the_headers_are_read_to_describe_a_file(tmp_path: Path, monkeypatc
 def test_the_first_token_holds_all_rows_and_later_ones_none(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     write(path, table(4, 5, 6))
-    node = Demos(path=str(path))
+    node = DatasetReader(path=str(path))
     tokens = [node.fire() for _ in range(3)]
     assert [token["action"].tolist() for token in tokens] == [[4, 5, 6], [], []]
     assert tokens[1].schema == tokens[0].schema
-    assert Demos(path=str(path), rows=2).fire()["action"].tolist() == [4, 5]
+    assert DatasetReader(path=str(path), rows=2).fire()["action"].tolist() == [4, 5]
 
 
 def test_a_missing_file_is_unsound_with_what_writes_one(tmp_path: Path) -> None:
@@ -143,12 +143,12 @@ def test_a_broken_file_is_unsound(tmp_path: Path, spoil: Any, told: str) -> None
     with pytest.raises(UnsoundError, match=told):
         describe(path)
     with pytest.raises(UnsoundError, match=told):
-        Demos(path=str(path)).fire()
+        DatasetReader(path=str(path)).fire()
 
 
 def test_the_writer_holds_the_newest_rows(tmp_path: Path) -> None:
     path = tmp_path / "out.npz"
-    node = NpzWriter(path=str(path), rows=4)
+    node = DatasetWriter(path=str(path), rows=4)
     found = []
     for token in (table(1, 2, 3), table(4, 5, 6), table(), table(7), table(*range(10, 20))):
         node.fire(token)
@@ -164,16 +164,16 @@ def test_the_writer_holds_the_newest_rows(tmp_path: Path) -> None:
 
 
 def test_the_writer_lets_go_of_tokens_that_it_does_not_need(tmp_path: Path) -> None:
-    node = NpzWriter(path=str(tmp_path / "out.npz"), rows=2)
+    node = DatasetWriter(path=str(tmp_path / "out.npz"), rows=2)
     for _ in range(5):
         node.fire(table(1, 2, 3))
     assert len(node._tokens) == 1
 
 
 def test_the_writer_says_what_memory_it_takes() -> None:
-    config = NpzWriter.Config(path="x", rows=10)
+    config = DatasetWriter.Config(path="x", rows=10)
     known = Surroundings({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
-    assert NpzWriter.describe(config, known).memory_bytes == 120
+    assert DatasetWriter.describe(config, known).memory_bytes == 120
 
 
 # what a file says of itself
@@ -191,8 +191,8 @@ def dqn(**params: Any) -> PartSpec:
 
 
 def recorded(path: Path, policy: PartSpec | None) -> None:
-    config = NpzWriter.Config(path=str(path), policy=policy)
-    NpzWriter(config=config, context=Context("tape", inputs={"data": SCHEMA})).fire(table(0, 1))
+    config = DatasetWriter.Config(path=str(path), policy=policy)
+    DatasetWriter(config=config, context=Context("tape", inputs={"data": SCHEMA})).fire(table(0, 1))
 
 
 def test_a_file_keeps_what_columns_mean(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_file_keeps_what_columns_mean(tmp_path: Path) -> None:
 def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: float) -> None:
     path = tmp_path / "demos.npz"
     recorded(path, dqn())
-    told = f"are of a policy with {name} {OF_DQN[name]}; here {name} is {value}; record them"
+    told = f"have {name} {OF_DQN[name]}, but the policy has {name} {value}; record them"
     with pytest.raises(UnsoundError, match=told):
         describe(path, policy=dqn(**{name: value}))
     assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
@@ -220,19 +220,19 @@ def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: fl
 def test_a_file_of_another_program_says_nothing_and_is_read(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     np.savez(path, **table(1, 2).columns)
-    assert about_of(path) == NOTHING
+    assert read_metadata(path) == NO_METADATA
     assert describe(path, policy=dqn()).outs["data"]["action"].n is None
 
 
 def test_the_bundled_demonstrations_say_whose_they_are() -> None:
-    found = about_of(graphs_folder() / "cartpole_demos.npz")
+    found = read_metadata(graphs_folder() / "cartpole_demos.npz")
     assert found.rows == {"nstep": 10, "gamma": 0.99}
     assert found.columns["action"] == {"n": 2}
 
 
 def test_demonstrations_of_another_policy_are_told_by_the_check() -> None:
     checked = flowrl.load("cartpole_dqn_demos", {"policy.nstep": 3}).check()
-    assert "here nstep is 3" in str(checked.problems[0])
+    assert "but the policy has nstep 3" in str(checked.problems[0])
 
 
 # HDF5
@@ -263,11 +263,11 @@ def test_a_table_comes_back_from_every_format(path: Path) -> None:
 
 def test_every_format_says_whose_rows_it_holds(path: Path) -> None:
     recorded(path, dqn())
-    assert format_of(path).about_of(path).rows == OF_DQN
+    assert format_of(path).read_metadata(path).rows == OF_DQN
     assert describe(path, policy=dqn()).outs["data"]["obs"].high == (1.0, 2.0, float("inf"))
-    with pytest.raises(UnsoundError, match="here nstep is 3"):
+    with pytest.raises(UnsoundError, match="but the policy has nstep 3"):
         describe(path, policy=dqn(nstep=3))
-    assert Demos(path=str(path)).fire()["action"].tolist() == [0, 1]
+    assert DatasetReader(path=str(path)).fire()["action"].tolist() == [0, 1]
 
 
 def test_a_missing_or_broken_file_is_unsound_in_every_format(path: Path) -> None:

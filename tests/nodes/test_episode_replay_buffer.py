@@ -52,7 +52,7 @@ def test_without_replacement_no_batch_holds_an_episode_twice() -> None:
     node = EpisodeReplayBuffer(batch_size=3, replace=False)
     node.push(episodes((0, 2), (10, 2), (20, 2), truncated=True))
     assert sorted(one[0] for one in drawn(node.sample())) == [0, 10, 20]
-    with pytest.raises(ValueError, match="a batch takes 4 episodes, 3 are held"):
+    with pytest.raises(ValueError, match="a batch takes 4 episodes, but 3 are held"):
         node.sample(4)
 
 
@@ -75,17 +75,19 @@ def test_an_episode_leaves_as_a_whole() -> None:
 
 def test_what_does_not_end_is_refused() -> None:
     cut = episodes((0, 3), (10, 2)).replace(terminated=np.array([0, 0, 1, 0, 0], bool))
-    with pytest.raises(ValueError, match="the episode that begins at row 3 does not end; give who"):
+    with pytest.raises(ValueError, match="the episode that begins at row 3 does not end; push who"):
         EpisodeReplayBuffer().push(cut)
 
 
 def test_an_episode_longer_than_the_buffer_is_refused() -> None:
-    with pytest.raises(ValueError, match="an episode has 7 rows, 6 are kept; make `size` larger"):
+    with pytest.raises(
+        ValueError, match="an episode has 7 rows, but the size is 6; make `size` larger"
+    ):
         EpisodeReplayBuffer(size=6).push(episodes((0, 7)))
 
 
 def test_drawing_before_the_first_push_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch takes 8 episodes, 0 are held"):
+    with pytest.raises(ValueError, match="a batch takes 8 episodes, but 0 are held"):
         EpisodeReplayBuffer().sample()
 
 

@@ -63,12 +63,12 @@ def test_what_the_learner_asks_for_is_given_when_rows_have_come() -> None:
 def test_where_too_little_was_taken_batches_are_given_unasked() -> None:
     node = buffer(updates_per_push=30)
     assert len(node.fire(rows(60), None, None)) == 23  # 200 rows are due, of which 16 may wait
-    assert node.pace.asked == -23
+    assert node.pacer.requested == -23
     assert len(node.fire(rows(3), None, None)) == 1
 
 
 def test_a_token_that_demands_more_than_a_firing_gives_is_refused() -> None:
-    told = "7 rows came, for which 28 are due, and a firing gives 3 batches of 8; make `upd"
+    told = "7 rows arrived, for which 28 are to be drawn, but a firing emits at most 3 batches of 8; make `upd"
     with pytest.raises(ValueError, match=told):
         buffer(updates_per_push=3).fire(rows(7), None, None)
 
@@ -84,9 +84,9 @@ def test_the_band_is_kept_whoever_is_faster(events: list[int], ratio: float) -> 
             queue += len(node.fire(None, None, done(8))) - 1
         else:
             queue += len(node.fire(rows(3), None, None))
-        if node.tally.pushed >= 10:
-            due = (node.tally.pushed - 10) * ratio
-            assert due - 16 - 8 < node.tally.sampled <= due + 16
+        if node.counters.pushed >= 10:
+            due = (node.counters.pushed - 10) * ratio
+            assert due - 16 - 8 < node.counters.sampled <= due + 16
 
 
 def test_a_saved_buffer_knows_what_was_asked_for() -> None:
@@ -141,10 +141,12 @@ def test_it_tells_how_long_it_waited_for_the_learner() -> None:
 def test_settings_of_a_free_buffer_are_refused_in_lockstep() -> None:
     known = Surroundings({"data": {"reward": Column("float32")}}, {}, frozenset())
     with pytest.raises(
-        UnsoundError, match="`band_rows` is for free-running buffers; say `samples_per"
+        UnsoundError, match="`band_rows` is for free-running buffers; set `samples_per"
     ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(band_rows=8), known)
-    with pytest.raises(UnsoundError, match="must hear when a batch is done; connect `learner"):
+    with pytest.raises(
+        UnsoundError, match="must be told when a batch was learned; connect `learner"
+    ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(samples_per_insert=8), known)
 
 
@@ -152,12 +154,12 @@ def test_priorities_that_a_naive_buffer_would_ignore_are_refused() -> None:
     inputs = {"data": {"reward": Column("float32")}, "priorities": {}}
     known = Surroundings(inputs, {}, frozenset())
     with pytest.raises(
-        UnsoundError, match="draws uniformly, and does nothing with priorities; connect"
+        UnsoundError, match="draws uniformly, so priorities have no effect; connect"
     ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(), known)
     free = NaiveReplayBuffer.Config(samples_per_insert=0.5)
     why = NaiveReplayBuffer.describe(free, known).nondeterministic
-    assert why == "free-running, 0.5 rows drawn for each that comes, give or take 2048"
+    assert why == "free-running, 0.5 rows drawn for each that arrives, within 2048 rows"
 
 
 GRAPH = """

@@ -17,7 +17,7 @@ from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.origin import ENV, STEP
+from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import Toy
 
@@ -45,15 +45,15 @@ def buffer(transform: Her, size: int, batch_size: int = 64) -> NaiveReplayBuffer
 def episodes(rows: Batch) -> dict[int, list[int]]:
     """The rows of the episode of each row, in order, by row."""
     found: dict[int, list[int]] = {}
-    keys = sorted(range(len(rows)), key=lambda k: (rows[ENV][k], rows[STEP][k]))
+    keys = sorted(range(len(rows)), key=lambda k: (rows[ENV_COLUMN][k], rows[STEP_COLUMN][k]))
     episode: list[int] = []
     for at, k in enumerate(keys):
         episode.append(k)
         found[k] = episode
         after = keys[at + 1] if at + 1 < len(keys) else None
-        apart = after is None or (rows[ENV][after], rows[STEP][after]) != (
-            rows[ENV][k],
-            rows[STEP][k] + 1,
+        apart = after is None or (rows[ENV_COLUMN][after], rows[STEP_COLUMN][after]) != (
+            rows[ENV_COLUMN][k],
+            rows[STEP_COLUMN][k] + 1,
         )
         if rows["terminated"][k] or rows["truncated"][k] or apart:
             episode = []
@@ -72,7 +72,7 @@ def test_goals_and_rewards_are_those_of_a_plain_model(strategy: str, size: int) 
     batch = node.sample()
     ring = node._rows
     numbers = ring.numbers_of(ring.places_from_oldest(drawn))
-    rows = (numbers - (ring.written - ring.rows)).tolist()
+    rows = (numbers - (ring.written - ring.row_count)).tolist()
     relabelled = order.random(64) < 2 / 3
     of = episodes(held)
     chosen = [row for row, other in zip(rows, relabelled, strict=True) if other]
@@ -157,7 +157,7 @@ def test_missing_columns_and_functions_are_told() -> None:
     node = buffer(her(reward=f"{HERE}:scalar"), 30, 6)
     node.push(token)
     with pytest.raises(
-        ValueError, match=r"bit_flip:scalar gave \(\) for \d+ goals; give one value"
+        ValueError, match=r"bit_flip:scalar returned the shape \(\) for \d+ goals; return one value"
     ):
         node.sample()
 

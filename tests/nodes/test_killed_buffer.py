@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.nodes.pushing import opened, rows
+from tests.nodes.mapped_buffer_pusher import opened, rows
 
 SIZE = 300
 SPARED = SIZE // 8  # rows that are given up before they must be, at most
@@ -23,7 +23,7 @@ class Killed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        call = [sys.executable, "-m", "tests.nodes.pushing", str(folder), str(SIZE)]
+        call = [sys.executable, "-m", "tests.nodes.mapped_buffer_pusher", str(folder), str(SIZE)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(call, stdin=pipe, stdout=pipe, text=True)
 
@@ -57,16 +57,16 @@ def must_hold(folder: Path, flushed: list[int], begun: int) -> int:
     """Open it, compare every row, and close it; gives where it stopped."""
     made = folder.exists()
     ring = opened(str(folder), SIZE)
-    first, stop = ring.written - ring.rows, ring.written
+    first, stop = ring.written - ring.row_count, ring.written
     assert stop >= flushed[1]
     overwritten = max(begun, stop) - SIZE  # at most
     assert first <= max(flushed[0], overwritten + SPARED, 0)
-    if ring.rows:
+    if ring.row_count:
         held, given = ring.in_order(), rows(first, stop - first)
         for name, array in given.items():
             assert np.array_equal(held[name], array), name
     if begun and made:  # else it was killed before it had opened the files, or made them
-        assert "did not close it: what came after" in ring.report
+        assert "did not close it: rows from number" in ring.recovery_report
     ring.close()
     return stop
 

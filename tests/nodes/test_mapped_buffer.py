@@ -17,16 +17,15 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.nodes.buffers import mapped_rows
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
-from flowrl.nodes.buffers.commits import SLOT_BYTES, Claim, Commits
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
-from flowrl.nodes.buffers.mapped import Mapped
-from flowrl.nodes.buffers.mapped_rows import MappedRows
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.once import Once
-from flowrl.nodes.buffers.ring import Ring
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
+from flowrl.nodes.buffers.storage import mapped
+from flowrl.nodes.buffers.storage.commit_file import SLOT_BYTES, CommitFile, CommitRecord
+from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
+from flowrl.nodes.buffers.storage.mapped import MappedColumn, MappedStorage
+from flowrl.nodes.buffers.storage.ring import Ring
 
 
 def rows(first: int, count: int) -> dict[str, np.ndarray]:
@@ -43,42 +42,42 @@ def same(ring: Ring, first: int, stop: int) -> None:
         assert np.array_equal(held[name], array), name
 
 
-def ring(path: Path, size: int = 20, once: bool = False, **more: Any) -> Ring:
+def ring(path: Path, size: int = 20, deduplicate: bool = False, **more: Any) -> Ring:
     return Ring(
         size,
-        notes={"seen": "int32"},
-        once=Once({}) if once else None,
-        storage=Mapped(path=str(path), **more),
+        metadata={"seen": "int32"},
+        deduplicator=FrameDeduplicator({}) if deduplicate else None,
+        storage=MappedStorage(path=str(path), **more),
     )
 
 
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("pushed", [7, 20, 33, 70])
-def test_what_was_closed_is_there_again(tmp_path: Path, once: bool, pushed: int) -> None:
-    one = ring(tmp_path / "rows", once=once)
+def test_what_was_closed_is_there_again(tmp_path: Path, deduplicate: bool, pushed: int) -> None:
+    one = ring(tmp_path / "rows", deduplicate=deduplicate)
     for first in range(0, pushed, 7):
         one.push(rows(first, min(7, pushed - first)), seen=1)
     one.close()
-    again = ring(tmp_path / "rows", once=once, on_existing="reuse")
+    again = ring(tmp_path / "rows", deduplicate=deduplicate, on_existing="reuse")
     held = min(pushed, 20)
-    assert again.report == f"'{tmp_path / 'rows'}' holds {held} rows"
+    assert again.recovery_report == f"'{tmp_path / 'rows'}' holds {held} rows"
     same(again, pushed - held, pushed)
     again.push(rows(pushed, 30), seen=2)
     same(again, pushed + 10, pushed + 30)
     again.close()
 
 
-@pytest.mark.parametrize("once", [False, True])
-def test_rows_that_may_be_overwritten_are_not_claimed(tmp_path: Path, once: bool) -> None:
-    one = ring(tmp_path / "rows", size=128, once=once)
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_rows_that_may_be_overwritten_are_not_claimed(tmp_path: Path, deduplicate: bool) -> None:
+    one = ring(tmp_path / "rows", size=128, deduplicate=deduplicate)
     one.push(rows(0, 128), seen=0)
     one.flush()
     one.push(rows(128, 30), seen=0)
     one.storage.close()  # as where it is killed: nothing is said
-    again = ring(tmp_path / "rows", size=128, once=once, on_existing="reuse")
-    assert again.report.endswith(
-        f"holds 82 rows; process {os.getpid()} did not close it: what came after the first 128 was "
-        "not flushed and is lost, so are 46 of the oldest, which it may have overwritten"
+    again = ring(tmp_path / "rows", size=128, deduplicate=deduplicate, on_existing="reuse")
+    assert again.recovery_report.endswith(
+        f"holds 82 rows; process {os.getpid()} did not close it: rows from number "
+        "128 on were not flushed and are lost, and so are 46 of the oldest, which may be overwritten"
     )
     same(again, 46, 128)
     again.push(rows(128, 100), seen=0)
@@ -103,7 +102,7 @@ def test_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
     one.clear()
     one.storage.close()
     again = ring(tmp_path / "rows", on_existing="reuse")
-    assert again.rows == 0
+    assert again.row_count == 0
     assert again.written == 10  # a number is never used twice
     again.push(rows(10, 5), seen=0)
     same(again, 10, 15)
@@ -111,7 +110,7 @@ def test_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_state_that_was_loaded_is_what_is_found(tmp_path: Path) -> None:
-    plain = Ring(20, notes={"seen": "int32"})
+    plain = Ring(20, metadata={"seen": "int32"})
     plain.push(rows(0, 33), seen=0)
     one = ring(tmp_path / "rows")
     one.push(rows(100, 20), seen=0)
@@ -126,10 +125,12 @@ def test_an_existing_folder_is_neither_mixed_nor_deleted_unless_it_is_said(tmp_p
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     one.close()
-    with pytest.raises(FileExistsError, match="`on_existing: reuse` to go on with its rows, `on_e"):
+    with pytest.raises(
+        FileExistsError, match="`on_existing: reuse` to continue with its rows, `on_e"
+    ):
         ring(tmp_path / "rows")
     new = ring(tmp_path / "rows", on_existing="new")
-    assert new.rows == 0
+    assert new.row_count == 0
     new.push(rows(50, 10), seen=0)
     same(new, 50, 60)
     new.close()
@@ -151,7 +152,7 @@ def test_what_somebody_else_has_put_beside_the_rows_is_not_deleted(tmp_path: Pat
 def test_what_is_no_buffer_is_refused_and_not_touched(tmp_path: Path, existing: str) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match=r"is no buffer of flowrl .* nothing in it was touched"):
+    with pytest.raises(ValueError, match=r"is no buffer of flowrl .* nothing in it was changed"):
         ring(tmp_path / "rows", on_existing=existing)
     assert (tmp_path / "rows" / "thesis.tex").read_text() == "mine"
 
@@ -162,9 +163,9 @@ def test_a_buffer_of_another_size_or_kind_is_refused(tmp_path: Path) -> None:
     one.close()
     with pytest.raises(ValueError, match="made for 20 rows; this buffer is for 30 rows"):
         ring(tmp_path / "rows", size=30, on_existing="reuse")
-    told = "made for 20 rows; this buffer is for 20 rows, observations stored once .obs of 1 frame"
+    told = "made for 20 rows; this buffer is for 20 rows with deduplicated frames .obs of 1 frame"
     with pytest.raises(ValueError, match=told):
-        ring(tmp_path / "rows", once=True, on_existing="reuse")
+        ring(tmp_path / "rows", deduplicate=True, on_existing="reuse")
     right = ring(tmp_path / "rows", on_existing="reuse")
     with pytest.raises(ValueError, match="the rows have the columns number; the buffer holds obs"):
         right.push({"number": np.arange(3)}, seen=0)
@@ -181,7 +182,7 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
     one.close()
     about = tmp_path / "rows" / "about.json"
     about.write_text(about.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(ValueError, match="has format 9; this flowrl reads format 1"):
+    with pytest.raises(ValueError, match="has format 9; this version of flowrl reads 1"):
         ring(tmp_path / "rows", on_existing="reuse")
 
 
@@ -192,7 +193,7 @@ def test_a_file_that_is_missing_or_cut_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "rows" / "0.rows"
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
-    with pytest.raises(ValueError, match=r"0\.rows' has lost its end"):
+    with pytest.raises(ValueError, match=r"0\.rows' is too short"):
         ring(tmp_path / "rows", on_existing="reuse")
     file.unlink()
     with pytest.raises(FileNotFoundError, match=r"0\.rows"):
@@ -208,13 +209,13 @@ def test_two_writers_are_refused_by_the_first_ones_number(tmp_path: Path) -> Non
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     code = (
-        "from flowrl.nodes.buffers.ring import Ring\n"
-        "from flowrl.nodes.buffers.mapped import Mapped\n"
-        f"Ring(20, storage=Mapped(path={str(tmp_path / 'rows')!r}, on_existing='reuse'))"
+        "from flowrl.nodes.buffers.storage.ring import Ring\n"
+        "from flowrl.nodes.buffers.storage.mapped import MappedStorage\n"
+        f"Ring(20, storage=MappedStorage(path={str(tmp_path / 'rows')!r}, on_existing='reuse'))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert other.returncode == 1
-    assert f"is in use by process {os.getpid()}; wait until that has ended" in other.stderr
+    assert f"is in use by process {os.getpid()}; wait until it has ended" in other.stderr
     with pytest.raises(BlockingIOError, match=f"by process {os.getpid()}"):
         ring(tmp_path / "rows", on_existing="new")  # nor deleted
     one.push(rows(10, 5), seen=0)
@@ -223,22 +224,22 @@ def test_two_writers_are_refused_by_the_first_ones_number(tmp_path: Path) -> Non
 
 
 def test_a_torn_record_leaves_the_one_before(tmp_path: Path) -> None:
-    commits = Commits(tmp_path / "c", Claim())
-    commits.write(Claim(0, 5, 5))
-    commits.write(Claim(0, 9, 9))
+    commits = CommitFile(tmp_path / "c", CommitRecord())
+    commits.write(CommitRecord(0, 5, 5))
+    commits.write(CommitRecord(0, 9, 9))
     commits.close()
     whole = (tmp_path / "c").read_bytes()
-    newer = commits.claim.generation % 2 * SLOT_BYTES
+    newer = commits.record.generation % 2 * SLOT_BYTES
     for torn in range(0, 76, 5):
         (tmp_path / "c").write_bytes(
             whole[: newer + torn] + b"\xff" * 8 + whole[newer + torn + 8 :]
         )
-        found = Commits(tmp_path / "c")
-        assert found.claim.stop == (5 if torn < 68 else 9)
+        found = CommitFile(tmp_path / "c")
+        assert found.record.stop_row == (5 if torn < 68 else 9)
         found.close()
     (tmp_path / "c").write_bytes(bytes(2 * SLOT_BYTES))
-    with pytest.raises(ValueError, match="neither record is whole"):
-        Commits(tmp_path / "c")
+    with pytest.raises(ValueError, match="neither record is intact"):
+        CommitFile(tmp_path / "c")
 
 
 def test_a_full_disk_is_told_at_once_and_nothing_stays(
@@ -250,7 +251,7 @@ def test_a_full_disk_is_told_at_once_and_nothing_stays(
     def full(file: int, at: int, length: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(mapped_rows.os, "posix_fallocate", full)
+    monkeypatch.setattr(mapped.os, "posix_fallocate", full)
     other = ring(tmp_path / "more")
     with pytest.raises(
         OSError, match="No space left on device; make `size` smaller, or give a `pat"
@@ -295,7 +296,9 @@ def test_frames_that_find_no_room_on_the_disk_cost_nothing_that_is_stored(tmp_pa
             found["next_obs/b"] = rng.integers(0, 255, (count, 600), np.uint8)
         return found
 
-    one = Ring(64, once=Once({}), storage=Mapped(path=str(tmp_path / "rows")))
+    one = Ring(
+        64, deduplicator=FrameDeduplicator({}), storage=MappedStorage(path=str(tmp_path / "rows"))
+    )
     for _ in range(12):
         one.push(token(8, True))
     before = one.in_order()
@@ -327,7 +330,10 @@ def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> Non
 
 
 def test_frames_take_more_of_the_disk_when_episodes_are_short(tmp_path: Path) -> None:
-    one, plain = ring(tmp_path / "rows", once=True), Ring(20, once=Once({}))
+    one, plain = (
+        ring(tmp_path / "rows", deduplicate=True),
+        Ring(20, deduplicator=FrameDeduplicator({})),
+    )
     rng = np.random.default_rng(0)
     for _ in range(6):
         shuffled = {k: rng.permutation(v) for k, v in rows(0, 9).items()}
@@ -335,7 +341,7 @@ def test_frames_take_more_of_the_disk_when_episodes_are_short(tmp_path: Path) ->
         plain.push(shuffled)
     before = {k: v.copy() for k, v in plain.in_order().items()}
     one.close()
-    again = ring(tmp_path / "rows", once=True, on_existing="reuse")
+    again = ring(tmp_path / "rows", deduplicate=True, on_existing="reuse")
     for each in (again, plain):
         assert all(np.array_equal(v, before[k]) for k, v in each.in_order().items())
     for _ in range(6):
@@ -348,7 +354,7 @@ def test_frames_take_more_of_the_disk_when_episodes_are_short(tmp_path: Path) ->
 
 @pytest.mark.parametrize("column", [Column("bool"), Column("float32", (0,)), Column("int64", (2,))])
 def test_rows_of_any_column_are_written_anywhere(tmp_path: Path, column: Column) -> None:
-    found = MappedRows(tmp_path / "0.rows", column, 10)
+    found = MappedColumn(tmp_path / "0.rows", column, 10)
     given = np.arange(10 * 2).reshape(10, 2)[:, : max(column.shape, default=1)].astype(column.dtype)
     given = given.reshape(10, *column.shape)
     found[0:4] = given[:4]
@@ -362,8 +368,8 @@ def test_rows_of_any_column_are_written_anywhere(tmp_path: Path, column: Column)
 def test_rows_of_a_file_larger_than_memory_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped_rows, "available_bytes", lambda: 1000)
-    found = MappedRows(tmp_path / "0.rows", Column("uint8", (3000,)), 20)
+    monkeypatch.setattr(mapped, "available_bytes", lambda: 1000)
+    found = MappedColumn(tmp_path / "0.rows", Column("uint8", (3000,)), 20)
     given = np.random.default_rng(0).integers(0, 255, (20, 3000), np.uint8)
     found[0:20] = given
     at = np.array([19, 0, 7, 7, 12])
@@ -393,7 +399,7 @@ KINDS: list[tuple[Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "params"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
 def test_every_buffer_goes_on_with_its_rows(tmp_path: Path, kind: Any, params: Any) -> None:
     def made(**more: Any) -> Any:
-        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return kind(size=30, batch_size=4, **params, storage=storage)
 
     node, first = made(), 0
@@ -415,7 +421,7 @@ def test_every_buffer_goes_on_with_its_rows(tmp_path: Path, kind: Any, params: A
 
 def test_a_sequence_never_joins_what_did_not_follow(tmp_path: Path) -> None:
     def made(**more: Any) -> SequenceReplayBuffer:
-        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return SequenceReplayBuffer(size=90, batch_size=16, unroll_steps=4, storage=storage)
 
     node = made()
@@ -436,7 +442,7 @@ def test_a_sequence_never_joins_what_did_not_follow(tmp_path: Path) -> None:
 def test_each_replica_has_a_folder_of_its_own(tmp_path: Path) -> None:
     nodes = []
     for replica in range(3):
-        storage = Mapped(path=str(tmp_path / "rows"))
+        storage = MappedStorage(path=str(tmp_path / "rows"))
         config = NaiveReplayBuffer.Config(size=5, storage=storage)
         nodes.append(NaiveReplayBuffer(config=config, context=Context("b", replica=replica)))
         nodes[-1].push(Batch(rows(replica, 2)))
@@ -447,17 +453,21 @@ def test_each_replica_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 def test_a_node_that_is_made_anew_in_its_run_goes_on_with_its_rows(tmp_path: Path) -> None:
     for restarts in range(3):
-        config = NaiveReplayBuffer.Config(size=50, storage=Mapped(path=str(tmp_path / "rows")))
+        config = NaiveReplayBuffer.Config(
+            size=50, storage=MappedStorage(path=str(tmp_path / "rows"))
+        )
         node = NaiveReplayBuffer(config=config, context=Context("b", restarts=restarts))
         assert node.count == 10 * restarts
         node.push(Batch(rows(10 * restarts, 10)))
         node.close()
 
 
-@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
-def test_a_run_ends_with_the_same_bits_as_in_memory(tmp_path: Path, graph: str, once: bool) -> None:
-    size = {"buffer.size": 1200, "buffer.store_once": once}
+def test_a_run_ends_with_the_same_bits_as_in_memory(
+    tmp_path: Path, graph: str, deduplicate: bool
+) -> None:
+    size = {"buffer.size": 1200, "buffer.store_once": deduplicate}
     mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "flush_every_rows": 100}
     given = [size, {**size, "buffer.storage": mapped}]
     runs = [
@@ -477,7 +487,7 @@ def test_processes_end_with_the_same_bits_too(tmp_path: Path) -> None:
     ]
     assert runs[0].digest == runs[1].digest
     found = ring(tmp_path / "rows", size=1200, on_existing="reuse")
-    assert found.report.endswith("rows")  # the child has closed it
+    assert found.recovery_report.endswith("rows")  # the child has closed it
     found.close()
 
 
@@ -491,4 +501,4 @@ def test_a_run_that_goes_on_with_rows_says_so(tmp_path: Path) -> None:
     assert first.digest != second.digest
     told = (tmp_path / "run1" / "logs" / "buffer.log").read_text()
     assert f"holds {first.env_steps} rows" in told
-    assert f"{first.env_steps} rows of an earlier process were gone on with" in told
+    assert f"{first.env_steps} rows of an earlier process were continued with" in told

@@ -18,9 +18,9 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.datasets import minari as ours
-from flowrl.nodes.datasets.about import About
-from flowrl.nodes.datasets.demos import Demos
-from flowrl.nodes.datasets.files import format_of
+from flowrl.nodes.datasets.dataset_reader import DatasetReader
+from flowrl.nodes.datasets.formats import format_of
+from flowrl.nodes.datasets.metadata import DatasetMetadata
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.dqn import Dqn
@@ -93,7 +93,7 @@ def test_what_is_written_is_read_again_and_by_minari(env: str, tmp_path: Path) -
     table = played(Gymnasium(id=env), 4)
     path = tmp_path / "deep" / "played-v3"
     for _ in range(2):  # the second time in the place of the first
-        ours.write(path, table, About({"action": {"n": 5}}, {"nstep": 1, "gamma": 0.9}))
+        ours.write(path, table, DatasetMetadata({"action": {"n": 5}}, {"nstep": 1, "gamma": 0.9}))
     again = ours.read(path)
     for name in again:
         assert np.array_equal(again[name], table[name]), name
@@ -113,11 +113,11 @@ def test_rows_that_break_off_are_written_as_truncated(tmp_path: Path) -> None:
     assert again["terminated"].tolist() == [False] * 5
 
 
-def demos(path: Path, **policy: Any) -> tuple[Any, Demos]:
+def demos(path: Path, **policy: Any) -> tuple[Any, DatasetReader]:
     spec = PartSpec("dqn", Dqn, Dqn.Config(model=None, **policy))
-    config = Demos.Config(path=str(path), policy=spec)
-    facts = Demos.describe(config, Surroundings({}, {}, frozenset()))
-    return facts, Demos(config=config, context=Context("demos"))
+    config = DatasetReader.Config(path=str(path), policy=spec)
+    facts = DatasetReader.describe(config, Surroundings({}, {}, frozenset()))
+    return facts, DatasetReader(config=config, context=Context("demos"))
 
 
 def test_as_demonstrations_they_get_the_policys_discount(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_as_demonstrations_they_get_the_policys_discount(tmp_path: Path) -> None
     assert facts.outs["data"] == dict(table.schema)
     assert table["discount"].tolist() == [0.75, 0.75, 0.75, 0, 0.75, 0.75]
     assert len(node.fire()) == 0
-    with pytest.raises(UnsoundError, match=r"are of a policy with nstep 1; here nstep is 3"):
+    with pytest.raises(UnsoundError, match=r"have nstep 1, but the policy has nstep 3"):
         demos(path, nstep=3)
 
 
@@ -147,8 +147,10 @@ def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
     table = Batch({"obs": np.zeros((2, 3)), "action": np.zeros(2, int)})
     with pytest.raises(UnsoundError, match="the rows have no column 'reward'"):
         ours.write(tmp_path / "new-v0", table)
-    with pytest.raises(UnsoundError, match="rows that sum 3 rewards are no steps of episodes"):
-        ours.write(tmp_path / "new-v0", table, About({}, {"nstep": 3}))
+    with pytest.raises(
+        UnsoundError, match="the rows sum 3 rewards each, so they are not steps of episodes"
+    ):
+        ours.write(tmp_path / "new-v0", table, DatasetMetadata({}, {"nstep": 3}))
     path = theirs(tmp_path, [2])
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(

@@ -130,7 +130,9 @@ def test_orthogonal_layers_keep_lengths_and_the_heads_scale_is_its_gain() -> Non
 
 def test_what_has_no_weights_yet_says_so() -> None:
     inference_model = Mlp(hidden=[4]).inference_model(OBS, {"q": LinearHead(2)}, ("q",))
-    with pytest.raises(RuntimeError, match="acts before it has weights; load a learner's first"):
+    with pytest.raises(
+        RuntimeError, match="the model has no weights; load those of a learner first"
+    ):
         inference_model(observations())
 
 

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from flowrl.core.batch import Batch, Column
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
-from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
 from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.buffers.transforms.n_step import NStep
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.origin import ENV, STEP
+from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
 from tests.nodes.toy_policies import Toy
 
 GAMMA = 0.93
@@ -43,7 +43,7 @@ def n_step(steps: int) -> NStep:
 
 
 def by_step(batch: Batch) -> dict[tuple[int, int], int]:
-    keys = zip(batch[ENV].tolist(), batch[STEP].tolist(), strict=True)
+    keys = zip(batch[ENV_COLUMN].tolist(), batch[STEP_COLUMN].tolist(), strict=True)
     return {key: k for k, key in enumerate(keys)}
 
 
@@ -101,14 +101,14 @@ def test_a_window_whose_rows_have_not_come_bootstraps_at_the_last_that_is_there(
     buffer = NaiveReplayBuffer(size=50, replace=False, transforms=(n_step(3),))
     buffer.push(one.collect(2))
     found = all_rows(buffer)
-    first, second = (int(np.flatnonzero(found[STEP] == t)[0]) for t in (0, 1))
+    first, second = (int(np.flatnonzero(found[STEP_COLUMN] == t)[0]) for t in (0, 1))
     assert found["reward"][first] == np.float32(1 + GAMMA * 2)
     assert found["discount"][first] == np.float32(GAMMA**2)
     assert found["reward"][second] == 2
     assert found["discount"][second] == np.float32(GAMMA)
     buffer.push(one.collect(2))
     found = all_rows(buffer)
-    first = int(np.flatnonzero(found[STEP] == 0)[0])
+    first = int(np.flatnonzero(found[STEP_COLUMN] == 0)[0])
     assert found["reward"][first] == np.float32(1 + GAMMA * 2 + GAMMA**2 * 3)
 
 
@@ -141,21 +141,19 @@ def test_what_it_needs_is_said() -> None:
     with pytest.raises(UnsoundError, match="n_step needs the column 'next_obs'"):
         check((n_step(3),), {**schema, "last": flag, "discount": number})
     whole = {**schema, "last": flag, "discount": number, "next_obs": number}
-    with pytest.raises(
-        UnsoundError, match="do not say where they come from; write `origin: true` at"
-    ):
+    with pytest.raises(UnsoundError, match="have no origin columns; write `origin: true` at"):
         check((n_step(3),), whole)
     apart = NStep(steps=3, tokens_apart=True, policy=n_step(3).config.policy)
     check((apart,), whole)
-    whole |= {ENV: Column("int32")}
+    whole |= {ENV_COLUMN: Column("int32")}
     check((n_step(3),), whole)
-    with pytest.raises(UnsoundError, match="`tokens_apart` is for rows that do not say"):
+    with pytest.raises(UnsoundError, match="`tokens_apart` is for rows without origin columns"):
         check((apart,), whole)
     with pytest.raises(UnsoundError, match="needs a policy with `gamma`"):
         check((NStep(steps=3),), whole)
     summed = Toy(obs=number, action=number, nstep=5)
     with pytest.raises(
-        UnsoundError, match="rows of one reward, and the policy's sum 5; write `nstep"
+        UnsoundError, match="rows of one reward, but the policy's rows sum 5; write `nstep"
     ):
         check((NStep(steps=3, policy=summed),), whole)
     goals = {
@@ -164,13 +162,13 @@ def test_what_it_needs_is_said() -> None:
         for what in ("achieved", "desired")
     }
     her = Her(reward="tests.nodes.bit_flip:reward")
-    with pytest.raises(UnsoundError, match="two transforms work out rewards"):
+    with pytest.raises(UnsoundError, match="two transforms compute rewards"):
         check((n_step(3), her), {**whole, **goals})
 
 
 def test_windows_are_found_again_in_a_file(tmp_path: Path) -> None:
     def made(**more: Any) -> NaiveReplayBuffer:
-        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return NaiveReplayBuffer(size=60, replace=False, storage=storage, transforms=(n_step(4),))
 
     one, buffer = collector(SampleCollector, 1, 5), made()

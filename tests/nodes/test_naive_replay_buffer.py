@@ -14,7 +14,7 @@ from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.ring import Ring
+from flowrl.nodes.buffers.storage.ring import Ring
 
 SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
 
@@ -26,7 +26,7 @@ def rows(*values: float) -> Batch:
 
 
 def held(ring: Ring) -> list[float]:
-    return sorted(ring.take(np.arange(ring.rows))["reward"].tolist())
+    return sorted(ring.take(np.arange(ring.row_count))["reward"].tolist())
 
 
 def buffer(context: Context | None = None, **params: Any) -> NaiveReplayBuffer:
@@ -60,7 +60,7 @@ def test_an_empty_ring_is_saved_as_such() -> None:
     ring = Ring(3)
     ring.push(rows(1).columns)
     ring.load_state_dict(Ring(3).state_dict())
-    assert ring.rows == 0
+    assert ring.row_count == 0
 
 
 def test_a_state_too_large_for_a_ring_is_refused() -> None:
@@ -125,20 +125,21 @@ def test_where_nobody_wants_batches_rows_are_kept_and_no_random_number_is_used()
     assert quiet.fire(rows(1, 2), None) == []
     assert quiet.count == 2
     assert (
-        quiet._draw.rng.bit_generator.state == Context("buffer").rng("sample").bit_generator.state
+        quiet._sampler.rng.bit_generator.state
+        == Context("buffer").rng("sample").bit_generator.state
     )
 
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_drawing_more_than_is_held_is_refused(replace: bool) -> None:
     node = buffer(batch_size=3, replace=replace)
-    told = "NaiveReplayBuffer: a batch takes 3 rows, 2 are held; push more first"
+    told = "NaiveReplayBuffer: a batch takes 3 rows, but 2 are held; push more first"
     with pytest.raises(ValueError, match=told):
         node.fire(rows(1, 2), None)
 
 
 def test_drawing_before_the_first_push_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch takes 5 rows, 0 are held"):
+    with pytest.raises(ValueError, match="a batch takes 5 rows, but 0 are held"):
         buffer().sample(5)
 
 
@@ -191,14 +192,14 @@ def test_a_small_share_is_at_least_one_row_and_the_whole_may_be_demonstrations()
 
 
 def test_without_demonstrations_in_the_file_the_buffer_says_so() -> None:
-    told = "buffer: a batch takes 16 demonstrations, 0 are held; give it 1 at least"
+    told = "buffer: a batch takes 16 demonstrations, but 0 are held; provide at least 1"
     with pytest.raises(ValueError, match=told):
         with_demos().fire(rows(*range(64)), rows())
 
 
 def test_without_replacement_a_batch_takes_as_many_demonstrations_as_it_shows() -> None:
     node = with_demos(batch_size=8, demo_share=0.5, replace=False)
-    with pytest.raises(ValueError, match="3 are held; give it 4 at least"):
+    with pytest.raises(ValueError, match="but 3 are held; provide at least 4"):
         node.fire(rows(*range(8)), rows(-1, -2, -3))
     (batch,) = node.fire(rows(), rows(-4))
     assert sorted(batch["reward"][4:]) == [-4, -3, -2, -1]

@@ -193,10 +193,10 @@ class AdvancedModel(RuleBasedStateMachine):
             return
         numbers = data.draw(st.lists(st.integers(0, written - 1), unique=True, max_size=6))
         priorities = [float(data.draw(st.integers(0, 9))) for _ in numbers]
-        late = self.buffer.tally.late
+        late = self.buffer.counters.late
         self.buffer.update(np.array(priorities), np.array(numbers, np.int64))
         known = [n for n in numbers if n in self.model]
-        assert self.buffer.tally.late - late == len(numbers) - len(known)
+        assert self.buffer.counters.late - late == len(numbers) - len(known)
         for number, priority in zip(numbers, priorities, strict=True):
             if number in self.model:
                 self.model[number]["priority"] = priority + LEAST
@@ -221,7 +221,9 @@ class AdvancedModel(RuleBasedStateMachine):
             oldest = self.iters - self.params["max_staleness_iters"]
             self.model = {n: row for n, row in self.model.items() if row["iters"] >= oldest}
         if batch_size > len(self.model):
-            with pytest.raises(ValueError, match=rf"takes {batch_size} rows, {len(self.model)} "):
+            with pytest.raises(
+                ValueError, match=rf"takes {batch_size} rows, but {len(self.model)} "
+            ):
                 self.buffer.sample(batch_size)
             return
         batch = self.buffer.sample(batch_size)
@@ -246,7 +248,7 @@ class AdvancedModel(RuleBasedStateMachine):
     @invariant()
     def exactly_those_can_be_drawn(self) -> None:
         held = self.buffer._rows
-        live = np.flatnonzero(held.priorities.live(np.arange(held.ring.size)))
+        live = np.flatnonzero(held.sampler.live(np.arange(held.ring.size)))
         assert sorted(held.ring.numbers_of(live).tolist()) == sorted(self.model)
 
 

@@ -53,13 +53,15 @@ def test_a_round_takes_a_token_and_gives_its_batches() -> None:
 def test_more_than_may_wait_stops_and_drops_nothing() -> None:
     node = QueueBuffer(size=3, batch_size=1)
     node.push(rows(1, 2))
-    with pytest.raises(ValueError, match="2 rows wait and 2 came, which is more than 3; take more"):
+    with pytest.raises(
+        ValueError, match="2 rows wait and 2 arrived, which is more than 3; take more"
+    ):
         node.push(rows(3, 4))
     assert [values(node.sample()) for _ in range(2)] == [[1], [2]]
 
 
 def test_taking_more_than_waits_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch takes 64 rows, 1 wait; let more come in"):
+    with pytest.raises(ValueError, match="a batch takes 64 rows, but 1 wait; let more arrive"):
         QueueBuffer().fire(rows(1))
 
 
@@ -84,5 +86,5 @@ def test_it_says_what_it_takes_and_gives() -> None:
     facts = describe({"data": schema}, size=100, batch_size=16)
     assert facts.outs == {"batches": schema}
     assert (facts.rows, facts.memory_bytes) == ({"batches": 16}, 800)
-    with pytest.raises(UnsoundError, match="batches of 64 rows are taken from 9"):
+    with pytest.raises(UnsoundError, match="batches of 64 rows are taken from at most 9"):
         describe({"data": schema}, size=9)

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 )
 
 from flowrl.core.batch import Batch
-from flowrl.nodes.buffers.compressed import Compressed
-from flowrl.nodes.buffers.mapped import Mapped
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.storage import Memory, Storage
+from flowrl.nodes.buffers.storage.compressed import CompressedStorage
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
+from flowrl.nodes.buffers.storage.storage import MemoryStorage, Storage
 
 
 def rows(values: list[int]) -> Batch:
@@ -40,16 +40,18 @@ class BufferModel(RuleBasedStateMachine):
         size=st.integers(1, 8),
         replace=st.booleans(),
         share=st.floats(0.1, 1.0),
-        once=st.booleans(),
+        deduplicate=st.booleans(),
         storage=st.sampled_from(["memory", "compressed", "mapped"]),
     )
-    def begin(self, size: int, replace: bool, share: float, once: bool, storage: str) -> None:
+    def begin(
+        self, size: int, replace: bool, share: float, deduplicate: bool, storage: str
+    ) -> None:
         self.params: dict[str, Any] = {
             "size": size,
             "batch_size": size,
             "replace": replace,
             "demo_share": share,
-            "store_once": once,
+            "store_once": deduplicate,
         }
         self.storage, self.folders = storage, 0
         self.home = tempfile.TemporaryDirectory()
@@ -63,9 +65,9 @@ class BufferModel(RuleBasedStateMachine):
         """In another folder, or in the one that exists."""
         self.folders += existing == "error"
         made: dict[str, Storage] = {
-            "memory": Memory(),
-            "compressed": Compressed(least_row_bytes=1),
-            "mapped": Mapped(path=f"{self.home.name}/{self.folders}", on_existing=existing),
+            "memory": MemoryStorage(),
+            "compressed": CompressedStorage(least_row_bytes=1),
+            "mapped": MappedStorage(path=f"{self.home.name}/{self.folders}", on_existing=existing),
         }
         return NaiveReplayBuffer(**self.params, seed=seed, storage=made[self.storage])
 
@@ -138,7 +140,9 @@ class BufferModel(RuleBasedStateMachine):
         agent_rows = batch_size - demo_rows
         few = agent_rows > len(self.agent) or (not replace and demo_rows > len(self.demos))
         if few:
-            with pytest.raises(ValueError, match=r"a batch takes \d+ (rows|demonstrations), \d+ "):
+            with pytest.raises(
+                ValueError, match=r"a batch takes \d+ (rows|demonstrations), but \d+ "
+            ):
                 self.buffer.sample(batch_size)
             return
         batch = self.buffer.sample(batch_size)

@@ -13,8 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.nodes.buffers.episodes.sequences import (
+    segment_bounds,
+    sequence_priorities,
+    sequence_windows,
+)
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
-from flowrl.nodes.buffers.windows import of_sequences, segments, windows
 
 SCHEMA = {"obs": Column("float32"), "last": Column("bool"), "memory": Column("float32", (2,))}
 
@@ -36,13 +40,13 @@ def real(batch: Batch) -> list[list[int]]:
 
 def test_windows_by_hand() -> None:
     last = np.array([0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0], bool)
-    assert [x.tolist() for x in segments(last)] == [[0, 7, 9], [7, 9, 12]]
-    firsts, lengths = windows(last, steps=3, period=2)
+    assert [x.tolist() for x in segment_bounds(last)] == [[0, 7, 9], [7, 9, 12]]
+    firsts, lengths = sequence_windows(last, steps=3, period=2)
     assert firsts.tolist() == [0, 2, 4, 7, 9]
     assert lengths.tolist() == [3, 3, 3, 2, 3]
-    firsts, _ = windows(last, steps=3, period=3)
+    firsts, _ = sequence_windows(last, steps=3, period=3)
     assert firsts.tolist() == [0, 3, 4, 7, 9]  # the last of a segment lies at its end
-    assert [x.tolist() for x in windows(np.empty(0, bool), 3, 1)] == [[], []]
+    assert [x.tolist() for x in sequence_windows(np.empty(0, bool), 3, 1)] == [[], []]
 
 
 @given(
@@ -53,7 +57,7 @@ def test_windows_by_hand() -> None:
 def test_windows_cover_every_row_and_cross_no_end(
     last: np.ndarray, length: int, period: int
 ) -> None:
-    firsts, lengths = windows(last, length, period)
+    firsts, lengths = sequence_windows(last, length, period)
     covered = np.zeros(len(last), bool)
     for first, count in zip(firsts, lengths, strict=True):
         assert not last[first : first + count - 1].any()
@@ -67,7 +71,7 @@ def test_a_sequences_priority_is_near_its_largest() -> None:
     """0.9 max + 0.1 mean, over the real steps; by hand."""
     priorities = np.array([[1.0, 4.0, 1.0], [2.0, 6.0, 99.0]])
     valid = np.array([[True, True, True], [True, True, False]])
-    assert of_sequences(priorities, valid, 0.9) == pytest.approx([3.8, 5.8])
+    assert sequence_priorities(priorities, valid, 0.9) == pytest.approx([3.8, 5.8])
 
 
 def test_a_batchs_rows_are_sequences() -> None:
@@ -104,7 +108,7 @@ def test_priorities_of_steps_become_those_of_sequences() -> None:
     given[of_row[0]] = [99, 1, 3]  # the burn-in does not count
     given[of_row[3]] = [99, 5, 99]  # nor what is not real
     node.fire(steps(10, 1), [Batch({"priority": given})])
-    noted = node._held().ring.notes["priority"]
+    noted = node._sequence_ring().ring.metadata["priority"]
     assert noted[:2] == pytest.approx([0.9 * 3 + 0.1 * 2, 5.0], abs=1e-4)
 
 
@@ -127,13 +131,13 @@ def test_sequences_leave_with_their_first_step() -> None:
 
 def test_drawing_too_many_or_giving_wrong_priorities_is_refused() -> None:
     node = SequenceReplayBuffer(batch_size=2, unroll_steps=2)
-    with pytest.raises(ValueError, match="a batch takes 2 sequences, 0 are held"):
+    with pytest.raises(ValueError, match="a batch takes 2 sequences, but 0 are held"):
         node.sample()
     node.push(steps(0, 4))
     node.sample()
     with pytest.raises(ValueError, match="the priority of row 1 is nan"):
         node.update(np.array([[1.0, 1.0], [1.0, np.nan]]))
-    with pytest.raises(ValueError, match="a batch that was never drawn"):
+    with pytest.raises(ValueError, match="priorities arrived, but no batch awaits any"):
         node.update(np.ones(2))
 
 
@@ -150,7 +154,7 @@ def test_it_says_what_it_takes_and_gives() -> None:
     assert batch["memory"] == Column("float32", (2,))
     assert batch["valid"] == Column("bool", (7,))
     assert facts.needs == {"data": {"last": Column("bool")}}
-    with pytest.raises(UnsoundError, match="of 5 steps 5 are burn-in"):
+    with pytest.raises(UnsoundError, match="`burn_in_steps` is 5, but a sequence has only 5 steps"):
         describe(unroll_steps=5, burn_in_steps=5)
     with pytest.raises(UnsoundError, match="the data has no column 'lstm'"):
         describe(memory_columns=["lstm"])
@@ -201,7 +205,9 @@ class SequenceModel(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6))
     def sample(self, count: int) -> None:
         if not self.params["replace"] and count > len(self.model):
-            with pytest.raises(ValueError, match=f"takes {count} sequences, {len(self.model)} are"):
+            with pytest.raises(
+                ValueError, match=f"takes {count} sequences, but {len(self.model)} are"
+            ):
                 self.buffer.sample(count)
             return
         found = real(self.buffer.sample(count))

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
-from flowrl.nodes.buffers.mapped import Mapped
+from flowrl.nodes.buffers.episodes.sequences import sequence_windows
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
-from flowrl.nodes.buffers.windows import windows
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.origin import ENV, STEP
+from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
 from tests.nodes.toy_policies import Toy
 
 Sequence = tuple[tuple[int, int], ...]  # (env, step) of each real step
@@ -39,26 +39,33 @@ def held(buffer: SequenceReplayBuffer) -> list[Sequence]:
     batch = buffer.sample(buffer.count)
     return sorted(
         tuple(zip(env[valid].tolist(), step[valid].tolist(), strict=True))
-        for env, step, valid in zip(batch[ENV], batch[STEP], batch["valid"], strict=True)
+        for env, step, valid in zip(
+            batch[ENV_COLUMN], batch[STEP_COLUMN], batch["valid"], strict=True
+        )
     )
 
 
 def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Sequence]:
     """All rows of each env at once; of an episode that goes on, the windows that are whole."""
     rows = Batch.concat(tokens)
-    at = {(int(e), int(s)): k for k, (e, s) in enumerate(zip(rows[ENV], rows[STEP], strict=True))}
+    at = {
+        (int(e), int(s)): k
+        for k, (e, s) in enumerate(zip(rows[ENV_COLUMN], rows[STEP_COLUMN], strict=True))
+    }
     found = []
-    for env in sorted(set(rows[ENV].tolist())):
+    for env in sorted(set(rows[ENV_COLUMN].tolist())):
         mine = np.array([k for (e, _), k in sorted(at.items()) if e == env])
         done = (rows["terminated"] | rows["truncated"])[mine]
-        firsts, lengths = windows(done, steps, period)
+        firsts, lengths = sequence_windows(done, steps, period)
         begin = 0 if not done.any() else int(np.flatnonzero(done)[-1]) + 1
         for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
             goes_on = first >= begin
             if goes_on and (length < steps or (first - begin) % period):
                 continue  # it lies at the end only as long as nothing follows
             if mine[first] >= len(rows) - size:
-                found.append(tuple((env, int(rows[STEP][mine[first + j]])) for j in range(length)))
+                found.append(
+                    tuple((env, int(rows[STEP_COLUMN][mine[first + j]])) for j in range(length))
+                )
     return sorted(found)
 
 
@@ -112,7 +119,7 @@ def test_none_reaches_over_the_seam(envs: int, amounts: list[int], steps: int, s
     newest: list[tuple[int, int]] = []
     for n in amounts:
         token = node.collect(n)
-        newest += zip(token[ENV].tolist(), token[STEP].tolist(), strict=True)
+        newest += zip(token[ENV_COLUMN].tolist(), token[STEP_COLUMN].tolist(), strict=True)
         buffer.push(token)
         for sequence in held(buffer):
             env, first = sequence[0]
@@ -127,7 +134,7 @@ def test_an_unroll_of_two_pushes_begins_with_the_memory_of_its_first_step() -> N
         buffer.push(node.collect(3))
     assert buffer.count == 1
     batch = buffer.sample()
-    assert batch[STEP].tolist() == [list(range(8))]
+    assert batch[STEP_COLUMN].tolist() == [list(range(8))]
     assert batch["logp"].tolist() == [1]  # `logp` counts the acts of the policy
     assert batch["last"].tolist() == [[False] * 7 + [True]]  # tokens ended within it
 
@@ -152,16 +159,16 @@ def test_priorities_of_sequences_across_tokens_find_them(period: int) -> None:
     for _ in range(6):
         buffer.push(node.collect(8))
     batch = buffer.sample()
-    priorities = np.abs(batch[STEP]).astype(np.float32)
+    priorities = np.abs(batch[STEP_COLUMN]).astype(np.float32)
     buffer.update(priorities)
-    noted = buffer._held().ring.notes["priority"][buffer._last]
+    noted = buffer._sequence_ring().ring.metadata["priority"][buffer._last_places]
     said = 0.5 * priorities.max(1) + 0.5 * priorities.mean(1)
     assert noted.round(3).tolist() == said.round(3).tolist()
 
 
 def test_they_are_found_again_in_a_file(tmp_path: Path) -> None:
     def made(**more: Any) -> SequenceReplayBuffer:
-        storage = Mapped(path=str(tmp_path / "rows"), **more)
+        storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return SequenceReplayBuffer(
             size=200, unroll_steps=5, period_steps=2, replace=False, storage=storage
         )

@@ -14,7 +14,7 @@ from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.rows import Rows
+from flowrl.nodes.buffers.row_splitter import RowSplitter
 
 
 def rows(*values: float) -> Batch:
@@ -56,28 +56,28 @@ def test_priorities_of_a_drawn_share_go_to_the_agents_rows() -> None:
     node = with_demos(AdvancedReplayBuffer, bookkeeping=True)
     batch = node.sample()
     node.update(np.where(batch["is_demo"], 77.0, 5.0))
-    noted = node._rows.ring.notes["priority"]
+    noted = node._rows.ring.metadata["priority"]
     assert set(noted[batch["row_id"][~batch["is_demo"]]].round(3).tolist()) == {5.0}
     assert noted.max() < 6
 
 
 def test_rows_cuts_tokens_and_says_what_it_cannot() -> None:
     token = rows(*range(10))
-    assert [b["obs"].tolist() for b in Rows(first=2, count=6, parts=3).fire(token)] == [
+    assert [b["obs"].tolist() for b in RowSplitter(first=2, count=6, parts=3).fire(token)] == [
         [2, 3],
         [4, 5],
         [6, 7],
     ]
-    assert [b["obs"].tolist() for b in Rows(first=7).fire(token)] == [[7, 8, 9]]
+    assert [b["obs"].tolist() for b in RowSplitter(first=7).fire(token)] == [[7, 8, 9]]
     with pytest.raises(
-        ValueError, match="a token of 10 rows came; rows 0 to 10 are to be cut into 3"
+        ValueError, match="a token has 10 rows, but rows 0 to 10 are to be split into 3"
     ):
-        Rows(parts=3).fire(token)
-    with pytest.raises(ValueError, match="a token of 10 rows came; rows 8 to 11"):
-        Rows(first=8, count=3).fire(token)
+        RowSplitter(parts=3).fire(token)
+    with pytest.raises(ValueError, match="a token has 10 rows, but rows 8 to 11"):
+        RowSplitter(first=8, count=3).fire(token)
     known = Surroundings({"data": {"obs": Column("float32")}}, {}, frozenset())
-    with pytest.raises(UnsoundError, match="5 rows are not 2 equal parts"):
-        Rows.describe(Rows.Config(count=5, parts=2), known)
+    with pytest.raises(UnsoundError, match="5 rows cannot be split into 2 equal parts"):
+        RowSplitter.describe(RowSplitter.Config(count=5, parts=2), known)
 
 
 SHARDS = """
@@ -159,11 +159,11 @@ def test_priorities_find_the_shard_whose_rows_they_are_of() -> None:
         shard.push(rows(*range(100 * k, 100 * k + 50)))
     joined = Batch.concat([shard.sample() for shard in shards])
     said = Batch({"priority": joined["obs"] + 1})
-    for shard, part in zip(shards, Rows(parts=2).fire(said), strict=True):
+    for shard, part in zip(shards, RowSplitter(parts=2).fire(said), strict=True):
         shard.update(part["priority"])
     for k, shard in enumerate(shards):
         mine = joined.take(slice(4 * k, 4 * k + 4))
-        noted = shard._rows.ring.notes["priority"][mine["row_id"]]
+        noted = shard._rows.ring.metadata["priority"][mine["row_id"]]
         assert noted.round(2).tolist() == (mine["obs"] + 1).tolist()
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.nodes.buffers import sum_tree
-from flowrl.nodes.buffers.sum_tree import SumTree
+from flowrl.nodes.buffers.sampling import sum_tree
+from flowrl.nodes.buffers.sampling.sum_tree import SumTree
 
 pytest.importorskip("numba")
 both = pytest.mark.parametrize("compiled", [False, True])
@@ -90,14 +90,14 @@ def test_masses_stay_as_they_are() -> None:
 def test_without_the_compiler_large_trees_are_worked_by_numpy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert SumTree(sum_tree.COMPILED_FROM)._fast is not None
-    assert SumTree(sum_tree.COMPILED_FROM - 1)._fast is None
+    assert SumTree(sum_tree.COMPILED_FROM)._kernels is not None
+    assert SumTree(sum_tree.COMPILED_FROM - 1)._kernels is None
     monkeypatch.setattr(sum_tree.importlib.util, "find_spec", lambda name: None)
-    sum_tree.kernels.cache_clear()
+    sum_tree.load_kernels.cache_clear()
     try:
-        assert SumTree(sum_tree.COMPILED_FROM)._fast is None
+        assert SumTree(sum_tree.COMPILED_FROM)._kernels is None
     finally:
-        sum_tree.kernels.cache_clear()
+        sum_tree.load_kernels.cache_clear()
 
 
 def test_the_compiler_is_not_loaded_before_it_pays() -> None:

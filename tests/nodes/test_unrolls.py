@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
 from flowrl.core.node import Surroundings, UnsoundError
-from flowrl.nodes.buffers.described import once_for
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.storage.plan import make_deduplicator
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.policy import policy_for_rows, unroll_column
 from tests.nodes.recalling import Recalling
@@ -187,5 +187,7 @@ def test_stacked_frames_are_not_the_first_axis_of_an_unroll() -> None:
     stacked = Column("uint8", (4, 8, 8), frames=4)
     assert unroll_column(stacked, 4).frames is None
     rows = {"obs": unroll_column(stacked, 4), "next_obs": unroll_column(stacked, 4)}
-    assert once_for(NaiveReplayBuffer.Config(), rows) is None  # nothing to store once, as in steps
-    assert once_for(NaiveReplayBuffer.Config(), dict.fromkeys(rows, stacked)) is not None
+    assert (
+        make_deduplicator(NaiveReplayBuffer.Config(), rows) is None
+    )  # nothing to store once, as in steps
+    assert make_deduplicator(NaiveReplayBuffer.Config(), dict.fromkeys(rows, stacked)) is not None

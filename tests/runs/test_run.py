@@ -350,7 +350,7 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
     with pytest.raises(BrokenPipeError):
         made.run()
     assert made.executor is not None
-    assert made.executor.instances.closed
+    assert made.executor.instances.is_closed
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
 

@@ -23,7 +23,7 @@ from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import TOKEN_FILE, NamedPair, TokenReader
-from flowrl.runtime.token_hashing import TokenHash, digest_of
+from flowrl.runtime.token_hashing import TokenHash, token_digest
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.running import tree
 from tests.toys.toy_nodes import table
@@ -197,15 +197,15 @@ def test_values_that_differ_in_anything_have_different_digests() -> None:
         {"a": a}, 1, 1.0, True, "1", b"1", None, float("nan"), 0.0, -0.0, np.int64(1), np.int32(1), [], {},
         ["ab", "c"], ["a", "bc"],
     ]  # fmt: skip
-    digests = [digest_of(value, EMPTY_CLOCK) for value in values]
+    digests = [token_digest(value, EMPTY_CLOCK) for value in values]
     assert len(set(digests)) == len(values)
-    assert digests == [digest_of(value, EMPTY_CLOCK) for value in values]
+    assert digests == [token_digest(value, EMPTY_CLOCK) for value in values]
 
 
 def test_a_copy_with_another_memory_order_has_the_same_digest() -> None:
     a = np.arange(6.0).reshape(2, 3)
-    assert digest_of(np.asfortranarray(a), EMPTY_CLOCK) == digest_of(a, EMPTY_CLOCK)
-    assert digest_of((1, 2), EMPTY_CLOCK) == digest_of(
+    assert token_digest(np.asfortranarray(a), EMPTY_CLOCK) == token_digest(a, EMPTY_CLOCK)
+    assert token_digest((1, 2), EMPTY_CLOCK) == token_digest(
         [1, 2], EMPTY_CLOCK
     )  # msgpack turns tuples into lists
-    assert digest_of(a, EMPTY_CLOCK.add("n", 1)) != digest_of(a, EMPTY_CLOCK)
+    assert token_digest(a, EMPTY_CLOCK.add("n", 1)) != token_digest(a, EMPTY_CLOCK)

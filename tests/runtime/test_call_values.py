@@ -43,12 +43,12 @@ VALUES = [
 
 def through(value: Any) -> Any:
     """As it arrives at another site."""
-    return RECORDS.whole(there_and_back(RECORDS.plain(value)))
+    return RECORDS.decode(there_and_back(RECORDS.encode(value)))
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
-    for came in (RECORDS.whole(RECORDS.plain(value)), through(value)):
+    for came in (RECORDS.decode(RECORDS.encode(value)), through(value)):
         assert came == value
         assert type(came) is type(value)
 
@@ -66,21 +66,21 @@ def test_arrays_and_batches_pass_as_they_are() -> None:
     ids=["object", "set", "ordered", "class", "slice"],
 )
 def test_what_is_not_data_is_refused(value: Any) -> None:
-    with pytest.raises(UnsendableValue, match="a call cannot take or give a "):
-        RECORDS.plain([value])
+    with pytest.raises(UnsendableValue, match="a call between sites cannot carry a "):
+        RECORDS.encode([value])
 
 
 def test_a_record_that_was_not_named_is_refused() -> None:
     with pytest.raises(
-        UnsendableValue, match=r"test_call_values\.Box .*name it in the service's `values`"
+        UnsendableValue, match=r"test_call_values\.Box; name it in the service's `values`"
     ):
-        CallValueCodec((Pair,)).plain(Box(1))
+        CallValueCodec((Pair,)).encode(Box(1))
 
 
 @pytest.mark.parametrize("data", [(9, 1), (-2,), ("Pair", 1, 2), (True, 1), (), (1.0, 2)])
 def test_data_that_is_no_record_is_refused(data: Any) -> None:
     with pytest.raises(RefusedMessage, match="unknown record"):
-        RECORDS.whole(data)
+        RECORDS.decode(data)
 
 
 def test_a_service_names_types_that_have_fields() -> None:

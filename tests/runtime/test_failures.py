@@ -158,7 +158,7 @@ def test_closing_goes_on_when_a_node_cannot_be_closed_and_tells_it() -> None:
         ("too much", "ValueError: output 'out': column 'y' (float64) was not declared"),
         ("dtype", "ValueError: output 'out': column 'x' is float64[3], declared is float32[3]"),
         ("shape", "ValueError: output 'out': column 'x' is float32[4], declared is float32[3]"),
-        ("none", "TypeError: output 'out': fire gave nothing; a Batch is due, as declared"),
+        ("none", "TypeError: output 'out': fire returned nothing; expected a Batch, as declared"),
     ],
 )
 def test_a_table_that_is_not_as_declared_is_told_at_the_first_token(
@@ -182,12 +182,12 @@ def test_a_table_that_is_as_declared_passes() -> None:
     [
         (
             "nothing",
-            "fire gave nothing; a node with several outputs gives a mapping of them (one, two)",
+            "fire returned nothing; a node with several outputs returns a mapping of them (one, two)",
         ),
-        ("missing", "fire did not give the output 'two'; it gave one"),
-        ("unknown", "fire gave 'three'; the outputs are one, two"),
-        ("too few", "output 'two': fire gave 1 tokens; its rate is 2 a firing"),
-        ("no list", "output 'two': fire gave Batch; a list of 2 tokens is due"),
+        ("missing", "fire did not return the output 'two'; it returned one"),
+        ("unknown", "fire returned 'three'; the outputs are one, two"),
+        ("too few", "output 'two': fire returned 1 tokens; its rate is 2 per firing"),
+        ("no list", "output 'two': fire returned Batch; expected a list of 2 tokens"),
     ],
 )
 def test_outputs_that_are_missing_or_too_few_are_told(gives: str, message: str) -> None:
@@ -202,9 +202,7 @@ def test_outputs_that_are_missing_or_too_few_are_told(gives: str, message: str) 
 
 def test_too_few_tokens_are_told_in_later_firings_too() -> None:
     whole = tree({"c": "Tired", "d": "Drain"}, ["c -> d"])
-    words = (
-        "node 'c', firing 3 (round 3): ValueError: output 'data': fire gave 1 tokens; its rate is 2"
-    )
+    words = "node 'c', firing 3 (round 3): ValueError: output 'data': fire returned 1 tokens; its rate is 2"
     with pytest.raises(NodeError, match=re.escape(words)):
         run(whole, rounds=9)
 

@@ -91,13 +91,15 @@ def test_a_service_without_state_serves_many(placement: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("placement", ["serial", "s=thread,f=main"])
-def test_a_service_of_many_cannot_tell(placement: str, tmp_path: Path) -> None:
+def test_a_service_with_several_clients_cannot_record(placement: str, tmp_path: Path) -> None:
     whole = tree(
         {"f": mine("Farmer"), "g": mine("Farmer"), "s": mine("Spring", tells=True), "d": "Drain",
          "e": "Drain"},
         ["f <-> s", "g <-> s", "f -> d", "g -> e"],
     )  # fmt: skip
-    with pytest.raises(NodeError, match=r"node '[fg]', firing 0 .*: a service that several nodes"):
+    with pytest.raises(
+        NodeError, match=r"node '[fg]', firing 0 .*: a service with several clients"
+    ):
         ran(whole, placement, tmp_path, rounds=5)
 
 
@@ -157,7 +159,7 @@ def test_services_that_are_called_at_once_change_nothing_either(
 
 def test_an_answer_is_taken_before_the_next_call(tmp_path: Path) -> None:
     whole = farm(f=mine("Farmer", asks_for="two at once"))
-    words = "the service 'deep' was asked to draw; take the answer before it is asked to verdict"
+    words = "service 'deep': a call of 'draw' is pending; take its reply before 'verdict' is called"
     with pytest.raises(NodeError, match=words):
         ran(whole, "f=thread,w=main", tmp_path, rounds=9)
 
@@ -178,9 +180,7 @@ def test_no_method_has_the_name_by_which_calls_are_begun() -> None:
 @pytest.mark.parametrize("placement", ["f=thread,w=main", "f=process,w=main"])
 def test_what_no_call_can_give_is_an_error(placement: str, tmp_path: Path) -> None:
     whole = farm(f=mine("Farmer", asks_for="whisper"))
-    words = (
-        r"a call cannot take or give a tests.runtime.link_nodes.Secret .* name it in the service's"
-    )
+    words = r"a call between sites cannot carry a tests.runtime.link_nodes.Secret; name it in the service's"
     with pytest.raises(NodeError, match=words):
         ran(whole, placement, tmp_path, rounds=9)
 

@@ -1,4 +1,4 @@
-"""Which version of a state a reader on another site sees, and which it waits for."""
+"""Which version of a remote state a consumer reads, and which it waits for."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 
 from flowrl.core.state import EMPTY_CLOCK, State
-from flowrl.runtime.instance import SiteState
 from flowrl.runtime.remote.state_views import RoundEndView
+from flowrl.runtime.site_state import SiteState
 
 
-class Never(Exception):
-    """Raised in the place of a wait without end."""
+class WouldWait(Exception):
+    """Raised instead of a wait that would never end."""
 
 
-class Mail:
-    """An arriving queue, and the site's mail."""
+class FakeInput:
+    """Stands in for the input queue, the waits and the channels of a site."""
 
     def __init__(self) -> None:
         self.queue: deque[Any] = deque()
         self.channels = self
-        self.served: list[Callable[[], None]] = []
+        self.receivers: list[Callable[[], None]] = []
 
-    def serve(self, work: Callable[[], None]) -> None:
-        self.served.append(work)
+    def on_receive(self, receive: Callable[[], None]) -> None:
+        self.receivers.append(receive)
 
-    def brings(self, *states: State | None) -> None:
+    def deliver(self, *states: State | None) -> None:
         self.queue.extend((state, EMPTY_CLOCK) for state in states)
-        for work in self.served:
-            work()
+        for receive in self.receivers:
+            receive()
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -41,60 +41,60 @@ class Mail:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         if not condition():
-            raise Never
+            raise WouldWait
 
 
 def version(number: int) -> State:
     return State({}, {}, version=number)
 
 
-def reader(lag: int) -> tuple[RoundEndView, SiteState, Mail]:
-    site, mail = SiteState(), Mail()
-    return RoundEndView(mail, site, mail, lag), site, mail  # type: ignore[arg-type]
+def view_with_lag(lag: int) -> tuple[RoundEndView, SiteState, FakeInput]:
+    site, queue = SiteState(), FakeInput()
+    return RoundEndView(queue, site, queue, lag), site, queue  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_a_reader_sees_the_end_of_the_round_that_its_lag_says(lag: int) -> None:
-    ends, site, mail = reader(lag)
-    mail.brings(version(0))
+def test_a_view_reads_the_end_of_the_round_that_its_lag_says(lag: int) -> None:
+    view, site, queue = view_with_lag(lag)
+    queue.deliver(version(0))
     for rounds in range(8):
         site.rounds = rounds
-        for _ in range(2):  # in all its firings of a round
-            assert ends.take()[0].version == max(rounds - lag, 0)
-        mail.brings(version(rounds + 1))
+        for _ in range(2):  # the same in all firings of a round
+            assert view.take()[0].version == max(rounds - lag, 0)
+        queue.deliver(version(rounds + 1))
 
 
 @pytest.mark.parametrize("lag", [1, 2, 5])
-def test_a_lag_is_room_to_go_ahead(lag: int) -> None:
-    """What a round does not see it does not wait for: so reader and source work at the same time."""
-    ends, site, mail = reader(lag)
-    mail.brings(version(0))
+def test_a_view_with_a_lag_does_not_wait_for_the_latest_rounds(lag: int) -> None:
+    """So the consumer and the learner work at the same time."""
+    view, site, queue = view_with_lag(lag)
+    queue.deliver(version(0))
     for rounds in range(lag + 1):
         site.rounds = rounds
-        assert ends.take()[0].version == 0
+        assert view.take()[0].version == 0
     site.rounds = lag + 1
-    with pytest.raises(Never):
-        ends.take()
-    mail.brings(version(1))
-    assert ends.take()[0].version == 1
+    with pytest.raises(WouldWait):
+        view.take()
+    queue.deliver(version(1))
+    assert view.take()[0].version == 1
 
 
 def test_a_round_that_changed_nothing_ends_with_the_version_before() -> None:
-    ends, site, mail = reader(1)
-    mail.brings(version(0), None, version(2), None)
+    view, site, queue = view_with_lag(1)
+    queue.deliver(version(0), None, version(2), None)
     seen = []
     for rounds in range(5):
         site.rounds = rounds
-        seen.append(ends.take()[0].version)
+        seen.append(view.take()[0].version)
     assert seen == [0, 0, 0, 2, 2]
 
 
-def test_versions_that_nobody_will_see_are_not_kept() -> None:
-    """A reader that does not fire for long takes in what comes, and keeps what it may still see."""
-    ends, site, mail = reader(2)
-    mail.brings(version(0))
+def test_versions_that_no_round_will_read_are_not_kept() -> None:
+    """A consumer that does not fire for many rounds still takes versions in, and keeps those that it may read."""
+    view, site, queue = view_with_lag(2)
+    queue.deliver(version(0))
     for rounds in range(50):
         site.rounds = rounds
-        mail.brings(version(rounds + 1))
-        assert len(ends._ends) <= 3
-    assert ends.take()[0].version == 47
+        queue.deliver(version(rounds + 1))
+        assert len(view._versions) <= 3
+    assert view.take()[0].version == 47

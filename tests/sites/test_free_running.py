@@ -266,7 +266,9 @@ def test_a_node_that_fires_on_any_input_is_called_nondeterministic() -> None:
 
 def test_what_such_a_node_gives_is_bounded(tmp_path: Path) -> None:
     graph = tree({"c": "Source", "b": f"{OWN}:Gushing", "x": "Drain"}, ["c -> b -> x"])
-    with pytest.raises(NodeError, match=r"output 'out': fire gave 3 tokens; a list of 2 at most"):
+    with pytest.raises(
+        NodeError, match=r"output 'out': fire returned 3 tokens; expected a list of at most 2"
+    ):
         ran(graph, "serial", tmp_path / "r", rounds=3)
 
 

@@ -25,9 +25,9 @@ from flowrl.runtime.control.paced_sites import paced_sites, rounds_behind
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.control.site_statuses import SiteStatuses
 from flowrl.runtime.executor import Cut, InstanceTimes, Reason, weights_digest
-from flowrl.runtime.failure_guard import RecordSink
-from flowrl.runtime.instance import Position
 from flowrl.runtime.processes.launched_sites import LaunchedSites, RemoteHosts, SiteLost
+from flowrl.runtime.records import RecordSink
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.status import AgedStatus
 from flowrl.runtime.token_hashing import Note
 

@@ -15,7 +15,7 @@ from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
 from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
 from flowrl.runtime.executor import Reason
-from flowrl.runtime.instance import Position
+from flowrl.runtime.site_state import Position
 
 Why = tuple[Reason, str]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.core.state import Count
 from flowrl.runtime.control.cuts import includes
-from flowrl.runtime.instance import Position
+from flowrl.runtime.site_state import Position
 
 
 class CountLedger:

@@ -17,9 +17,8 @@ from flowrl.core.context import (
 )
 from flowrl.core.errors import NodeError, attached_files
 from flowrl.core.state import Count
-from flowrl.runtime.failure_guard import FailureRecord
-from flowrl.runtime.instance import Position
-from flowrl.runtime.records import RecordSource
+from flowrl.runtime.records import FailureRecord, RecordSource
+from flowrl.runtime.site_state import Position
 
 UP, DOWN, FAILED = (
     "up",
@@ -55,7 +54,7 @@ def record_data(record: Record | FailureRecord) -> list[Any]:
     if isinstance(record, IrregularityRecord):
         return ["irregular", record.what, record.times]
     if isinstance(record, FailureRecord):
-        return ["failed", record.text, record.then]
+        return ["failed", record.text, record.handling]
     return ["line", record]
 
 

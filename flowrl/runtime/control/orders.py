@@ -7,17 +7,10 @@ from collections.abc import Callable
 from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.control.messages import DOWN
-from flowrl.runtime.instance import Position
+from flowrl.runtime.interruptions import SiteStopped
+from flowrl.runtime.site_state import Position
 
 CONTROL = ChannelLimits(tokens=1 << 16)
-
-
-class SiteStopped(BaseException):
-    """The coordinator wants no more."""
-
-
-class AbandonFiring(BaseException):
-    """The cut is known, and what a site waits for here may never come: it goes on behind this."""
 
 
 class CoordinatorMessages:

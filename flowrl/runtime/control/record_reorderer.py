@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 from flowrl.runtime.control.cuts import includes
 from flowrl.runtime.control.messages import PositionedRecord
-from flowrl.runtime.failure_guard import Irregularities, RecordSink
-from flowrl.runtime.instance import Position
+from flowrl.runtime.records import Irregularities, RecordSink
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.token_hashing import Note, TokenHash
 
 

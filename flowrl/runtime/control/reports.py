@@ -10,9 +10,9 @@ from flowrl.core.state import Count
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.control.messages import UP, PositionedRecord, as_data
 from flowrl.runtime.control.orders import CONTROL
-from flowrl.runtime.instance import Position
 from flowrl.runtime.remote.waiting import WAIT_S
 from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.status import read_status
 from flowrl.runtime.token_hashing import TokenHash
 

@@ -9,8 +9,9 @@ from flowrl.core.state import State
 from flowrl.graph.model import PortRef
 from flowrl.runtime.control.cuts import includes
 from flowrl.runtime.control.paced_sites import paced_by_one
-from flowrl.runtime.instance import Instance, Position
+from flowrl.runtime.instance import Instance
 from flowrl.runtime.instances import Instances
+from flowrl.runtime.site_state import Position
 from flowrl.runtime.state_versions import StateVersions
 
 States = dict[str, State]  # by `learner.port`

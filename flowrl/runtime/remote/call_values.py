@@ -1,4 +1,8 @@
-"""Named tuples and dataclasses in calls between sites: both ends know their types, none comes over the wire."""
+"""Encodes the arguments and replies of calls between sites.
+
+Channels carry plain values. A named tuple or dataclass becomes a tuple that begins with its type's number. Both ends
+know the types from the service's declaration, so no type comes over the wire.
+"""
 
 from __future__ import annotations
 
@@ -12,58 +16,57 @@ from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.batch import Batch, Column
 from flowrl.core.state import Clock, State
 
-TUPLE = -1  # in a record's number's place
+TUPLE = -1  # in place of a type's number
 
 _PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, np.generic, Batch, State, Clock)
 
 
 class CallValueCodec:
-    """Turns the values of one service's calls into what channels carry, and back."""
+    """Encodes and decodes the values of one service's calls."""
 
     def __init__(self, types: Iterable[type]) -> None:
         self._types = (Column, *types)
         self._number = {kind: number for number, kind in enumerate(self._types)}
 
-    def plain(self, value: Any) -> Any:
-        """Lists, tuples, dicts and records in which every tuple begins with its record's number."""
+    def encode(self, value: Any) -> Any:
+        """Encode a value: lists, dicts, and tuples that begin with the number of their type."""
         kind = type(value)
         if kind in self._number:
-            return (self._number[kind], *map(self.plain, _values(value)))
+            return (self._number[kind], *map(self.encode, _field_values(value)))
         if kind is tuple:
-            return (TUPLE, *map(self.plain, value))
+            return (TUPLE, *map(self.encode, value))
         if kind is list:
-            return [self.plain(item) for item in value]
+            return [self.encode(item) for item in value]
         if kind is dict:
-            return {key: self.plain(item) for key, item in value.items()}
+            return {key: self.encode(item) for key, item in value.items()}
         if isinstance(value, _PLAIN):
             return value
         raise UnsendableValue(
-            f"a call cannot take or give a {kind.__module__}.{kind.__qualname__} between sites; "
+            f"a call between sites cannot carry a {kind.__module__}.{kind.__qualname__}; "
             "name it in the service's `values`, if it is a named tuple or a dataclass"
         )
 
-    def whole(self, data: Any) -> Any:
-        """The value again."""
+    def decode(self, data: Any) -> Any:
+        """Decode a value."""
         kind = type(data)
         if kind is tuple:
-            return self._record(*data)
+            return self._decode_tuple(*data)
         if kind is list:
-            return [self.whole(item) for item in data]
+            return [self.decode(item) for item in data]
         if kind is dict:
-            return {key: self.whole(item) for key, item in data.items()}
+            return {key: self.decode(item) for key, item in data.items()}
         return data
 
-    def _record(self, number: Any = None, *values: Any) -> Any:
+    def _decode_tuple(self, number: Any = None, *values: Any) -> Any:
         if number == TUPLE:
-            return tuple(map(self.whole, values))
+            return tuple(map(self.decode, values))
         if type(number) is not int or not 0 <= number < len(self._types):
             raise RefusedMessage("unknown record")
         make: Callable[..., Any] = self._types[number]
-        return make(*map(self.whole, values))
+        return make(*map(self.decode, values))
 
 
-def _values(record: Any) -> Iterable[Any]:
-    """The fields of a named tuple or a dataclass, in order."""
-    if is_dataclass(record):
-        return [getattr(record, field.name) for field in fields(record)]
-    return tuple(record)
+def _field_values(value: Any) -> Iterable[Any]:
+    if is_dataclass(value):
+        return [getattr(value, field.name) for field in fields(value)]
+    return tuple(value)

@@ -1,4 +1,4 @@
-"""A site as home of some instances: what stands in the place of those that live elsewhere."""
+"""The edge factory of one of several sites: ends of edges whose other end is on another site, and local edges."""
 
 from __future__ import annotations
 
@@ -10,240 +10,306 @@ from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.pacing import nodes_paced_by
-from flowrl.core.context import instance_key
+from flowrl.core.context import Context, instance_key
+from flowrl.core.node import Node
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
-from flowrl.graph.replica_pairs import ReplicaPair, pair_label
+from flowrl.graph.replica_pairs import ReplicaPair, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.free_sites import free_sites
-from flowrl.runtime.edge_factory import EdgeFactory
-from flowrl.runtime.instances import Instances
+from flowrl.runtime.edge_factory import (
+    Replica,
+    Versions,
+    initial_tokens,
+    local_queue,
+    local_state_input,
+)
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
 from flowrl.runtime.remote.services import RemoteServices
 from flowrl.runtime.remote.state_views import NewestView, PacedView, RoundEndView
 from flowrl.runtime.remote.waiting import SiteWaits
+from flowrl.runtime.site_state import SiteState, Wait
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import Push, Queue, Take, Token
-from flowrl.runtime.waits import Wait
 
-SLACK_ROUNDS = 2  # rounds of tokens that may be under way beside the one that is worked on
-STATE_TOKENS = 256  # ends of rounds: most are a word that nothing has changed
+SLACK_ROUNDS = 2  # rounds of tokens that may be in a channel beside those of the current round
+STATE_LIMITS = ChannelLimits(tokens=256)  # most tokens only say that a state has not changed
 
 
-class RemoteEdgeFactory(EdgeFactory):
-    """The home of one site's instances."""
+class SiteEdgeFactory:
+    """The `EdgeFactory` of one of several sites."""
 
     def __init__(
         self, checked: CheckedGraph, layout: SiteLayout, name: str, channels: SiteChannels
     ) -> None:
-        super().__init__()
-        self._checked, self._layout, self.name = checked, layout, name
-        self._channels, self.waiting = channels, SiteWaits(channels, self.site)
-        lags = [e.lag for e in checked.graph.edges if e.kind == "state"]
-        self._beginnings: list[Callable[[], None]] = []
-        self._views: dict[tuple[PortRef, int], Take] = {}
-        self._rounds = max(lags, default=0) + SLACK_ROUNDS
-        self._arriving: list[RemoteInput] = []
-        self._newest: list[NewestView] = []
-        self._starving: Wait | None = None
-        self._free = free_sites(checked, layout)
-        self._firings: dict[str, RemoteInput] = {}  # of nodes elsewhere that fire when they can
-        self._told_firings: dict[str, list[Push]] = {}
-        self._calls = RemoteServices(
-            checked.graph, layout, name, self.waiting
-        )  # before any mail comes
+        self.name, self.site = name, SiteState()
+        self.waits = SiteWaits(channels, self.site)
+        self._checked, self._layout, self._channels = checked, layout, channels
+        lags = [edge.lag for edge in checked.graph.edges if edge.kind == "state"]
+        self._rounds_in_channel = max(lags, default=0) + SLACK_ROUNDS
+        self._free_sites = free_sites(checked, layout)
+        self._inputs: list[RemoteInput] = []
+        self._state_inputs: dict[tuple[PortRef, int], Take] = {}
+        self._newest_views: list[NewestView] = []
+        self._send_initial_versions: list[Callable[[], None]] = []
+        self._token_wait: Wait | None = None
+        self._firing_inputs: dict[str, RemoteInput] = {}
+        self._firing_readers: dict[str, list[Push]] = {}
+        # channels of services are opened before anything is received: a client may call early
+        self._services = RemoteServices(checked.graph, layout, name, self.waits)
         for node in sorted(may_lack_tokens_anywhere(checked.program)):
-            self._open_firings(node)
+            self._open_firing_channels(node)
 
-    def begin(self) -> None:
-        """All lanes are open on all sites: send what is there before round 0."""
-        for send in self._beginnings:
-            send()
-
-    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> Any:
-        return self._calls.stub(instances, edge, replica, fresh)
-
-    def serve(self, instances: Instances, node: str, replica: int) -> None:
-        self._calls.serve(instances, node, replica)
-
-    def has(self, node: str, replica: int) -> bool:
+    def is_local(self, node: str, replica: int) -> bool:
         return self._layout.site_of[node, replica] == self.name
 
-    def taking(self, edge: Edge, lane: ReplicaPair, tokens: list[Token]) -> Queue:
-        peer = self._layout.site_of[edge.sources[lane[0]].node, lane[1]]
-        receiver = self._channels.open_receiver(_name(edge, lane), peer, limits=self._bound(edge))
-        wait = self.waiting.on_input(
-            instance_key(edge.to.node, lane[2]), pair_label(edge, lane), receiver
+    @property
+    def is_free(self) -> bool:
+        """Whether the site fires whenever tokens are there, instead of in the rounds of all sites."""
+        return self.name in self._free_sites
+
+    # streams
+
+    def make_queues(self, edge: Edge) -> dict[ReplicaPair, Queue]:
+        checked = self._checked
+        pairs = replica_pairs_of(checked.graph, edge)
+        queues: dict[ReplicaPair, Queue] = {}
+        for pair in pairs:
+            produces = self.is_local(edge.sources[pair[0]].node, pair[1])
+            consumes = self.is_local(edge.to.node, pair[2])
+            if produces and consumes:
+                queues[pair] = local_queue(checked, edge)
+            elif consumes:
+                queues[pair] = self._remote_input(edge, pair)
+            elif produces:
+                queues[pair] = self._remote_output(edge, pair)
+        return self._merge(edge, queues, len(pairs)) if edge.merge == "any" else queues
+
+    def _merge(
+        self, edge: Edge, queues: dict[ReplicaPair, Queue], sources: int
+    ) -> dict[ReplicaPair, Queue]:
+        """`merge: any`: each local consumer takes from one queue, to which all its producers push."""
+        merged = {p: queue for p, queue in queues.items() if not self.is_local(edge.to.node, p[2])}
+        for replica in {pair[2] for pair in queues} - {pair[2] for pair in merged}:
+            own = [pair for pair in queues if pair[2] == replica]
+            remote = [p for p in own if not self.is_local(edge.sources[p[0]].node, p[1])]
+            local = local_queue(self._checked, edge, sources)
+            if remote:
+                parts = [local, *(queues[pair] for pair in remote)]
+                wait = self.waits.on_input(instance_key(edge.to.node, replica), f"any of {edge}")
+                whole: Queue = MergedInput(self.waits, parts, wait)
+            else:
+                whole = local
+            merged |= {pair: whole if pair in remote else local for pair in own}
+            merged[min(own)] = whole  # the consumer takes from the queue of its first pair
+        return merged
+
+    def _remote_input(self, edge: Edge, pair: ReplicaPair) -> RemoteInput:
+        source, program = edge.sources[pair[0]].node, self._checked.program
+        peer = self._layout.site_of[source, pair[1]]
+        receiver = self._channels.open_receiver(
+            _stream_channel(edge, pair), peer, limits=self._bound(edge)
         )
-        arriving = RemoteInput(self.waiting, receiver, wait, tokens)
-        self._arriving.append(arriving)
-        program, source = self._checked.program, edge.sources[lane[0]].node
+        consumer = instance_key(edge.to.node, pair[2])
+        wait = self.waits.on_input(consumer, pair_label(edge, pair), receiver)
+        queue = RemoteInput(self.waits, receiver, wait, initial_tokens(self._checked, edge))
+        self._inputs.append(queue)
         if source in fires_without_rate(program.schedule_of(source)):
-            self._channels.on_receive(
-                arriving.relieve
-            )  # no rates bound what lies on the way in a loop
+            # no rate bounds the tokens in a loop: the producer must never wait for room
+            self._channels.on_receive(queue.take_in_all)
         elif edge.when_full == "wait":
-            capacity = program.capacity[edge.to]
-            self._channels.on_receive(partial(arriving.relieve_of_bytes, capacity))
-        return arriving
+            self._channels.on_receive(partial(queue.make_room, program.capacity[edge.to]))
+        return queue
+
+    def _remote_output(self, edge: Edge, pair: ReplicaPair) -> RemoteOutput:
+        peer = self._layout.site_of[edge.to.node, pair[2]]
+        sender = self._channels.open_sender(
+            _stream_channel(edge, pair), peer, limits=self._bound(edge)
+        )
+        producer = instance_key(edge.sources[pair[0]].node, pair[1])
+        wait = self.waits.on_output(producer, pair_label(edge, pair), sender)
+        if edge.when_full == "drop_oldest":
+            capacity = self._checked.program.capacity[edge.to]
+            return LossyRemoteOutput(self.waits, sender, wait, capacity)
+        return RemoteOutput(self.waits, sender, wait)
+
+    def _bound(self, edge: Edge) -> ChannelLimits:
+        """Room for some rounds of tokens, unless the graph sets the capacity."""
+        capacity = self._checked.program.capacity[edge.to]
+        tokens = capacity if edge.capacity else capacity * self._rounds_in_channel
+        return ChannelLimits(tokens=tokens)
+
+    # states
+
+    def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
+        if edge.source in versions:
+            return local_state_input(edge, versions[edge.source])
+        key = edge.to, replica
+        if key not in self._state_inputs:  # a phase of the warm-up connects instances again
+            self._state_inputs[key] = self._remote_state_input(edge, replica)
+        return self._state_inputs[key]
+
+    def _remote_state_input(self, edge: Edge, replica: int) -> Take:
+        peer = self._layout.site_of[edge.source.node, 0]
+        limits = self._state_limits(edge, replica)
+        receiver = self._channels.open_receiver(_state_channel(edge, replica), peer, limits=limits)
+        consumer, label = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
+        wait = self.waits.on_input(consumer, label, receiver)
+        queue = RemoteInput(self.waits, receiver, wait)
+        if edge.every is not None:
+            return PacedView(self.site, queue).take
+        if self._reads_newest(edge, replica):
+            view = NewestView(self.waits, queue)
+            self._newest_views.append(view)
+            return view.take
+        return RoundEndView(self.waits, self.site, queue, edge.lag).take
+
+    def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
+        """Each reader is sent version 0, and then the version with which each round ended."""
+        replicas = self._remote_consumers(edge)
+        return [self._round_end_reader(edge, replica, versions) for replica in replicas]
+
+    def _round_end_reader(self, edge: Edge, replica: int, versions: StateVersions) -> Push:
+        output = self._state_output(edge, replica)
+        newest_only = self._reads_newest(edge, replica)
+        last: State | None = None
+
+        def push(token: Token) -> None:
+            nonlocal last
+            state = token[0]
+            if state is not last:
+                output.append((state, EMPTY_CLOCK))
+            elif not newest_only:
+                output.append((None, EMPTY_CLOCK))  # the state has not changed in this round
+            last = state
+
+        self._send_initial_versions.append(lambda: push((versions.newest(), EMPTY_CLOCK)))
+        return push
+
+    def paced_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
+        replicas = self._remote_consumers(edge)
+        return [self._paced_reader(edge, replica, versions) for replica in replicas]
+
+    def _paced_reader(
+        self, edge: Edge, replica: int, versions: StateVersions
+    ) -> Callable[[], None]:
+        output = self._state_output(edge, replica)
+        return lambda: output.append((versions.newest(), EMPTY_CLOCK))
+
+    def _state_output(self, edge: Edge, replica: int) -> RemoteOutput:
+        peer = self._layout.site_of[edge.to.node, replica]
+        limits = self._state_limits(edge, replica)
+        sender = self._channels.open_sender(_state_channel(edge, replica), peer, limits=limits)
+        label = pair_label(edge, (0, 0, replica))
+        wait = self.waits.on_output(edge.source.node, label, sender)
+        if self._reads_newest(edge, replica):
+            return LossyRemoteOutput(self.waits, sender, wait, capacity=1)
+        return RemoteOutput(self.waits, sender, wait)
+
+    def _remote_consumers(self, edge: Edge) -> list[int]:
+        replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
+        return [r for r in replicas if not self.is_local(edge.to.node, r)]
+
+    def _reads_newest(self, edge: Edge, replica: int) -> bool:
+        """Whether a consumer reads the newest version. A free site shares no rounds with others: no lag can be kept."""
+        site_of = self._layout.site_of
+        sites = {site_of[edge.source.node, 0], site_of[edge.to.node, replica]}
+        return edge.every is None and (edge.latest or not self._free_sites.isdisjoint(sites))
+
+    def _state_limits(self, edge: Edge, replica: int) -> ChannelLimits:
+        return ChannelLimits(tokens=1) if self._reads_newest(edge, replica) else STATE_LIMITS
+
+    # firings
+
+    def firing_readers(self, node: str) -> list[Push]:
+        return self._firing_readers.get(node, [])
+
+    def remote_firings(self, node: str) -> Callable[[], bool]:
+        queue = self._firing_inputs[node]
+        return lambda: next(queue.take_arrived(), None) is not None
+
+    def _open_firing_channels(self, node: str) -> None:
+        """Open the channels from a node that may lack tokens to the sites of all that it paces."""
+        site_of, channels = self._layout.site_of, self._channels
+        paced = nodes_paced_by(self._checked.graph, node)
+        source = site_of[node, 0]
+        sites = {site for (name, _), site in site_of.items() if name in paced}
+        if source == self.name:
+            for site in sorted(sites - {source}):
+                sender = channels.open_sender(
+                    _firing_channel(node, site), site, limits=STATE_LIMITS
+                )
+                output = RemoteOutput(self.waits, sender, self.waits.on_notify(node, sender))
+                self._firing_readers.setdefault(node, []).append(output.append)
+        elif self.name in sites:
+            receiver = channels.open_receiver(
+                _firing_channel(node, self.name), source, limits=STATE_LIMITS
+            )
+            queue = RemoteInput(self.waits, receiver, self.waits.on_firings(node, receiver))
+            self._firing_inputs[node] = queue
+            self._inputs.append(queue)
+
+    # links
+
+    def client_stub(
+        self, edge: Edge, replica: int, contexts: dict[Replica, Context], fresh: bool
+    ) -> Any:
+        if self.is_local(edge.source.node, replica):
+            return None
+        return self._services.client_stub(edge, replica, contexts, fresh)
+
+    def serve_remote_clients(
+        self,
+        service: Replica,
+        node: Callable[[], Node],
+        renew: Callable[[], None],
+        contexts: dict[Replica, Context],
+    ) -> None:
+        self._services.serve(service, node, renew, contexts)
+
+    # the life of the site
+
+    def send_initial_versions(self) -> None:
+        """Send version 0 of all states to their readers. All channels are open on all sites by now."""
+        for send in self._send_initial_versions:
+            send()
 
     @property
-    def heard_of_firings(self) -> bool:
-        """Whether a node has fired elsewhere that paces something here."""
-        return any(map(len, self._firings.values()))
+    def has_remote_firings(self) -> bool:
+        """Whether a node on another site has fired that paces something here."""
+        return any(map(len, self._firing_inputs.values()))
 
     def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
-        """Until something has come that lets a node of this site fire."""
-        if self._starving is None:
-            names = sorted(
-                {node for (node, _), site in self._layout.site_of.items() if site == self.name}
-            )
-            self._starving = self.waiting.on_input(", ".join(names), "anything to fire with")
-        self.waiting.until(can_fire, self._starving, *(a.receiver for a in self._arriving))
+        """Wait until a token has come that lets an instance of this site fire."""
+        if self._token_wait is None:
+            sites = self._layout.site_of.items()
+            names = sorted({node for (node, _), site in sites if site == self.name})
+            self._token_wait = self.waits.on_input(", ".join(names), "anything to fire with")
+        receivers = [queue.receiver for queue in self._inputs]
+        self.waits.until(can_fire, self._token_wait, *receivers)
 
-    def irregularity_lines(self) -> list[str]:
-        """What made this run differ from a deterministic one, but for drops."""
-        return [line for newest in self._newest if (line := newest.line()) is not None]
-
-    def take_no_more(self) -> None:
-        """This site has ended before others, that may still have to give it tokens: they must not wait for it."""
+    def discard_inputs(self) -> None:
+        """Discard all tokens from now on. This site has ended before its producers, which must not wait for it."""
         self._channels.on_receive(self._discard)
         self._discard()
 
     def _discard(self) -> None:
-        for arriving in self._arriving:
-            for _ in arriving.arrived():
+        for queue in self._inputs:
+            for _ in queue.take_arrived():
                 pass
 
-    def giving(self, edge: Edge, lane: ReplicaPair) -> Queue:
-        peer = self._layout.site_of[edge.to.node, lane[2]]
-        sender = self._channels.open_sender(_name(edge, lane), peer, limits=self._bound(edge))
-        who = instance_key(edge.sources[lane[0]].node, lane[1])
-        wait = self.waiting.on_output(who, pair_label(edge, lane), sender)
-        if edge.when_full == "drop_oldest":
-            capacity = self._checked.program.capacity[edge.to]
-            return LossyRemoteOutput(self.waiting, sender, wait, capacity)
-        return RemoteOutput(self.waiting, sender, wait)
-
-    def joined(self, edge: Edge, replica: int, queues: list[Queue]) -> Queue:
-        wait = self.waiting.on_input(instance_key(edge.to.node, replica), f"any of {edge}")
-        return MergedInput(self.waiting, queues, wait)
-
-    def view(self, edge: Edge, replica: int) -> Take:
-        """The same view whenever a phase connects the instance anew."""
-        if (edge.to, replica) not in self._views:
-            self._views[edge.to, replica] = self._new_view(edge, replica)
-        return self._views[edge.to, replica]
-
-    def _new_view(self, edge: Edge, replica: int) -> Take:
-        """An end of each round, or the versions that pace, or the newest."""
-        peer = self._layout.site_of[edge.source.node, 0]
-        bound = self._state_bound(edge, replica)
-        receiver = self._channels.open_receiver(_state_name(edge, replica), peer, limits=bound)
-        who, name = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
-        arriving = RemoteInput(self.waiting, receiver, self.waiting.on_input(who, name, receiver))
-        if edge.every is not None:
-            return PacedView(self.site, arriving).take
-        if self._is_newest(edge, replica):
-            newest = NewestView(self.waiting, arriving)
-            self._newest.append(newest)
-            return newest.take
-        return RoundEndView(self.waiting, self.site, arriving, edge.lag).take
-
-    def _is_newest(self, edge: Edge, replica: int) -> bool:
-        """Sites that fire when they can have no rounds in common with others: no lag can be kept."""
-        ends = {
-            self._layout.site_of[edge.source.node, 0],
-            self._layout.site_of[edge.to.node, replica],
-        }
-        return edge.every is None and (edge.latest or not self._free.isdisjoint(ends))
-
-    def _state_bound(self, edge: Edge, replica: int) -> ChannelLimits:
-        return ChannelLimits(tokens=1) if self._is_newest(edge, replica) else _STATES
-
-    def readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
-        """Each reader elsewhere is sent version 0, and then what each round ended with."""
-        return [self._reader(edge, replica, versions) for replica in self._elsewhere(edge)]
-
-    def _reader(self, edge: Edge, replica: int, versions: StateVersions) -> Push:
-        leaving = self._state_lane(edge, replica)
-        newest = self._is_newest(edge, replica)
-        last: list[State | None] = [None]
-
-        def push(token: Token) -> None:
-            state = token[0]
-            if state is not last[0]:
-                leaving.append((state, EMPTY_CLOCK))
-            elif not newest:
-                leaving.append((None, EMPTY_CLOCK))
-            last[0] = state
-
-        self._beginnings.append(lambda: push((versions.newest(), EMPTY_CLOCK)))
-        return push
-
-    def paced(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        """What sends the versions that pace instances elsewhere."""
-        return [self._teller(edge, replica, versions) for replica in self._elsewhere(edge)]
-
-    def _teller(self, edge: Edge, replica: int, versions: StateVersions) -> Callable[[], None]:
-        leaving = self._state_lane(edge, replica)
-        return lambda: leaving.append((versions.newest(), EMPTY_CLOCK))
-
-    def firings(self, node: str) -> Callable[[], bool]:
-        """Whether a node that may find too few tokens has fired once more elsewhere."""
-        arriving = self._firings[node]
-        return lambda: next(arriving.arrived(), None) is not None
-
-    def told_firings(self, node: str) -> list[Push]:
-        """Every site where something is paced by a node here is told when it fires."""
-        return self._told_firings.get(node, [])
-
-    def _open_firings(self, node: str) -> None:
-        """The lanes between a node that may starve and the sites of all that it paces."""
-        where, channels = self._layout.site_of, self._channels
-        paced = nodes_paced_by(self._checked.graph, node)
-        home, sites = where[node, 0], {site for (name, _), site in where.items() if name in paced}
-        if home == self.name:
-            for site in sorted(sites - {home}):
-                sender = channels.open_sender(_firings_name(node, site), site, limits=_STATES)
-                leaving = RemoteOutput(self.waiting, sender, self.waiting.on_telling(node, sender))
-                self._told_firings.setdefault(node, []).append(leaving.append)
-        elif self.name in sites:
-            receiver = channels.open_receiver(_firings_name(node, self.name), home, limits=_STATES)
-            arriving = RemoteInput(self.waiting, receiver, self.waiting.on_turns(node, receiver))
-            self._firings[node] = arriving
-            self._arriving.append(arriving)
-
-    def _state_lane(self, edge: Edge, replica: int) -> RemoteOutput:
-        peer = self._layout.site_of[edge.to.node, replica]
-        bound = self._state_bound(edge, replica)
-        sender = self._channels.open_sender(_state_name(edge, replica), peer, limits=bound)
-        name = pair_label(edge, (0, 0, replica))
-        wait = self.waiting.on_output(edge.source.node, name, sender)
-        if self._is_newest(edge, replica):
-            return LossyRemoteOutput(self.waiting, sender, wait, capacity=1)
-        return RemoteOutput(self.waiting, sender, wait)
-
-    def _elsewhere(self, edge: Edge) -> list[int]:
-        replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
-        return [r for r in replicas if not self.has(edge.to.node, r)]
-
-    def _bound(self, edge: Edge) -> ChannelLimits:
-        """Room for some rounds, unless the graph says how much."""
-        capacity = self._checked.program.capacity[edge.to]
-        return ChannelLimits(tokens=capacity if edge.capacity else capacity * self._rounds)
+    def irregularity_lines(self) -> list[str]:
+        """What made this run differ from a deterministic one, drops aside."""
+        return [line for view in self._newest_views if (line := view.irregularity()) is not None]
 
 
-_STATES = ChannelLimits(tokens=STATE_TOKENS)
+def _stream_channel(edge: Edge, pair: ReplicaPair) -> str:
+    return f"{edge.to}:{pair[0]}.{pair[1]}.{pair[2]}"
 
 
-def _name(edge: Edge, lane: ReplicaPair) -> str:
-    return f"{edge.to}:{lane[0]}.{lane[1]}.{lane[2]}"
-
-
-def _state_name(edge: Edge, replica: int) -> str:
+def _state_channel(edge: Edge, replica: int) -> str:
     return f"{edge.to}#{replica}"
 
 
-def _firings_name(node: str, site: str) -> str:
+def _firing_channel(node: str, site: str) -> str:
     return f"{node}?{site}"

@@ -1,7 +1,8 @@
-"""Links across sites: in a service's place stands a stub that calls it there.
+"""Links across sites: the client holds a stub that calls the service on its site.
 
-A call belongs to the firing of its client, wherever the service lives: what the service tells meanwhile comes with
-the answer, and what it raises is raised again at the client's. So a run is the same as if both shared a site.
+A call belongs to the firing of its client, wherever the service lives. What the service counts and records comes back
+with the reply and is emitted as part of that firing, and what it raises is raised again at the client. So a run has
+the same results as if both shared a site.
 """
 
 from __future__ import annotations
@@ -20,49 +21,51 @@ from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.messages import error_words, raised_there, record_data, record_of
+from flowrl.runtime.edge_factory import Replica
 from flowrl.runtime.instance import RAISED
-from flowrl.runtime.instances import Instances
 from flowrl.runtime.remote.call_values import CallValueCodec
 from flowrl.runtime.remote.waiting import ServiceWait, SiteWaits
 
-HELLO = "(hello)"  # in a method's place: the service was made; here is what it told meanwhile
-RENEW = "(renew)"  # the same: make it anew
-WORDS = (HELLO, RENEW)
-BOUND = ChannelLimits(tokens=64)  # one call at a time; but so many go without a word about credit
+# requests, in place of a method's name
+FETCH_RECORDS = "(records)"  # answer with what the service recorded while it was made
+RENEW = "(renew)"  # make the service anew
+REQUESTS = (FETCH_RECORDS, RENEW)
 
-Contexts = Mapping[str, Context]  # those of a service and of the services that it calls, by key
-Answer = tuple[bool, Any, list[Any]]  # whether it worked; the value or the error; what was told
+LIMITS = ChannelLimits(tokens=64)  # a client makes one call at a time, so credit is seldom returned
+
+Contexts = Mapping[str, Context]  # of a service and of the services that it calls, by key
+Reply = tuple[bool, Any, list[Any]]  # success; the value or the error; counts and records
 
 
 class ClientStub:
-    """What a client holds in the place of a service that lives elsewhere."""
+    """What a client holds in place of a service on another site. It has the methods of the service."""
 
-    def __init__(self, line: ServiceClient) -> None:
-        self._line = line
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        self._line.demand(name)
-        return lambda *arguments, **named: self._line.ask(name, *arguments, **named)
+        self._client.check_method(name)
+        return lambda *arguments, **named: self._client.call(name, *arguments, **named)
 
     def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
-        """Call a method, and do not wait; before the next call, the answer is to be taken."""
-        self._line.demand(method)
-        return self._line.begin(method, *arguments, **named)
+        """Begin a call without waiting. Its reply must be taken before the next call."""
+        self._client.check_method(method)
+        return self._client.begin(method, *arguments, **named)
 
 
 class PendingCall:
-    """A call that was begun."""
+    """A call whose reply was not taken yet."""
 
-    def __init__(self, line: ServiceClient, number: int) -> None:
-        self._line, self._number = line, number
+    def __init__(self, client: ServiceClient, number: int) -> None:
+        self._client, self._number = client, number
 
     def ready(self) -> bool:
-        """Whether the answer can be taken without waiting."""
-        return self._line.answered(self._number)
+        """Whether the reply can be taken without waiting."""
+        return self._client.has_reply(self._number)
 
     def take(self) -> Any:
-        """The answer; what the service told meanwhile belongs to the firing that takes it."""
-        return self._line.answer(self._number)
+        """Wait for the reply. What the service recorded belongs to the firing that takes it."""
+        return self._client.wait_for_reply(self._number)
 
     def until(
         self,
@@ -70,25 +73,25 @@ class PendingCall:
         others: Iterable[PendingCall] = (),
         fds: Collection[int] = (),
     ) -> None:
-        """Sleep until this holds, which the answer of this call or of others may bring about, or who writes
-        to these descriptors. Whoever waits reads what was written there."""
-        lines = [self._line, *(other._line for other in others)]
-        self._line.wait.until(condition, [line.answers for line in lines], fds)
+        """Wait until the condition holds. The reply of this call or of others, or data at the file descriptors, can
+        make it true; the caller reads those data."""
+        clients = [self._client, *(other._client for other in others)]
+        self._client.wait.until(condition, [client.replies for client in clients], fds)
 
 
 class ServiceClient:
-    """The client's end of a link."""
+    """The client's end of a link across sites."""
 
     def __init__(
-        self, service: Service, site: str, call: CallClient, wait: ServiceWait, told: Contexts
+        self, service: Service, site: str, calls: CallClient, wait: ServiceWait, contexts: Contexts
     ) -> None:
-        self.service, self._site, self._call, self._told = service, site, call, told
-        self.wait, self.answers = wait, call.replies
-        self._records = CallValueCodec(service.values)
-        self._open = ""  # the method whose answer was not taken
+        self.service, self._site, self._calls, self._contexts = service, site, calls, contexts
+        self.wait, self.replies = wait, calls.replies
+        self._codec = CallValueCodec(service.values)
+        self._pending_method = ""  # whose reply was not taken
 
-    def demand(self, method: str) -> None:
-        """The service must offer this."""
+    def check_method(self, method: str) -> None:
+        """Raise if the service does not offer this method."""
         service = self.service
         if method not in service.methods:
             offers = ", ".join(service.methods)
@@ -96,158 +99,161 @@ class ServiceClient:
                 f"the service '{service.type}' offers {offers}; it has no '{method}'"
             )
 
-    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the service, or say one of the words above."""
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the service, or make one of the requests above, and wait for the reply."""
         return self.begin(method, *arguments, **named).take()
 
     def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
-        """The same, without waiting."""
-        if self._open and method not in WORDS:
+        """Begin a call without waiting."""
+        if self._pending_method and method not in REQUESTS:
             raise RuntimeError(
-                f"the service '{self.service.type}' was asked to {self._open}; take the answer "
-                f"before it is asked to {method}"
+                f"service '{self.service.type}': a call of '{self._pending_method}' is pending; "
+                f"take its reply before '{method}' is called"
             )
-        plain = self._records.plain
-        number = self._call.begin((method, plain(list(arguments)), plain(named)))
-        self._open = method
+        encode = self._codec.encode
+        number = self._calls.begin((method, encode(list(arguments)), encode(named)))
+        self._pending_method = method
         return PendingCall(self, number)
 
-    def answered(self, number: int) -> bool:
-        """Whether the answer is here."""
-        if not self._call.has_reply(number):
-            self.wait.look()
-        return self._call.has_reply(number)
+    def has_reply(self, number: int) -> bool:
+        """Whether the reply has come."""
+        if not self._calls.has_reply(number):
+            self.wait.drain()
+        return self._calls.has_reply(number)
 
-    def answer(self, number: int) -> Any:
-        """Wait for it; with it comes what the service told meanwhile."""
-        worked, value, told = self._call.wait_for_reply(number)
-        self._open = ""
-        for key, counted, records in told:
-            context = self._told[key]
+    def wait_for_reply(self, number: int) -> Any:
+        """Wait for the reply, and emit the records that come with it."""
+        succeeded, value, emitted = self._calls.wait_for_reply(number)
+        self._pending_method = ""
+        for key, counted, records in emitted:
+            context = self._contexts[key]
             if counted is not None:
                 context.count(*counted)
             for record in records:
                 context.emit(record_of(record))
-        if not worked:
+        if not succeeded:
             raise raised_there(self._site, value)
-        return self._records.whole(value)
+        return self._codec.decode(value)
 
 
 class ServiceEndpoint:
-    """The service's end of a link."""
+    """The service's end of a link across sites."""
 
     def __init__(
         self,
         service: Service,
         node: Callable[[], Node],
         renew: Callable[[], None],
-        told: Contexts,
+        contexts: Contexts,
         serving: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._service, self._node, self._renew = service, node, renew
-        self._told, self._serving = told, serving
-        self._records = CallValueCodec(service.values)
+        self._contexts, self._serving = contexts, serving
+        self._codec = CallValueCodec(service.values)
 
-    def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Answer:
-        """Do what is asked; what goes wrong is the client's to hear."""
+    def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Reply:
+        """Answer a request. An error is raised again at the client."""
         try:
             with self._serving():
-                value = self._records.plain(self._do(*request))
+                value = self._codec.encode(self._handle(*request))
         except RAISED as error:
             return self.failed(error)
-        return True, value, self._meanwhile()
+        return True, value, self._take_records()
 
-    def failed(self, error: BaseException) -> Answer:
-        """The answer where something went wrong, or where the answer cannot be sent."""
-        return False, error_words(error), self._meanwhile()
+    def failed(self, error: BaseException) -> Reply:
+        """The reply to a request that failed, or whose reply cannot be sent."""
+        return False, error_words(error), self._take_records()
 
-    def _do(self, method: str, arguments: list[Any], named: dict[str, Any]) -> Any:
-        if method == HELLO:
+    def _handle(self, method: str, arguments: list[Any], named: dict[str, Any]) -> Any:
+        if method == FETCH_RECORDS:
             return None
         if method == RENEW:
             return self._renew()
         if method not in self._service.methods:
             raise AttributeError(f"the service '{self._service.type}' has no '{method}'")
-        whole = self._records.whole
-        return getattr(self._node(), method)(*whole(arguments), **whole(named))
+        decode = self._codec.decode
+        return getattr(self._node(), method)(*decode(arguments), **decode(named))
 
-    def _meanwhile(self) -> list[Any]:
-        """What was counted and told since the last answer."""
-        told: list[Any] = []
-        for key, context in self._told.items():
-            did, records = context.take_count(), context.take_records()
-            if did is not None or records:
-                counted = None if did is None else [did.env_steps, did.episodes]
-                told.append([key, counted, [record_data(record) for record in records]])
-        return told
+    def _take_records(self) -> list[Any]:
+        """What the service, and the services that it calls, counted and recorded since the last reply."""
+        emitted: list[Any] = []
+        for key, context in self._contexts.items():
+            count, records = context.take_count(), context.take_records()
+            if count is not None or records:
+                counted = None if count is None else [count.env_steps, count.episodes]
+                emitted.append([key, counted, [record_data(record) for record in records]])
+        return emitted
 
 
 class RemoteServices:
-    """The links between a site and the others."""
+    """The links between a site and other sites."""
 
-    def __init__(self, graph: Graph, layout: SiteLayout, site: str, waiting: SiteWaits) -> None:
-        self._graph, self._layout, self._site, self._waiting = graph, layout, site, waiting
-        self._owned = exclusive_services(graph)
+    def __init__(self, graph: Graph, layout: SiteLayout, site: str, waits: SiteWaits) -> None:
+        self._graph, self._layout, self._site, self._waits = graph, layout, site, waits
+        self._exclusive = exclusive_services(graph)
         clients = [name for name, spec in graph.nodes.items() if spec.fires]
-        self._told_by_client = {own for name in clients for own in self._owned[name]}
-        self._callers: dict[str, CallClient] = {}
-        self._waits: dict[str, ServiceWait] = {}
-        self._desks: dict[str, tuple[Receiver, Sender]] = {}
-        self._stubs: dict[str, ClientStub] = {}
+        self._can_record = {service for name in clients for service in self._exclusive[name]}
+        self._clients: dict[str, tuple[CallClient, ServiceWait]] = {}
+        self._servers: dict[str, tuple[Receiver, Sender]] = {}
+        self._stubs: dict[str, tuple[ClientStub, ServiceClient]] = {}
         for edge in link_edges(graph):
             for replica in range(graph.nodes[edge.to.node].replicas):
-                self._open(edge, replica)
+                self._open_channels(edge, replica)
 
-    def _open(self, edge: Edge, replica: int) -> None:
-        """The lanes of a link with one end here: before any mail comes, as a client may be early."""
-        name, channels = _name(edge, replica), self._waiting.channels
+    def _open_channels(self, edge: Edge, replica: int) -> None:
+        """Open the channels of a link with one end on this site."""
+        name, channels = _name(edge, replica), self._waits.channels
         client = self._layout.site_of[edge.to.node, replica]
         server = self._layout.site_of[edge.source.node, replica]
         if client == self._site != server:
-            requests = channels.open_sender(f"{name}?", server, limits=BOUND)
-            answers = channels.open_receiver(f"{name}!", server, limits=BOUND)
+            requests = channels.open_sender(f"{name}?", server, limits=LIMITS)
+            replies = channels.open_receiver(f"{name}!", server, limits=LIMITS)
             who = instance_key(edge.to.node, replica)
-            link = pair_label(edge, (0, replica, replica))
-            wait = self._waits[name] = self._waiting.calling(who, link, server)
-            self._callers[name] = CallClient(requests, answers, wait)
+            label = pair_label(edge, (0, replica, replica))
+            wait = self._waits.on_service(who, label, server)
+            self._clients[name] = CallClient(requests, replies, wait), wait
         elif server == self._site != client:
-            asked = channels.open_receiver(f"{name}?", client, limits=BOUND)
-            self._desks[name] = asked, channels.open_sender(f"{name}!", client, limits=BOUND)
+            requested = channels.open_receiver(f"{name}?", client, limits=LIMITS)
+            self._servers[name] = requested, channels.open_sender(f"{name}!", client, limits=LIMITS)
 
-    def stub(self, instances: Instances, edge: Edge, replica: int, fresh: bool) -> ClientStub:
-        """What a client here calls; its service elsewhere is made anew if `fresh`."""
+    def client_stub(
+        self, edge: Edge, replica: int, contexts: dict[Replica, Context], fresh: bool
+    ) -> ClientStub:
+        """The stub of a service on another site. See `EdgeFactory.client_stub`."""
         name = _name(edge, replica)
         if name not in self._stubs:
-            told = self._contexts(instances, edge.source.node, replica)
+            own = self._recording_contexts(contexts, edge.source.node, replica)
             server = self._layout.site_of[edge.source.node, replica]
-            caller, wait = self._callers[name], self._waits[name]
-            line = ServiceClient(self._service(edge), server, caller, wait, told)
-            line.ask(HELLO)
-            self._stubs[name] = ClientStub(line)
+            client = ServiceClient(self._service(edge), server, *self._clients[name], own)
+            client.call(FETCH_RECORDS)
+            self._stubs[name] = ClientStub(client), client
         elif fresh:
-            self._stubs[name]._line.ask(RENEW)
-        return self._stubs[name]
+            self._stubs[name][1].call(RENEW)
+        return self._stubs[name][0]
 
-    def serve(self, instances: Instances, node: str, replica: int) -> None:
-        """A service was made here; its clients elsewhere may call."""
+    def serve(
+        self,
+        service: Replica,
+        node: Callable[[], Node],
+        renew: Callable[[], None],
+        contexts: dict[Replica, Context],
+    ) -> None:
+        """Answer the calls of clients on other sites. See `EdgeFactory.serve_remote_clients`."""
         for edge in link_edges(self._graph):
-            name = _name(edge, replica)
-            if edge.source.node == node and name in self._desks:
-                told = self._contexts(instances, node, replica)
-                counter = ServiceEndpoint(
-                    self._service(edge),
-                    lambda: instances.services[node, replica],
-                    lambda: instances.renew_service(node, replica),
-                    told,
-                    self._waiting.as_service(instance_key(node, replica)),
-                )
-                channels = self._waiting.channels
-                CallServer(channels, *self._desks[name], counter.serve, counter.failed)
+            name = _name(edge, service[1])
+            if edge.source.node == service[0] and name in self._servers:
+                own = self._recording_contexts(contexts, *service)
+                serving = self._waits.serving(instance_key(*service))
+                endpoint = ServiceEndpoint(self._service(edge), node, renew, own, serving)
+                channels = self._waits.channels
+                CallServer(channels, *self._servers[name], endpoint.serve, endpoint.failed)
 
-    def _contexts(self, instances: Instances, service: str, replica: int) -> Contexts:
-        """A service's context and those of the services it calls, if one client tells for them."""
-        names = [n for n in (service, *self._owned[service]) if n in self._told_by_client]
-        found = [instances.told.setdefault((n, replica), Context(n, replica)) for n in names]
+    def _recording_contexts(
+        self, contexts: dict[Replica, Context], service: str, replica: int
+    ) -> Contexts:
+        """The contexts of a service and of the services it calls, without those that several clients share."""
+        names = [n for n in (service, *self._exclusive[service]) if n in self._can_record]
+        found = [contexts.setdefault((n, replica), Context(n, replica)) for n in names]
         return {context.key: context for context in found}
 
     def _service(self, edge: Edge) -> Service:

@@ -1,4 +1,4 @@
-"""How a site waits: never for what comes after the cut, and every second is put down to what was waited for."""
+"""The waits of a site. Each wait is timed by its reason, and none goes on for a token from beyond the cut."""
 
 from __future__ import annotations
 
@@ -8,72 +8,70 @@ from contextlib import AbstractContextManager, contextmanager
 
 from flowrl.channels import ChannelError, Receiver, Sender, SiteChannels
 from flowrl.graph.site_layout import COORDINATOR
-from flowrl.runtime.instance import SiteState
-from flowrl.runtime.waits import Kind, Wait
+from flowrl.runtime.interruptions import ChannelFailure
+from flowrl.runtime.site_state import SiteState, Wait, WaitKind
 
-WAIT_S = 7 * 86400.0  # another site's firing may take long; whether it lives, the coordinator knows
-
-
-class ChannelFailure(BaseException):
-    """A lane ended under a firing: not the firing's fault, and not to be caught as one."""
-
-    def __init__(self, error: ChannelError) -> None:
-        self.error = error
-        super().__init__(str(error))
+WAIT_S = (
+    7 * 86400.0
+)  # a firing on another site may take long; the coordinator notices if that site dies
 
 
 class SiteWaits:
-    """All waits of one site."""
+    """All waits of one site.
+
+    `check` is a hook, called before each wait for a token, for room or for a reply. It raises where the site must not
+    wait any more because the cut is known.
+    """
 
     def __init__(self, channels: SiteChannels, site: SiteState) -> None:
         self.channels, self._site = channels, site
-        self.check: Callable[[], None] = lambda: None  # raises where the site has gone far enough
-        self._idle: dict[Kind, Wait] = {}
-        self._served = 0  # calls that are being answered
-        self._within_s = 0.0  # waits within the one that goes on: a call is answered in it
+        self.check: Callable[[], None] = lambda: None
+        self._idle: dict[WaitKind, Wait] = {}
+        self._calls_served = 0  # that are being answered now
+        self._nested_s = 0.0  # of waits within the current one, in which a call is answered
 
-    # what may be waited for
+    # reasons to wait
 
     def on_input(self, who: str, edge: str, receiver: Receiver | None = None) -> Wait:
-        """An instance may wait for an edge to bring something."""
+        """For a token from an edge."""
         peer = receiver.peer if receiver else ""
         return self._new(Wait("waiting", who, edge, peer, receiver))
 
     def on_output(self, who: str, edge: str, sender: Sender) -> Wait:
-        """An instance may wait for an edge to have room."""
+        """For room on an edge."""
         return self._new(Wait("blocked", who, edge, sender.peer, sender))
 
-    def on_turns(self, node: str, receiver: Receiver) -> Wait:
-        """The site may wait to hear whether a node elsewhere fires in its turn; no tokens flow there."""
-        return self._new(Wait("waiting", "", f"{node}'s turns", receiver.peer))
+    def on_firings(self, node: str, receiver: Receiver) -> Wait:
+        """For the notification that a node on another site has fired."""
+        return self._new(Wait("waiting", "", f"{node}'s firings", receiver.peer))
 
-    def on_telling(self, node: str, sender: Sender) -> Wait:
-        """A node may wait for room to tell others of its turns."""
-        return self._new(Wait("blocked", node, f"{node}'s turns", sender.peer))
+    def on_notify(self, node: str, sender: Sender) -> Wait:
+        """For room to notify another site that a node has fired."""
+        return self._new(Wait("blocked", node, f"{node}'s firings", sender.peer))
 
-    def calling(self, who: str, link: str, peer: str) -> ServiceWait:
-        """How a client waits for its service elsewhere."""
+    def on_service(self, who: str, link: str, peer: str) -> ServiceWait:
+        """For the reply of a service on another site."""
         return ServiceWait(self, self._new(Wait("waiting", who, link, peer)))
 
-    def as_service(self, who: str) -> Callable[[], AbstractContextManager[None]]:
-        """Meanwhile a call is answered, and what that waits for is not beyond the cut."""
+    def serving(self, who: str) -> Callable[[], AbstractContextManager[None]]:
+        """A context in which a service answers a call. The call belongs to a firing of its client."""
         wait = self._new(Wait("serving", who))
 
         @contextmanager
-        def serving() -> Iterator[None]:
-            self._served += 1
+        def serve() -> Iterator[None]:
+            self._calls_served += 1
             try:
-                with self._told(wait):
+                with self._timed(wait):
                     yield
             finally:
-                self._served -= 1
+                self._calls_served -= 1
 
-        return serving
+        return serve
 
     @property
-    def serves(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether a call is being answered."""
-        return self._served > 0
+        return self._calls_served > 0
 
     def _new(self, wait: Wait) -> Wait:
         self._site.waits.append(wait)
@@ -81,78 +79,78 @@ class SiteWaits:
 
     # waiting
 
-    def on(self, lane: Sender | Receiver, wait: Wait) -> None:
-        """Until a lane is ready."""
-        if not lane.is_ready():
+    def until_ready(self, channel: Sender | Receiver, wait: Wait) -> None:
+        """Wait until a sender has room, or a receiver has a token."""
+        if not channel.is_ready():
             self.check()
-            with self._told(wait):
-                self.channels.wait(lane, WAIT_S)
+            with self._timed(wait):
+                self.channels.wait(channel, WAIT_S)
 
     def until(
         self,
         condition: Callable[[], bool],
         wait: Wait,
-        *lanes: Receiver,
+        *receivers: Receiver,
         fds: Collection[int] = (),
     ) -> None:
-        """Until some of these lanes, or who writes to these descriptors, have brought this about."""
+        """Wait until the condition holds. What arrives at the receivers or the file descriptors can make it true."""
         if not condition():
             self.check()
-            with self._told(wait), self.channels.connections.wake_on(fds):
-                self.channels.wait_until(condition, lanes, WAIT_S)
+            with self._timed(wait), self.channels.connections.wake_on(fds):
+                self.channels.wait_until(condition, receivers, WAIT_S)
 
-    def idle(self, condition: Callable[[], bool], kind: Kind = "idle") -> None:
-        """Until the coordinator has brought this about."""
+    def until_coordinator(self, condition: Callable[[], bool], kind: WaitKind = "idle") -> None:
+        """Wait until a message of the coordinator has made the condition true."""
         if kind not in self._idle:
             self._idle[kind] = self._new(Wait(kind, peer=COORDINATOR))
-        with self._told(self._idle[kind]):
+        with self._timed(self._idle[kind]):
             self.channels.wait_until(condition, (), WAIT_S)
 
     @contextmanager
-    def _told(self, wait: Wait) -> Iterator[None]:
-        """What is waited for can be seen meanwhile; the next firing's time begins that much later."""
-        site, began_s = self._site, time.perf_counter()
-        outer, before_s = site.waiting, self._within_s
-        site.waiting, self._within_s = (wait, began_s), 0.0
+    def _timed(self, wait: Wait) -> Iterator[None]:
+        """Show the wait in the site's state, and take its time off the firing's."""
+        site, start_s = self._site, time.perf_counter()
+        outer, before_s = site.waiting, self._nested_s
+        site.waiting, self._nested_s = (wait, start_s), 0.0
         try:
             yield
         finally:
-            whole_s = time.perf_counter() - began_s
-            wait.s += whole_s - self._within_s
+            whole_s = time.perf_counter() - start_s
+            wait.s += whole_s - self._nested_s
             wait.times += 1
-            self._within_s = before_s + whole_s
+            self._nested_s = before_s + whole_s
             if outer is None:
                 site.last_fired_s += whole_s
-                self._within_s = 0.0
+                self._nested_s = 0.0
             site.waiting = outer
 
 
 class ServiceWait:
-    """How one client waits for its service elsewhere: the lanes end with the call."""
+    """How one client waits for its service on another site. A broken channel ends the site, not the firing alone."""
 
-    def __init__(self, waiting: SiteWaits, wait: Wait) -> None:
-        self._waiting, self._wait = waiting, wait
+    def __init__(self, waits: SiteWaits, wait: Wait) -> None:
+        self._waits, self._wait = waits, wait
 
-    def __call__(self, lane: Sender | Receiver) -> None:
-        """Until a lane is ready."""
-        with _elsewhere():
-            self._waiting.on(lane, self._wait)
+    def __call__(self, channel: Sender | Receiver) -> None:
+        """Wait until a sender has room, or a receiver has a reply."""
+        with _as_channel_failure():
+            self._waits.until_ready(channel, self._wait)
 
-    def look(self) -> None:
-        """Take in what has come, without waiting."""
-        with _elsewhere():
-            self._waiting.channels.drain()
+    def drain(self) -> None:
+        """Receive what has come, without waiting."""
+        with _as_channel_failure():
+            self._waits.channels.drain()
 
     def until(
-        self, condition: Callable[[], bool], lanes: Collection[Receiver], fds: Collection[int]
+        self, condition: Callable[[], bool], receivers: Collection[Receiver], fds: Collection[int]
     ) -> None:
-        """Until answers, or who writes to these descriptors, have brought this about."""
-        with _elsewhere():
-            self._waiting.until(condition, self._wait, *lanes, fds=fds)
+        """Wait until the condition holds. Answers, or what arrives at the file descriptors, can make it true."""
+        with _as_channel_failure():
+            self._waits.until(condition, self._wait, *receivers, fds=fds)
 
 
 @contextmanager
-def _elsewhere() -> Iterator[None]:
+def _as_channel_failure() -> Iterator[None]:
     try:
         yield
     except ChannelError as error:

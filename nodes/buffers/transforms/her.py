@@ -1,4 +1,4 @@
-"""Hindsight experience replay (Andrychowicz et al. 2017): drawn rows are given goals that were reached."""
+"""Hindsight experience replay (Andrychowicz et al. 2017): relabels drawn rows with goals that were achieved."""
 
 from __future__ import annotations
 
@@ -11,81 +11,89 @@ import numpy as np
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.buffers.transforms.transform import Discounting, Drawn, Transform, gamma_of
+from flowrl.nodes.buffers.transforms.transform import (
+    DiscountingConfig,
+    SampledRows,
+    Transform,
+    policy_gamma,
+)
 from flowrl.nodes.returns import bootstrap_discount
 
-Goals = Callable[[Array, Array], Array]  # achieved and desired goals (n, …) to something (n,)
+GoalFunction = Callable[[Array, Array], Array]  # achieved and desired goals (n, …) to values (n,)
 
 
 class Her(Transform):
-    """Of k + 1 rows that are drawn, k get another goal on the average, and its reward.
+    """Of k + 1 rows that are drawn, k get another goal on average, and the reward for it.
 
-    The goal is what was achieved in the same episode: `future`, after one of the steps from the
-    row's own on; `final`, after the last one; `episode`, after any.
+    The goal is what was achieved in the same episode: `future`, after one of the steps from the row's own on;
+    `final`, after the last step; `episode`, after any step.
     """
 
     sums_rewards = True
 
-    class Config(Discounting):
+    class Config(DiscountingConfig):
         reward: str = param(
             ..., "`package.module:function` of achieved and desired goals (n, …): rewards (n,)"
         )
-        strategy: Literal["future", "final", "episode"] = param("future", "which step's goal")
-        k: float = param(4.0, "relabelled rows for each that keeps its goal", gt=0)
-        terminated: str | None = param(
-            None, "the same kind of function: which rows terminate; default: as they were"
+        strategy: Literal["future", "final", "episode"] = param(
+            "future", "which step's achievement becomes the goal"
         )
-        achieved: str = param("achieved_goal", "the part of an observation: what was reached")
-        desired: str = param("desired_goal", "and what was to be reached")
+        k: float = param(4.0, "relabelled rows for each row that keeps its goal", gt=0)
+        terminated: str | None = param(
+            None, "a function of the same kind: which rows terminate; default: as stored"
+        )
+        achieved: str = param("achieved_goal", "the part of an observation that was achieved")
+        desired: str = param("desired_goal", "the part of an observation that is the goal")
 
     def check(self, schema: Schema) -> None:
-        """The columns of goals, and functions that can be found."""
         c = self.config
-        for name in (*self._goals(), "reward", "last"):
+        for name in (*self._goal_columns(), "reward", "last"):
             if name not in schema:
                 raise UnsoundError(
                     f"her needs the column '{name}'; there are {', '.join(schema)}",
-                    "take an env with goals (a Dict with `achieved_goal` and `desired_goal`), or "
-                    "say what they are called: `achieved`, `desired`",
+                    "use an env with goals (a Dict with `achieved_goal` and `desired_goal`), or "
+                    "give their names: `achieved`, `desired`",
                     "transforms",
                 )
-        _function(c.reward)
+        _import_function(c.reward)
         if c.terminated is not None:
-            _function(c.terminated)
-            gamma_of("her with `terminated`", c.policy)
+            _import_function(c.terminated)
+            policy_gamma("her with `terminated`", c.policy)
 
-    def apply(self, drawn: Drawn) -> None:
-        """Other goals for some of the rows."""
-        c, (now, then, achieved, _) = self.config, self._goals()
-        chosen = np.flatnonzero(drawn.rng.random(len(drawn.numbers)) < c.k / (c.k + 1))
-        rows = drawn.numbers[chosen]
-        goals = drawn.stored(achieved, drawn.runs.away(rows, self._steps_to_goal(drawn, rows)))
-        reached = drawn[achieved][chosen]
-        for name in (now, then):
-            drawn[name] = _with(drawn[name], chosen, goals)
-        drawn["reward"] = _with(drawn["reward"], chosen, _of_rows(c.reward, reached, goals))
+    def apply(self, rows: SampledRows) -> None:
+        """Relabel some of the rows."""
+        c, (desired, next_desired, next_achieved, _) = self.config, self._goal_columns()
+        chosen = np.flatnonzero(rows.rng.random(len(rows.numbers)) < c.k / (c.k + 1))
+        numbers = rows.numbers[chosen]
+        goal_rows = rows.segments.offset_rows(numbers, self._steps_to_goal(rows, numbers))
+        goals = rows.stored(next_achieved, goal_rows)
+        achieved = rows[next_achieved][chosen]
+        for name in (desired, next_desired):
+            rows[name] = _replaced(rows[name], chosen, goals)
+        rewards = _call(c.reward, achieved, goals)
+        rows["reward"] = _replaced(rows["reward"], chosen, rewards)
         if c.terminated is not None:
-            self._end(drawn, chosen, _of_rows(c.terminated, reached, goals))
+            self._set_terminated(rows, chosen, _call(c.terminated, achieved, goals))
 
-    def _steps_to_goal(self, drawn: Drawn, rows: Array) -> Array:
-        """How many rows later (or before) the goal was achieved."""
-        ahead = drawn.runs.ahead(rows)
+    def _steps_to_goal(self, rows: SampledRows, numbers: Array) -> Array:
+        """How many rows later (negative: earlier) the new goal of each row was achieved."""
+        after = rows.segments.count_after(numbers)
         if self.config.strategy == "final":
-            return ahead
+            return after
         if self.config.strategy == "future":
-            return drawn.rng.integers(ahead + 1)
-        behind = drawn.runs.behind(rows)
-        return drawn.rng.integers(-behind, ahead + 1)
+            return rows.rng.integers(after + 1)
+        before = rows.segments.count_before(numbers)
+        return rows.rng.integers(-before, after + 1)
 
-    def _end(self, drawn: Drawn, chosen: Array, terminated: Array) -> None:
-        flags = _with(drawn["terminated"], chosen, terminated)
-        gamma = gamma_of("her", self.config.policy)
+    def _set_terminated(self, rows: SampledRows, chosen: Array, terminated: Array) -> None:
+        flags = _replaced(rows["terminated"], chosen, terminated)
+        gamma = policy_gamma("her", self.config.policy)
+        rows["terminated"] = flags
         discount = bootstrap_discount(gamma, flags[chosen])
-        drawn["terminated"] = flags
-        drawn["discount"] = _with(drawn["discount"], chosen, discount)
+        rows["discount"] = _replaced(rows["discount"], chosen, discount)
 
-    def _goals(self) -> tuple[str, str, str, str]:
-        """The columns of goals: desired now and then, achieved then and now."""
+    def _goal_columns(self) -> tuple[str, str, str, str]:
+        """The columns of goals: desired and next desired, next achieved and achieved."""
         desired, achieved = self.config.desired, self.config.achieved
         return (
             f"obs/{desired}",
@@ -95,30 +103,32 @@ class Her(Transform):
         )
 
 
-def _with(column: Array, rows: Array, values: Array) -> Array:
-    found = column.copy()
-    found[rows] = values
-    return found
+def _replaced(column: Array, rows: Array, values: Array) -> Array:
+    """A copy of a column with other values in some rows."""
+    copy = column.copy()
+    copy[rows] = values
+    return copy
 
 
-def _of_rows(path: str, achieved: Array, desired: Array) -> Array:
-    """What a user's function says of rows: one value each."""
-    found = np.asarray(_function(path)(achieved, desired))
-    if found.shape != (len(achieved),):
+def _call(path: str, achieved: Array, desired: Array) -> Array:
+    """Call a user's function, which must return one value for each row."""
+    values = np.asarray(_import_function(path)(achieved, desired))
+    if values.shape != (len(achieved),):
         raise ValueError(
-            f"her: {path} gave {found.shape} for {len(achieved)} goals; give one value for each"
+            f"her: {path} returned the shape {values.shape} for {len(achieved)} goals; "
+            "return one value for each goal"
         )
-    return found
+    return values
 
 
-def _function(path: str) -> Goals:
+def _import_function(path: str) -> GoalFunction:
     module, _, name = path.partition(":")
     try:
-        found: Goals = getattr(importlib.import_module(module), name or "?")
+        function: GoalFunction = getattr(importlib.import_module(module), name or "?")
     except (ImportError, AttributeError, ValueError) as error:
         raise UnsoundError(
             f"her: there is no function '{path}' ({error})",
             "write `package.module:function`",
             "transforms",
         ) from error
-    return found
+    return function

@@ -1,4 +1,7 @@
-"""What is done to rows when they are drawn: n-step returns, other goals, whatever you like."""
+"""Transforms: what is done to rows when they are drawn, such as n-step returns or hindsight goals.
+
+What is stored never changes. A transform of your own subclasses `Transform` and is named by its import path.
+"""
 
 from __future__ import annotations
 
@@ -11,75 +14,79 @@ from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, part
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.buffers.ring import Ring
-from flowrl.nodes.buffers.runs import Runs, found_again
+from flowrl.nodes.buffers.episodes.segments import SegmentIndex, recovered_columns
+from flowrl.nodes.buffers.storage.ring import Ring
 
 
-class Drawn:
-    """Rows that were drawn: a column is gathered when it is asked for, from the rows that it is taken of."""
+class SampledRows:
+    """The rows of a draw. A column is gathered when it is first read, so no column is gathered in vain."""
 
-    def __init__(self, ring: Ring, runs: Runs, numbers: Array, rng: np.random.Generator) -> None:
+    def __init__(
+        self, ring: Ring, segments: SegmentIndex, numbers: Array, rng: np.random.Generator
+    ) -> None:
         self.numbers = numbers  # (W,) of the rows that were drawn
-        self.runs = runs  # what follows what
-        self.rng = rng  # for what a transform draws
+        self.segments = segments  # finds the rows before and after a row in its episode
+        self.rng = rng  # for what a transform draws at random
         self._ring = ring
-        self._of: dict[str, Array] = {}
-        self._made: dict[str, Array] = {}
+        self._sources: dict[str, Array] = {}  # the rows that a column is taken from, if others
+        self._columns: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
-        """A column, (W, …), as transforms before have left it."""
-        if name not in self._made:
-            self._made[name] = self.stored(name, self._of.get(name, self.numbers))
-        return self._made[name]
+        """A column (W, …), as the transforms before left it."""
+        if name not in self._columns:
+            self._columns[name] = self.stored(name, self._sources.get(name, self.numbers))
+        return self._columns[name]
 
     def __setitem__(self, name: str, column: Array) -> None:
-        self._made[name] = column
+        self._columns[name] = column
 
     def stored(self, name: str, rows: Array) -> Array:
-        """The column of any rows that are held, whatever the shape of `rows`."""
+        """The stored column of any rows that are held; `rows` may have any shape."""
         ring = self._ring
         flat: Array = ring.take(ring.places_of(rows.reshape(-1)), [name])[name]
         return flat.reshape(*rows.shape, *flat.shape[1:])
 
     @property
     def names(self) -> list[str]:
-        """All columns."""
+        """The names of all columns."""
         return list(self._ring.columns)
 
     def take_from(self, names: Sequence[str], rows: Array) -> None:
-        """These columns are those of other rows (W,)."""
-        self._of.update(dict.fromkeys(names, rows))
+        """Take these columns from other rows (W,)."""
+        self._sources.update(dict.fromkeys(names, rows))
 
     def columns(self) -> dict[str, Array]:
-        """All of them."""
-        rest = [name for name in self._ring.columns if name not in self._made | self._of]
-        found = self._ring.take(self._ring.places_of(self.numbers), rest)
-        return {k: found[k] if k in found else self[k] for k in self._ring.columns}
+        """All columns. Those that no transform read are gathered now."""
+        rest = [name for name in self._ring.columns if name not in self._columns | self._sources]
+        gathered = self._ring.take(self._ring.places_of(self.numbers), rest)
+        return {k: gathered[k] if k in gathered else self[k] for k in self._ring.columns}
 
 
 class Transform(Part):
-    """Changes drawn rows; yours has `check` and `apply`, and is named by its import path."""
+    """Changes rows that are drawn."""
 
     kind = "transform"
-    sums_rewards: ClassVar[bool] = False  # works out `reward` anew from what is stored
+    sums_rewards: ClassVar[bool] = False  # computes `reward` from stored rewards
 
     def check(self, schema: Schema) -> None:
-        """Raise `Unsound` where it cannot work on rows with these columns."""
+        """Raise `UnsoundError` if it cannot work on rows with these columns."""
         raise NotImplementedError
 
-    def apply(self, drawn: Drawn) -> None:
-        """Change the columns of the rows that were drawn; their dtypes and shapes stay."""
+    def apply(self, rows: SampledRows) -> None:
+        """Change columns of the rows. Dtypes and shapes must stay."""
         raise NotImplementedError
 
 
-class Discounting(BaseConfig):
-    """Parameters of a transform that works out `discount` anew."""
+class DiscountingConfig(BaseConfig):
+    """The parameters of a transform that computes `discount`."""
 
-    policy: Any = part("policy", "what learns: its gamma counts", shared="policy", default=None)
+    policy: Any = part(
+        "policy", "the learning policy, for its gamma", shared="policy", default=None
+    )
 
 
-def gamma_of(transform: str, policy: Any) -> float:
-    """The discount of the policy whose collector gives rows of one reward each."""
+def policy_gamma(transform: str, policy: Any) -> float:
+    """The discount of the policy, whose collector must emit rows of one reward each."""
     config: Any = getattr(policy, "config", None)
     if not hasattr(config, "gamma"):
         raise UnsoundError(
@@ -87,77 +94,78 @@ def gamma_of(transform: str, policy: Any) -> float:
         )
     if getattr(config, "nstep", 1) != 1:
         raise UnsoundError(
-            f"{transform} needs rows of one reward, and the policy's sum {config.nstep}",
+            f"{transform} needs rows of one reward, but the policy's rows sum {config.nstep}",
             "write `nstep: 1` in the policy",
             "policy",
         )
     return float(config.gamma)
 
 
-class Transforms:
-    """The transforms of one buffer, in their order, and the runs of its rows."""
+class TransformPipeline:
+    """The transforms of one buffer, applied in their order, and the segments of its rows."""
 
-    def __init__(self, given: Sequence[Any], ring: Ring, rng: np.random.Generator) -> None:
-        self.all = made(given)
-        self._ring, self._rng, self._runs = ring, rng, Runs()
-        if ring.rows:  # an earlier process has left them
-            self.pushed(*found_again(ring))
+    def __init__(self, transforms: Sequence[Any], ring: Ring, rng: np.random.Generator) -> None:
+        self.transforms = make_transforms(transforms)
+        self._ring, self._rng, self._segments = ring, rng, SegmentIndex()
+        if ring.row_count:  # rows of an earlier process
+            self.push(*recovered_columns(ring))
 
-    def pushed(self, columns: Mapping[str, Array], first: int) -> None:
-        """These rows were pushed, the first with this number."""
-        if self.all and len(columns["last"]):
-            self._runs.push(columns, first)
-            self._runs.forget(self._ring.written - self._ring.rows)
+    def push(self, columns: Mapping[str, Array], first: int) -> None:
+        """Note rows that were pushed into the ring, the first with this number."""
+        if self.transforms and len(columns["last"]):
+            self._segments.push(columns, first)
+            self._segments.forget_before(self._ring.oldest)
 
     def take(self, places: Array) -> dict[str, Array]:
-        """The rows that lie there, transformed."""
-        if not self.all:
+        """The rows at these places, transformed."""
+        if not self.transforms:
             return self._ring.take(places)
-        drawn = Drawn(self._ring, self._runs, self._ring.numbers_of(places), self._rng)
-        for transform in self.all:
-            transform.apply(drawn)
-        return drawn.columns()
+        numbers = self._ring.numbers_of(places)
+        rows = SampledRows(self._ring, self._segments, numbers, self._rng)
+        for transform in self.transforms:
+            transform.apply(rows)
+        return rows.columns()
 
     def clear(self) -> None:
-        """No row is held."""
-        self._runs.clear()
+        self._segments.clear()
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The runs, and where the random stream is."""
-        if not self.all:
+        """The segments and the generator; None without transforms."""
+        if not self.transforms:
             return None
-        return {"runs": self._runs.state_dict(), "rng": self._rng.bit_generator.state}
+        return {"segments": self._segments.state_dict(), "rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from there."""
-        if (state is None) == bool(self.all):
+        if (state is None) == bool(self.transforms):
             raise ValueError("the state is of a buffer with other transforms")
         if state is not None:
-            self._runs.load_state_dict(state["runs"])
+            self._segments.load_state_dict(state["segments"])
             self._rng.bit_generator.state = state["rng"]
 
 
-class _Made(Protocol):
+class _RowTransform(Protocol):
+    """What the pipeline needs of a transform, whether it is a `Transform` or not."""
+
     sums_rewards: ClassVar[bool]
 
     def check(self, schema: Schema) -> None: ...
 
-    def apply(self, drawn: Drawn) -> None: ...
+    def apply(self, rows: SampledRows) -> None: ...
 
 
-def made(given: Sequence[Any]) -> list[_Made]:
-    """Transforms from the graph, still to be made, or ready by hand."""
-    return [spec.make() if isinstance(spec, PartSpec) else spec for spec in given]
+def make_transforms(transforms: Sequence[Any]) -> list[_RowTransform]:
+    """Transforms from the graph are made here; those given by hand are ready."""
+    return [spec.make() if isinstance(spec, PartSpec) else spec for spec in transforms]
 
 
-def sound_transforms(given: Sequence[Any], schema: Schema) -> None:
-    """They can work on rows with these columns, and one after the other."""
-    transforms = made(given)
-    for transform in transforms:
+def check_transforms(transforms: Sequence[Any], schema: Schema) -> None:
+    """Refuse transforms that cannot work on rows with these columns, or not together."""
+    made = make_transforms(transforms)
+    for transform in made:
         transform.check(schema)
-    if sum(t.sums_rewards for t in transforms) > 1:
+    if sum(t.sums_rewards for t in made) > 1:
         raise UnsoundError(
-            "two transforms work out rewards, each from those that are stored",
+            "two transforms compute rewards, each from the stored ones",
             "keep one of them",
             "transforms",
         )

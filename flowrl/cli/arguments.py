@@ -1,0 +1,92 @@
+"""Arguments that several verbs share: their declaration, and what their values stand for."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from flowrl.checks.check import CheckedGraph, check
+from flowrl.checks.descriptions import EnvUse
+from flowrl.cli.streams import stdout_to_stderr
+from flowrl.core.errors import UsageError
+from flowrl.graph.loading import load_graph
+from flowrl.graph.sections import parse_seconds
+
+
+def add_graph(parser: ArgumentParser) -> None:
+    """GRAPH and --set; `read_graph` reads them."""
+    parser.add_argument(
+        "graph", metavar="GRAPH", help="a graph file, or the name of a bundled graph"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="sets",
+        help="set one value: node.parameter, node.input.option, section.key (repeatable)",
+    )
+
+
+def read_graph(arguments: Namespace, envs: EnvUse = "make") -> CheckedGraph:
+    """Load and check the graph. `envs` says whether envs are made to describe their spaces."""
+    with stdout_to_stderr():
+        return check(load_graph(arguments.graph, _settings(arguments)), envs)
+
+
+def _settings(arguments: Namespace) -> dict[str, str]:
+    """The values of --set by their keys."""
+    settings = {}
+    for text in arguments.sets:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {text}: expected KEY=VALUE, such as learner.lr=3e-4")
+        settings[key.strip()] = value
+    return settings
+
+
+def add_placement(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--placement",
+        metavar="P",
+        help="a placement's name or file, or node=place,… (default: serial)",
+    )
+
+
+def add_run(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run's folder, its name or a unique prefix of it, a pid, or 'last'",
+    )
+
+
+def add_key(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--key", metavar="FILE", help="the key of the run and its hosts; not needed on the loopback"
+    )
+
+
+def count(text: str) -> int:
+    """A whole number of 1 or more."""
+    try:
+        value = int(text.replace("_", ""))
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 to 2^63 - 1."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """The value of an option that is a duration."""
+    seconds = parse_seconds(text)
+    if seconds is None:
+        raise UsageError(f"{option} {text}: expected a time such as 30s, 10m or 2h")
+    return seconds

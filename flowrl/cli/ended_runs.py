@@ -1,0 +1,68 @@
+"""The verbs about the results of runs: eval, plot, replay."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from flowrl.cli.arguments import count, seed
+
+
+def evaluate_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    parser.add_argument("--episodes", type=count, metavar="N", help="instead of the graph's number")
+    parser.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="of the episodes (default: 0)"
+    )
+    parser.add_argument(
+        "--video",
+        metavar="FILE|DIR",
+        help="film the worst, the median and the best episode: into one file (.mp4, .gif), "
+        "or into a file each in a folder",
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+
+
+def evaluate(arguments: Namespace) -> int:
+    from flowrl.runs.evaluation import evaluate_best_checkpoint
+
+    video = Path(arguments.video) if arguments.video else None
+    evaluation = evaluate_best_checkpoint(
+        Path(arguments.run), arguments.episodes, arguments.seed, video
+    )
+    print(json.dumps(evaluation.as_dict()) if arguments.json else evaluation)
+    return 0
+
+
+def plot_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.png",
+        help="where to write it (default: plot.png in the first run's folder)",
+    )
+
+
+def plot(arguments: Namespace) -> int:
+    from flowrl.runs.plot import plot_runs
+
+    runs = [Path(run) for run in arguments.runs]
+    out = Path(arguments.output) if arguments.output else runs[0] / "plot.png"
+    print(plot_runs(runs, out))
+    return 0
+
+
+def replay_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="crash-*.json of a failed run's folder")
+    parser.add_argument("--pdb", action="store_true", help="stop in the debugger where it fails")
+
+
+def replay(arguments: Namespace) -> int:
+    """Replay an env's last episode. The env may fail again, which is what the user wants to see, so the status is 0."""
+    # by name, because the engine imports no nodes
+    module = importlib.import_module("flowrl.nodes.env_managers.crash_replay")
+    module.replay(arguments.file, arguments.pdb)
+    return 0

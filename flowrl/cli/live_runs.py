@@ -1,0 +1,257 @@
+"""The verbs about active runs: ps, top, why, stop; and logs, which also reads those of ended runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flowrl.cli.arguments import add_run
+from flowrl.core.errors import FlowError, UsageError, spelling_hint
+from flowrl.core.wording import count_text
+from flowrl.runs.folder import instance_of_log
+from flowrl.runs.queries import Silent, ask, find_folder, find_live, look
+from flowrl.runs.registry import Entry, entries, lives
+from flowrl.runs.run_status import Look
+from flowrl.runs.top import ps_text, rates, top_text
+from flowrl.runs.why import reason_of, verdict, why_text
+
+INTERVAL_S = 0.5  # between two statuses, from which rates are computed
+REFRESH_S = 1.0  # of top
+EXPLAIN_AFTER_S = 5.0  # a stop that takes longer is explained
+STOP_TIMEOUT_S, STOP_NOW_TIMEOUT_S = 120.0, 20.0
+LOG_POLL_S = 0.2
+LOG_LINE_BYTES = 1 << 20  # a longer line is printed in several
+CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+ALTERNATE_SCREEN, MAIN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+
+
+def ps_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one line of JSON: a list")
+
+
+def ps(arguments: Namespace) -> int:
+    found = entries()
+    before = {e.socket: one for e in found if (one := _look_or_none(e))}
+    if before:
+        time.sleep(INTERVAL_S)
+    rows = [_row(e, before.get(e.socket)) for e in found if lives(e)]
+    if arguments.json:
+        keys = ("pid", "graph", "placement", "status", "wall_s", "env_steps", "train_iters",
+                "env_steps_per_s", "run_dir")  # fmt: skip
+        print(json.dumps([{key: row[key] for key in keys} for row in rows]))
+    else:
+        print(ps_text(rows) if rows else "no run is active")
+    return 0
+
+
+def _row(entry: Entry, before: Look | None) -> Look:
+    after = _look_or_none(entry) if before else None
+    if before and after:
+        return rates(before, after)
+    said = {"graph": entry.graph, "placement": entry.placement, "run_dir": entry.run_dir}
+    silent = {"env_steps": 0, "train_iters": 0, "env_steps_per_s": None, "status": "silent"}
+    return {**said, **silent, "pid": entry.pid, "wall_s": time.time() - entry.begun_at}
+
+
+def _look_or_none(entry: Entry) -> Look | None:
+    try:
+        return look(entry)
+    except FlowError:
+        return None
+
+
+def top_arguments(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--once", action="store_true", help="print it once; otherwise q ends it")
+    parser.add_argument("--json", action="store_true", help="one line of JSON, once")
+
+
+def top(arguments: Namespace) -> int:
+    entry = find_live(arguments.run)
+    before = look(entry)
+    if arguments.once or arguments.json or not sys.stdout.isatty():
+        time.sleep(INTERVAL_S)
+        found = rates(before, look(entry))
+        print(json.dumps(found) if arguments.json else top_text(found, _width()))
+        return 0
+    with _alternate_screen() as wait_for_q:
+        pause_s = INTERVAL_S
+        while not wait_for_q(pause_s):
+            try:
+                after = look(entry)
+            except Silent:
+                if not lives(entry) or not Path(entry.socket).exists():
+                    break
+                raise
+            _redraw(top_text(rates(before, after), _width()))
+            before, pause_s = after, REFRESH_S
+    if not Path(entry.socket).exists():
+        print(_ended(entry)[1])
+    return 0
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def _redraw(text: str) -> None:
+    rows = shutil.get_terminal_size((80, 24)).lines - 1
+    lines = [f"{line}{CLEAR_LINE}" for line in text.splitlines()[:rows]]
+    sys.stdout.write(CURSOR_HOME + "\r\n".join(lines) + "\r\n" + CLEAR_BELOW)
+    sys.stdout.flush()
+
+
+@contextmanager
+def _alternate_screen() -> Iterator[Any]:
+    """Use the terminal's alternate screen. Yields a function that waits for a `q`, at most the given seconds."""
+    import select
+    import termios
+    import tty
+
+    keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
+    before = termios.tcgetattr(keyboard) if keyboard is not None else None
+
+    def wait_for_q(timeout_s: float) -> bool:
+        if keyboard is None:
+            time.sleep(timeout_s)
+            return False
+        ready, _, _ = select.select([keyboard], [], [], timeout_s)
+        return bool(ready) and sys.stdin.read(1) in ("q", "Q")
+
+    sys.stdout.write(ALTERNATE_SCREEN)
+    try:
+        if keyboard is not None:
+            tty.setcbreak(keyboard)
+        yield wait_for_q
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if keyboard is not None and before is not None:
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        sys.stdout.write(MAIN_SCREEN)
+        sys.stdout.flush()
+
+
+def why_arguments(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+
+
+def why(arguments: Namespace) -> int:
+    found = look(find_live(arguments.run))
+    if not arguments.json:
+        print(why_text(found))
+        return 0
+    reason = reason_of(found)
+    told = {
+        "run_dir": found["run_dir"],
+        "status": found["status"],
+        "verdict": verdict(found),
+        "sites": [{**s, "waits_for": reason.waits_for[s["site"]]} for s in reason.sites],
+        "cycle": [s["site"] for s in reason.cycle],
+    }
+    print(json.dumps(told))
+    return 0
+
+
+def stop_arguments(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument("--now", action="store_true", help="at once, as a second Ctrl-C does")
+
+
+def stop(arguments: Namespace) -> int:
+    entry = find_live(arguments.run)
+    if arguments.now:
+        ask(entry, ask="stop", now=True)
+    else:
+        ask(entry, ask="stop")
+        print(f"{Path(entry.run_dir).name} stops at its next cut", flush=True)
+    start_s, explained = time.monotonic(), False
+    while lives(entry) and Path(entry.socket).exists():
+        passed_s = time.monotonic() - start_s
+        if passed_s > (STOP_NOW_TIMEOUT_S if arguments.now else STOP_TIMEOUT_S):
+            hint = f"kill -9 {entry.pid}" if arguments.now else f"flowrl stop {entry.pid} --now"
+            raise FlowError(f"{entry.run_dir}: has not stopped in {passed_s:.0f} s; try: {hint}")
+        if passed_s > EXPLAIN_AFTER_S and not explained and (seen := _look_or_none(entry)):
+            explained = True
+            print(f"not yet: {verdict(seen)}; --now stops at once", file=sys.stderr, flush=True)
+        time.sleep(0.05)
+    status, text = _ended(entry)
+    print(text)
+    return 1 if status in ("failed", "?") else 0
+
+
+def _ended(entry: Entry) -> tuple[str, str]:
+    """The status of an ended run, and its summary in words, from its folder."""
+    path = Path(entry.run_dir) / "summary.json"
+    try:
+        summary = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return "?", f"{entry.run_dir}: process {entry.pid} has ended without a summary"
+    again = f"\nthe same again: {summary['repeat']}" if summary.get("repeat") else ""
+    done = count_text(summary["env_steps"], "env step")
+    done = f"{done}, {count_text(summary['train_iters'], 'train iteration')}"
+    return summary["status"], f"{summary['status']}: {summary['why']}\n{done}{again}"
+
+
+def logs_arguments(parser: ArgumentParser) -> None:
+    add_run(parser)
+    parser.add_argument(
+        "node", nargs="?", metavar="NODE", help="only the lines of this node and its replicas"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="until the run ends")
+
+
+def logs(arguments: Namespace) -> int:
+    folder, entry = find_folder(arguments.run)
+    readers = list(_log_readers(folder / "logs", arguments.node))
+    width = max((len(log.node) for log in readers), default=0) if arguments.node is None else 0
+    try:
+        while True:
+            active = arguments.follow and entry is not None and lives(entry)
+            active = active and entry is not None and Path(entry.socket).exists()
+            for log in readers:
+                for line in log.new_lines():
+                    print(f"{log.node:<{width}} | {line}" if width else line, flush=True)
+            if not active:
+                return 0
+            time.sleep(LOG_POLL_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+class LogReader:
+    """Reads the new lines of a log file that may still grow."""
+
+    def __init__(self, node: str, path: Path) -> None:
+        self.node, self._path = node, path
+        self._offset = 0
+
+    def new_lines(self) -> Iterator[str]:
+        """The complete lines since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            while line := file.readline(LOG_LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < LOG_LINE_BYTES:
+                    break  # still being written
+                self._offset += len(line)
+                yield line.decode(errors="replace").rstrip("\n")
+
+
+def _log_readers(folder: Path, node: str | None) -> Iterator[LogReader]:
+    """The logs of one node's replicas, or of all nodes."""
+    found = {instance_of_log(path): path for path in sorted(folder.glob("*.log"))}
+    if node is not None:
+        matching = {k: p for k, p in found.items() if node in (k, k.partition("#")[0])}
+        if not matching:
+            hint = spelling_hint(node, found)
+            raise UsageError(f"{node}: {folder.parent.name} has no log of this node; {hint}")
+        found = matching
+    yield from (LogReader(key, path) for key, path in found.items())

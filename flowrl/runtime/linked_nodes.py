@@ -1,0 +1,175 @@
+"""Makes the nodes of a site, each with the services that it is linked to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.checks.check import CheckedGraph
+from flowrl.checks.ordering import exclusive_services, services_before_clients
+from flowrl.core.context import Context
+from flowrl.core.errors import FlowError, NodeError
+from flowrl.core.node import Facts, Node
+from flowrl.core.ports import In, Out
+from flowrl.graph.model import Edge, NodeSpec, link_edges
+from flowrl.runtime.edge_factory import EdgeFactory, Replica
+from flowrl.runtime.instance import RAISED
+
+SHARED_SERVICE = (
+    "a service with several clients, or with none, can neither count nor record anything: "
+    "it would belong to no firing; let its clients do it"
+)
+
+
+class LinkedNodes:
+    """The nodes of a site that were made so far, and their contexts.
+
+    A service with one client belongs to it: it is made anew with its client, and its records are emitted as part of the
+    client's firing. A service may fire, too. Then it records in its own firings, and is kept when a client fails.
+    """
+
+    def __init__(self, checked: CheckedGraph, edges: EdgeFactory) -> None:
+        self._checked, self._edges = checked, edges
+        self._exclusive = exclusive_services(checked.graph)  # by client
+        self._nodes: dict[Replica, Node] = {}
+        # of services, those on other sites included whose records are emitted on this site
+        self._service_contexts: dict[Replica, Context] = {}
+        self.close_errors: list[NodeError] = []
+        self._is_closed = False
+
+    def make_all(self, seed: int) -> None:
+        """Make all nodes of the site, services before their clients."""
+        for name in services_before_clients(self._checked.graph):
+            spec = self._checked.graph.nodes[name]
+            for replica in range(spec.replicas):
+                if self._edges.is_local(name, replica):
+                    context = context_of(self._checked, spec, replica, seed)
+                    self._nodes[name, replica] = self._make(spec, context)
+                    if not spec.fires:
+                        self._serve(name, replica, context)
+        self._refuse_records_of_shared_services()
+
+    def _serve(self, name: str, replica: int, context: Context) -> None:
+        self._service_contexts[name, replica] = context
+        self._edges.serve_remote_clients(
+            (name, replica),
+            lambda: self._nodes[name, replica],
+            lambda: self._renew_service(name, replica),
+            self._service_contexts,
+        )
+
+    def node(self, name: str, replica: int) -> Node:
+        return self._nodes[name, replica]
+
+    def service_contexts(self, context: Context) -> list[Context]:
+        """The contexts of the services whose records belong to this client's firings."""
+        found = []
+        for name in self._exclusive[context.name]:
+            service = self._service_contexts[name, context.replica]
+            service.on_pending = context.mark_pending
+            if service.has_pending:
+                context.mark_pending()
+            found.append(service)
+        return found
+
+    def renew(self, name: str, replica: int) -> Node:
+        """Make a node anew in place of a failed one, with new services."""
+        old = self._nodes[name, replica]
+        old.ctx.restarts += 1
+        self._close(old)
+        node = self._make(self._checked.graph.nodes[name], old.ctx, fresh=True)
+        self._nodes[name, replica] = node
+        return node
+
+    def _renew_service(self, name: str, replica: int) -> None:
+        self.renew(name, replica)
+
+    def close(self) -> None:
+        """Close every node once, also after one of them has raised. Nodes that fire come first."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        nodes = self._checked.graph.nodes
+        firing = [
+            (name, replica)
+            for name, spec in nodes.items()
+            for replica in range(spec.replicas)
+            if spec.fires and (name, replica) in self._nodes
+        ]
+        for key in [*firing, *(key for key in self._nodes if key not in set(firing))]:
+            self._close(self._nodes[key])
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def _close(self, node: Node) -> None:
+        try:
+            node.close()
+        except (
+            RAISED
+        ) as error:  # reported at the end of the run: the others are closed all the same
+            self.close_errors.append(NodeError(node.ctx.key, "closing", error))
+
+    def _make(self, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
+        services: dict[str, Any] = {}
+        for edge in link_edges(self._checked.graph):
+            if edge.to.node == spec.name:
+                service = self._service(edge, context.replica, fresh)
+                if getattr(spec.port(edge.to.port), "many", False):
+                    services.setdefault(edge.to.port, []).append(service)
+                else:
+                    services[edge.to.port] = service
+        try:
+            return spec.cls(config=spec.config, context=context, **services)
+        except FlowError:
+            raise
+        except RAISED as error:
+            raise NodeError(context.key, "being made", error) from error
+
+    def _service(self, edge: Edge, replica: int, fresh: bool) -> Any:
+        """The service of the same replica, made anew if `fresh` and if it does not fire."""
+        name = edge.source.node
+        stub = self._edges.client_stub(edge, replica, self._service_contexts, fresh)
+        if stub is not None:
+            return stub
+        if fresh and not self._checked.graph.nodes[name].fires:
+            self._renew_service(name, replica)
+        return self._nodes[name, replica]
+
+    def _refuse_records_of_shared_services(self) -> None:
+        graph = self._checked.graph
+        clients = [name for name, spec in graph.nodes.items() if spec.fires]
+        owned = {service for name in clients for service in self._exclusive[name]}
+        for (name, _), context in self._service_contexts.items():
+            if name not in owned:
+                context.on_pending = _refuse_record
+                if context.has_pending:
+                    raise NodeError(context.key, "being made", RuntimeError(SHARED_SERVICE))
+
+
+def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -> Context:
+    """The context of an instance: what the graph and the descriptions of other nodes say of its surroundings."""
+    graph, schedule = checked.graph, checked.program.schedule_of(spec.name)
+    inputs = {}
+    for edge in graph.edges_into(spec.name):
+        if edge.kind == "stream":
+            source = checked.facts.get(edge.source.node, Facts())
+            inputs[edge.to.port] = source.outs.get(edge.source.port)
+    rates = {n: spec.rate(n) or 1 for n, p in spec.cls.ports.items() if isinstance(p, In | Out)}
+    rates |= {ref.port: rate for ref, rate in schedule.rates.items() if ref.node == spec.name}
+    return Context(
+        spec.name,
+        replica,
+        seed,
+        graph.torch_threads,
+        inputs=inputs,
+        outs=dict(checked.facts.get(spec.name, Facts()).outs),
+        rates=rates,
+        consumed_outputs=schedule.active_outputs(spec.name),
+        effect_timing="later" if spec.fires else "never",
+    )
+
+
+def _refuse_record() -> None:
+    raise RuntimeError(SHARED_SERVICE)

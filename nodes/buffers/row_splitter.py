@@ -1,0 +1,50 @@
+"""A node that takes rows out of each token, so that priorities reach the buffer or shard whose rows they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.ports import ANY, In, Out
+
+
+class RowSplitter(Node):
+    """Emits `count` rows of each token, from `first` on, as `parts` tokens of equal size (type `rows`).
+
+    A fan-in joins the batches of several buffers, or of a buffer's replicas, and this splits what the learner
+    sends back for them. Replicas receive tokens in turn, so the k-th part goes to the k-th replica.
+    """
+
+    data = In(ANY)
+    out = Out(ANY, rate="parts")
+
+    class Config(BaseConfig):
+        first: int = param(0, "the first row that is emitted", ge=0)
+        count: int | None = param(None, "how many rows are emitted; default: all that follow", ge=1)
+        parts: int = param(1, "equal tokens that these are split into", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        schema = surroundings.inputs["data"]
+        if schema is None:
+            raise UnsoundError("the data is not a table", "connect a node that emits rows")
+        if config.count is not None and config.count % config.parts:
+            what = f"{config.count} rows cannot be split into {config.parts} equal parts"
+            raise UnsoundError(what, "make `count` a multiple of `parts`", "count")
+        return Facts(outs={"out": schema})
+
+    def fire(self, data: Batch) -> list[Batch]:
+        """Emit views of the token."""
+        c = self.config
+        stop = len(data) if c.count is None else c.first + c.count
+        if stop > len(data) or (stop - c.first) % c.parts or stop < c.first:
+            raise ValueError(
+                f"{self.ctx.key}: a token has {len(data)} rows, but rows {c.first} to {stop} are to be "
+                f"split into {c.parts} equal parts"
+            )
+        rows = (stop - c.first) // c.parts
+        starts = range(c.first, stop, max(rows, 1)) if rows else [c.first] * c.parts
+        return [data.take(slice(k, k + rows)) for k in starts]

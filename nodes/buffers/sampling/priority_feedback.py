@@ -1,0 +1,89 @@
+"""Priorities that a learner sends back, and the batches that still await theirs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Batch
+from flowrl.core.ports import AUTO, In
+
+PriorityTokens = (
+    Sequence[Batch] | Batch | None
+)  # the engine passes a list; by hand also one or none
+COUNTS_BATCHES = "free-running: each token reports a learned batch; draws stay uniform"
+SETS_PRIORITIES = "of the previous round's batches, in their order"
+
+
+def priorities_port(about: str) -> In:
+    """The input for priorities. Its initial token is empty: nothing was learned before the first round."""
+    return In("priorities", rate=AUTO, optional=True, initial=_empty_token, about=about)
+
+
+def _empty_token() -> Batch:
+    return Batch({"priority": np.empty(0, np.float32)})
+
+
+def as_tokens(tokens: PriorityTokens) -> Sequence[Batch]:
+    """The tokens as a sequence."""
+    return [tokens] if isinstance(tokens, Batch) else tokens or ()
+
+
+def apply_priorities(tokens: PriorityTokens, update: Callable[[Array], None]) -> Sequence[Batch]:
+    """Call `update` with the priorities of each token that has some; returns all tokens."""
+    sequence = as_tokens(tokens)
+    for token in sequence:
+        if len(token):
+            update(token["priority"])
+    return sequence
+
+
+class PendingBatches:
+    """The batches that were drawn and have no priorities yet, in order."""
+
+    def __init__(self, node: str, connected: bool) -> None:
+        """If no edge brings priorities (by hand), only the newest draw is kept."""
+        self._node, self._connected = node, connected
+        self._batches: deque[Any] = deque()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batches: Iterable[Any]) -> None:
+        """Add the batches of one draw."""
+        if not self._connected:
+            self._batches.clear()
+        self._batches.extend(batches)
+
+    def pop_oldest(self) -> Any:
+        """The batch that the priorities belong to that arrive now."""
+        if not self._batches:
+            raise ValueError(f"{self._node}: priorities arrived, but no batch awaits any")
+        return self._batches.popleft()
+
+    def state_dict(self) -> list[Any]:
+        return list(self._batches)
+
+    def load_state_dict(self, state: Sequence[Any]) -> None:
+        self._batches = deque(state)
+
+
+def checked_priorities(node: str, priorities: Array, shape: tuple[int, ...]) -> Array:
+    """The priorities as float64; refused unless they have this shape and are finite and not negative."""
+    values = np.asarray(priorities, np.float64)
+    if values.shape != shape:
+        raise ValueError(
+            f"{node}: the priorities have the shape {values.shape}, the batch has {shape[0]} rows; "
+            "give one priority for each row"
+        )
+    if values.size and not 0 <= values.min() <= values.max() < np.inf:  # False for NaN as well
+        invalid = ~(np.isfinite(values) & (values >= 0))
+        row = int(np.argwhere(invalid)[0][0])
+        raise ValueError(
+            f"{node}: the priority of row {row} is {values[invalid][0]}; "
+            "priorities must be finite and not negative"
+        )
+    return values

@@ -1,0 +1,65 @@
+"""Uniform draws, and the shape of what is drawn: batches as views of one gather."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from flowrl.core.batch import Array, Batch
+
+
+class UniformSampler:
+    """Draws indices uniformly, from a generator of its own."""
+
+    def __init__(self, rng: np.random.Generator, replace: bool) -> None:
+        self.rng, self.replace = rng, replace
+
+    def draw(self, held: int, rows: Sequence[int]) -> Array:
+        """Indices below `held`, so many for each batch. Without replacement no batch has an index twice."""
+        if self.replace:
+            return self.rng.integers(held, size=sum(rows))
+        return np.concatenate([self.rng.choice(held, n, replace=False) for n in rows])
+
+    def required(self, rows: int) -> int:
+        """How many elements must be held to draw a batch of so many."""
+        return min(rows, 1) if self.replace else rows
+
+
+def requested_size(node: str, batch_size: int | None, default: int) -> int:
+    """The size of a batch that is requested by hand."""
+    if batch_size is None:
+        return default
+    if batch_size < 1:
+        raise ValueError(
+            f"{node}: the batch size is {batch_size}; give 1 or more, or None for the default"
+        )
+    return batch_size
+
+
+def split_batches(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
+    """Split a table of (batches * rows, …) into batches, which are views of it."""
+    if batches == 1:
+        return [Batch(columns)]
+    parts = [slice(k * rows, (k + 1) * rows) for k in range(batches)]
+    return [Batch({name: array[part] for name, array in columns.items()}) for part in parts]
+
+
+def concatenate_columns(tables: list[dict[str, Array]]) -> dict[str, Array]:
+    """The rows of all tables, in order."""
+    if len(tables) == 1:
+        return tables[0]
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+
+def shortage_error(
+    node: str, requested: int, held: int, what: str = "rows", expired: int = 0
+) -> ValueError:
+    """The error of a draw that needs more elements than are held."""
+    hint = "push more first (in a graph: a longer warm-up)"
+    if expired:
+        hint = (
+            f"{expired} have expired: keep them longer (`max_use`, `max_staleness_iters`), "
+            "or draw less for each push"
+        )
+    return ValueError(f"{node}: a batch takes {requested} {what}, but {held} are held; {hint}")

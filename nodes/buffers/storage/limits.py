@@ -1,0 +1,74 @@
+"""Limits on a buffer's size: rows, bytes, free memory and free disk space."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+BYTES_PATTERN = r"^\d+(\.\d+)? ?([KMGT]i?)?B$"  # 800MB, 1.5 GB, 2GiB
+MEMORY_FILES = (
+    Path("/proc/meminfo"),
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def parse_bytes(text: str) -> int:
+    """`2GB` is 2 * 10**9, `2GiB` is 2 * 2**30."""
+    match = re.match(r"^(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B$", text)
+    if match is None:
+        raise ValueError(f"'{text}' is not a size; write for instance 800MB, 1.5GB or 2GiB")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 ** "_KMGT".index(unit) if binary else UNITS[unit]))
+
+
+def max_rows(size: int, size_bytes: str | None, row_bytes: int) -> int:
+    """The number of rows that both limits allow."""
+    if size_bytes is None:
+        return size
+    allowed = parse_bytes(size_bytes) // max(row_bytes, 1)
+    if allowed < 1:
+        raise ValueError(f"a row takes {row_bytes} bytes, but size_bytes is {size_bytes}")
+    return min(size, allowed)
+
+
+def available_bytes() -> int | None:
+    """The memory that can be allocated without swapping; None where the system does not report it."""
+    limits = []
+    for line in _read_lines(MEMORY_FILES[0]):
+        if line.startswith("MemAvailable:"):
+            limits.append(int(line.split()[1]) * 1024)
+    for file in MEMORY_FILES[1:]:
+        limits += [int(line) for line in _read_lines(file) if line.isdigit()]
+    return min(limits, default=None)
+
+
+def require_memory(required_bytes: int, what: str = "the buffer") -> None:
+    """Refuse an allocation that memory cannot hold, before the system kills a process for it."""
+    free = available_bytes()
+    if free is not None and required_bytes > free:
+        raise MemoryError(
+            f"{what} would take {required_bytes / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
+            "make `size` smaller, or set `size_bytes`"
+        )
+
+
+def preallocate(file: int, path: Path, required_bytes: int) -> None:
+    """Reserve the disk space of a file. A full disk is then an error now instead of a signal later."""
+    try:
+        os.posix_fallocate(file, 0, required_bytes)
+    except OSError as failed:
+        raise OSError(
+            failed.errno,
+            f"'{path}' cannot take {required_bytes / 1e9:.3f} GB: {failed.strerror}; "
+            "make `size` smaller, or give a `path` on another disk",
+        ) from failed
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

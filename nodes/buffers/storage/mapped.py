@@ -1,0 +1,334 @@
+"""Mapped storage: columns in memory-mapped files, which may be larger than memory and outlive the process.
+
+A folder holds `about.json` (the layout), `commits` (which rows the files hold, see `commit_file`), and one file
+`<k>.rows` for each column.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from flowrl.core.batch import Array, Column
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
+from flowrl.core.context import Context
+from flowrl.nodes.buffers.storage.commit_file import CommitFile, CommitRecord
+from flowrl.nodes.buffers.storage.limits import available_bytes, preallocate
+from flowrl.nodes.buffers.storage.storage import (
+    Allocations,
+    ColumnStore,
+    RecoveredRows,
+    RingLayout,
+    Storage,
+)
+
+FORMAT = 1
+LAYOUT_FILE, COMMIT_FILE = "about.json", "commits"
+RELEASES_PER_FLUSH = 16  # how often rows are released between two flushes, at most
+MAX_RELEASED_SHARE = 8  # one release covers at most this fraction (1/8) of all rows
+MAX_WRITE_BYTES = 1 << 30  # of one system call; Linux accepts no more than 2 GiB
+
+
+class MappedStorage(Storage):
+    """Keeps columns in files. What was flushed survives any end of the process."""
+
+    persistent: ClassVar[bool] = True
+
+    class Config(BaseConfig):
+        path: str = param(
+            ...,
+            "the folder; a relative path starts where the run is started; replica k: path#k",
+            min_length=1,
+        )
+        on_existing: Literal["error", "reuse", "new"] = param(
+            "error", "a folder that exists is refused (error), continued (reuse), or deleted (new)"
+        )
+        flush_every_rows: int = param(
+            10_000, "rows from one flush to the next; a crash loses at most about so many", ge=1
+        )
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        self._path, self._on_existing = Path(self.config.path), str(self.config.on_existing)
+        self._columns: dict[str, MappedColumn] = {}
+        self._commit_file: CommitFile | None = None
+        self._release_rows = 1  # rows that one release covers beyond those that must be released
+
+    @property
+    def nondeterministic(self) -> str:
+        """The rows that a run continues with are not part of the graph."""
+        return f"begins with the rows in '{self._path}'" if self._on_existing == "reuse" else ""
+
+    def bind(self, ctx: Context) -> None:
+        """Give each replica its own folder. A node that is restarted within a run continues with its own rows."""
+        if ctx.replica:
+            self._path = self._path.with_name(f"{self._path.name}#{ctx.replica}")
+        if ctx.restarts:
+            self._on_existing = "reuse"
+
+    def memory_bytes(self, row_bytes: int) -> int:
+        """None: the system can reclaim the pages of mapped files."""
+        return 0
+
+    def recover(self) -> RecoveredRows | None:
+        """Open the rows in the folder, if they are to be continued."""
+        if not hasattr(os, "posix_fallocate"):
+            raise OSError("storage: mapped files need Linux; write `storage: compressed`")
+        _delete_unfinished(self._path)
+        if not os.path.lexists(self._path):
+            return None
+        if self._on_existing == "error":
+            raise FileExistsError(
+                f"'{self._path}' exists already; write `on_existing: reuse` to continue with its rows, "
+                "`on_existing: new` to delete them, or give another `path`"
+            )
+        layout, columns = _read_layout(self._path)
+        commit_file = CommitFile(self._path / COMMIT_FILE)
+        if self._on_existing == "new":
+            try:
+                _delete_buffer(self._path, len(columns))
+            finally:
+                commit_file.close()
+            return None
+        record = commit_file.record
+        try:
+            self._open_columns(layout, columns, commit_file, self._path)
+            commit_file.write(replace(record, closed=False, released_rows=0))
+        except BaseException:
+            self.close()
+            raise
+        return RecoveredRows(layout, dict(self._columns), record, _report(self._path, record))
+
+    def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
+        """Make the files in a temporary folder, and rename it when all of them are complete."""
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
+        temporary.mkdir(parents=True)
+        try:
+            (temporary / LAYOUT_FILE).write_text(
+                json.dumps(_layout_json(columns, layout), indent=1)
+            )
+            commit_file = CommitFile(temporary / COMMIT_FILE, CommitRecord())
+            self._open_columns(layout, columns, commit_file, temporary)
+            commit_file.write(CommitRecord(closed=False))
+            os.rename(temporary, self._path)
+            _sync_folder(self._path.parent)
+        except BaseException:
+            self.close()
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return dict(self._columns)
+
+    def grow(self, name: str, rows: ColumnStore, places: int) -> ColumnStore:
+        self._columns[name].grow(places)
+        return self._columns[name]
+
+    def release_before(self, first_row: int) -> None:
+        """Take rows out of the commit record before they are overwritten.
+
+        Each record costs a write to the disk, so some more of the oldest rows are released at once.
+        """
+        record = self._open_commit_file().record
+        if first_row > record.first_row < record.stop_row:
+            first = min(first_row + self._release_rows, record.stop_row)
+            released = record.released_rows + first - record.first_row
+            self._open_commit_file().write(replace(record, first_row=first, released_rows=released))
+
+    def after_write(self, first_row: int, stop_row: int, next_place: int) -> None:
+        if stop_row - self._open_commit_file().record.stop_row >= self.config.flush_every_rows:
+            self.flush(first_row, stop_row, next_place)
+
+    def flush(self, first_row: int, stop_row: int, next_place: int, closed: bool = False) -> None:
+        """Write the commit record once all rows that it covers are on the disk."""
+        for column in self._columns.values():
+            column.flush()
+        self._open_commit_file().write(CommitRecord(first_row, stop_row, next_place, 0, closed))
+
+    def close(self) -> None:
+        if self._commit_file is not None:
+            self._commit_file.close()
+        for column in self._columns.values():
+            column.close()
+        self._commit_file, self._columns = None, {}
+
+    def _open_columns(
+        self, layout: RingLayout, columns: Allocations, commit_file: CommitFile, folder: Path
+    ) -> None:
+        rows = min(
+            self.config.flush_every_rows // RELEASES_PER_FLUSH, layout.size // MAX_RELEASED_SHARE
+        )
+        self._commit_file, self._release_rows = commit_file, max(rows, 1)
+        for k, (name, (column, places)) in enumerate(columns.items()):
+            file = folder / f"{k}.rows"
+            self._columns[name] = MappedColumn(file, column, places, new=folder != self._path)
+
+    def _open_commit_file(self) -> CommitFile:
+        if self._commit_file is None:
+            raise ValueError(f"'{self._path}' is closed")
+        return self._commit_file
+
+
+class MappedColumn:
+    """The rows of one column, in a file of their own.
+
+    Rows are written with `pwrite` and read through a map of the file. Writing through the map would first read
+    each page from the disk, and a disk error would end the process with a signal. The map sees at once what
+    `pwrite` has written.
+    """
+
+    def __init__(self, path: Path, column: Column, places: int, new: bool = True) -> None:
+        """Create a file with so many places, or open one with at least so many (it may have grown)."""
+        self._path, self._column = path, column
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
+        self._file = os.open(path, flags, 0o644)
+        try:
+            length = os.fstat(self._file).st_size
+            if not new and length < places * column.row_bytes:
+                raise ValueError(f"'{path}' is too short: another program changed it")
+            self.grow(places)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the file."""
+        return self._rows.nbytes
+
+    def grow(self, places: int) -> None:
+        """Extend the file to at least so many places, with disk space reserved for all of them."""
+        row_bytes = max(self._column.row_bytes, 1)
+        required = max(places * row_bytes, 1)
+        if os.fstat(self._file).st_size < required:
+            preallocate(self._file, self._path, required)
+        length = os.fstat(self._file).st_size
+        mapped = self._map = mmap.mmap(self._file, length, prot=mmap.PROT_READ)
+        mapped.madvise(mmap.MADV_RANDOM)  # rows are drawn in random order
+        free = available_bytes()
+        self._prefetches = free is not None and length > free // 2
+        count = length // row_bytes if self._column.row_bytes else places
+        flat = np.frombuffer(mapped, np.uint8, count * self._column.row_bytes)
+        self._rows: Array = flat.view(self._column.dtype).reshape(count, *self._column.shape)
+
+    def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
+        """Write rows; those at consecutive places are written together."""
+        if isinstance(places, slice):
+            self._write(places.start, rows)
+            return
+        breaks = np.flatnonzero(np.diff(places) != 1) + 1
+        for block, part in zip(np.split(places, breaks), np.split(rows, breaks), strict=True):
+            if len(block):
+                self._write(int(block[0]), part)
+
+    def take(self, places: Array, axis: int = 0, /, *, mode: Literal["clip"] = "clip") -> Array:
+        """Gather rows. From a large file all rows are requested first, so that the disk reads them concurrently."""
+        if self._prefetches:
+            size = self._column.row_bytes
+            for begin in (places * size).tolist():
+                page = begin - begin % mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_WILLNEED, page, begin + size - page)
+        return self._rows.take(places, 0, mode=mode)
+
+    def flush(self) -> None:
+        """Wait until all that was written is on the disk."""
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Close the file. Arrays that `take` returned are copies and stay valid."""
+        os.close(self._file)
+
+    def _write(self, place: int, rows: Array) -> None:
+        remaining = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        offset = place * self._column.row_bytes
+        while len(remaining):
+            written = os.pwrite(self._file, remaining[:MAX_WRITE_BYTES], offset)
+            remaining, offset = remaining[written:], offset + written
+
+
+def _layout_json(columns: Allocations, layout: RingLayout) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "size": layout.size,
+        "frames": layout.frames,
+        "schema": {name: [c.dtype, list(c.shape)] for name, c in layout.schema.items()},
+        "columns": {name: [c.dtype, list(c.shape), n] for name, (c, n) in columns.items()},
+    }
+
+
+def _read_layout(path: Path) -> tuple[RingLayout, Allocations]:
+    try:
+        content = json.loads((path / LAYOUT_FILE).read_text())
+        version = content["format"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"'{path}' is no buffer of flowrl ({error}); nothing in it was changed; "
+            "give another `path`"
+        ) from error
+    if version != FORMAT:
+        raise ValueError(f"'{path}' has format {version}; this version of flowrl reads {FORMAT}")
+    schema = {
+        name: Column(dtype, tuple(shape)) for name, (dtype, shape) in content["schema"].items()
+    }
+    columns = {name: (Column(d, tuple(s)), n) for name, (d, s, n) in content["columns"].items()}
+    return RingLayout(schema, content["size"], content["frames"]), columns
+
+
+def _report(path: Path, record: CommitRecord) -> str:
+    """What was recovered, and what an earlier process lost."""
+    recovered = f"'{path}' holds {record.stop_row - record.first_row} rows"
+    if record.closed:
+        return recovered
+    lost = f"rows from number {record.stop_row} on were not flushed and are lost"
+    if record.released_rows:
+        lost += f", and so are {record.released_rows} of the oldest, which may be overwritten"
+    return f"{recovered}; process {record.pid} did not close it: {lost}"
+
+
+def _delete_buffer(path: Path, columns: int) -> None:
+    """Delete the folder, but only if it holds nothing other than the buffer's files."""
+    own = {LAYOUT_FILE, COMMIT_FILE, *(f"{k}.rows" for k in range(columns))}
+    others = sorted({file.name for file in path.iterdir()} - own)
+    if others:
+        raise ValueError(
+            f"'{path}' also holds '{others[0]}', which is not the buffer's; nothing was deleted"
+        )
+    shutil.rmtree(path)
+
+
+def _unfinished_folders(path: Path) -> Iterator[Path]:
+    return path.parent.glob(f".{path.name}.*.new") if path.parent.is_dir() else iter(())
+
+
+def _delete_unfinished(path: Path) -> None:
+    """Delete temporary folders of processes that were killed in `allocate`: nobody holds their lock."""
+    for folder in list(_unfinished_folders(path)):
+        pid = folder.name.split(".")[-2]
+        try:
+            if (folder / COMMIT_FILE).exists():
+                CommitFile(folder / COMMIT_FILE).close()
+            elif os.path.exists(f"/proc/{pid}"):
+                continue  # the process has not created its lock yet
+        except BlockingIOError:
+            continue
+        except ValueError:
+            pass  # the process was killed before it wrote its first record
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

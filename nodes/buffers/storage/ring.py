@@ -1,0 +1,322 @@
+"""A ring of columns that keeps the newest rows in places that are allocated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Column, Schema, row_bytes
+from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
+from flowrl.nodes.buffers.storage.limits import max_rows, require_memory
+from flowrl.nodes.buffers.storage.storage import (
+    ColumnStore,
+    MemoryStorage,
+    RecoveredRows,
+    RingLayout,
+    Storage,
+)
+
+ArrayTypes = list[tuple[str, Any, tuple[int, ...]]]  # name, dtype and shape of each column
+
+
+class Ring:
+    """Keeps the newest `size` rows. Rows are numbered in the order of arrival; a number is never used twice."""
+
+    def __init__(
+        self,
+        size: int,
+        size_bytes: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        deduplicator: FrameDeduplicator | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        """`metadata` are the dtypes of what is kept in memory beside each row and is not part of it.
+
+        With a `deduplicator` each observation is stored once, otherwise as it arrives.
+        """
+        self.size = size  # final after the first push, if bytes limit it as well
+        self.row_count = 0  # rows that are held: the newest ones
+        self.written = 0  # rows ever written; the number that the next row gets
+        self.columns: dict[str, ColumnStore] = {}
+        self.metadata: dict[str, Array] = {}
+        self.storage = MemoryStorage() if storage is None else storage
+        self._metadata_dtypes = dict(metadata or {})
+        self._deduplicator = deduplicator
+        self._schema: Schema = {}
+        self._row_bytes = 0  # of a row, before compression
+        self._checked_types: ArrayTypes = []  # of the newest push, which were found to fit
+        self._next_place = 0
+        self._size_bytes = size_bytes
+        self._persistent = self.storage.persistent
+        self.recovery_report = ""  # what was found in a storage that an earlier process left
+        recovered = self.storage.recover()
+        if recovered is not None:
+            try:
+                self._continue_with(recovered)
+            except BaseException:
+                self.storage.close()
+                raise
+
+    def push(self, columns: Mapping[str, Array], **metadata: float) -> list[slice]:
+        """Write rows over the oldest and return their places, in the order of the rows.
+
+        If there are more rows than places, the newest are written.
+        """
+        if not self._schema:
+            self._allocate({k: Column(str(v.dtype), v.shape[1:]) for k, v in columns.items()})
+        rows = self._check(columns)
+        if rows > self.size:
+            columns = {name: array[-self.size :] for name, array in columns.items()}
+            self.written += rows - self.size
+            rows = self.size
+        held = min(self.row_count + rows, self.size)
+        if self._deduplicator is not None:
+            encoded = self._deduplicator.encode(columns, self.written, held)
+            columns, held = encoded.columns, encoded.held
+        parts = self._next_places(rows)
+        self.row_count = held - rows  # the rows that stay valid should writing fail
+        if self._persistent:
+            self.storage.release_before(self.written + rows - held)
+        if self._deduplicator is not None:
+            encoded.write_frames()
+        self._write(columns, parts)
+        for name, value in metadata.items():
+            array = self.metadata[name]
+            for part in parts:
+                array[part] = value
+        self.written += rows
+        self.row_count = held
+        self._next_place = parts[-1].stop % self.size
+        if self._persistent:
+            self.storage.after_write(*self._held_range)
+        return parts
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest row that is held."""
+        return self.written - self.row_count
+
+    @property
+    def _held_range(self) -> tuple[int, int, int]:
+        """The numbers of the rows that are held, and the place of the next row."""
+        return self.oldest, self.written, self._next_place
+
+    def _next_places(self, rows: int) -> list[slice]:
+        """The places of the next rows: one slice, or two where they wrap around."""
+        start, stop = self._next_place, self._next_place + rows
+        if stop <= self.size:
+            return [slice(start, stop)]
+        return [slice(start, self.size), slice(0, stop - self.size)]
+
+    def _write(self, columns: Mapping[str, Array], parts: list[slice]) -> None:
+        if len(parts) == 1:
+            part = parts[0]
+            for name, array in columns.items():
+                self.columns[name][part] = array
+            return
+        head = parts[0].stop - parts[0].start
+        for name, array in columns.items():
+            rows = self.columns[name]
+            rows[parts[0]], rows[parts[1]] = array[:head], array[head:]
+
+    def take(self, places: Array, names: Iterable[str] | None = None) -> dict[str, Array]:
+        """The rows at these places, or some of their columns: one gather for each column."""
+        # "clip" skips the check for invalid places, which would cost as much as the gather of a small
+        # column. All places come from this ring.
+        stores = self.columns if names is None else {name: self.columns[name] for name in names}
+        taken = {name: rows.take(places, 0, mode="clip") for name, rows in stores.items()}
+        return taken if self._deduplicator is None else self._deduplicator.decode(taken)
+
+    def stored_column(self, name: str) -> Array:
+        """A column of all rows as it is stored (frames as places), the oldest row first."""
+        if not self.row_count:
+            return np.empty(0, self._schema[name].dtype if self._schema else None)
+        return self.columns[name].take(self.held_places(), 0, mode="clip")
+
+    def in_order(self) -> dict[str, Array]:
+        """All rows, the oldest first."""
+        return self.take(self.held_places())
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all rows and their metadata."""
+        pools = self._deduplicator.nbytes if self._deduplicator else 0
+        return sum(a.nbytes for a in [*self.columns.values(), *self.metadata.values()]) + pools
+
+    @property
+    def used_places(self) -> int:
+        """The number of places from the first to the last that was ever written since `clear`."""
+        if self._next_place < self.row_count or self.row_count == self.size:
+            return self.size
+        return self._next_place
+
+    def places_from_oldest(self, index: Array) -> Array:
+        """Distinct places for distinct indices from 0: counted from the oldest row, in a full ring from place 0."""
+        if self.row_count in (self.size, self._next_place):
+            return index
+        return (index + self._next_place - self.row_count) % self.size
+
+    def held_places(self) -> Array:
+        """The places of all rows, the oldest first."""
+        return self.places_of(np.arange(self.oldest, self.written))
+
+    def places_of(self, numbers: Array) -> Array:
+        """The places of the rows with these numbers, which must be held."""
+        return (numbers - (self.written - self._next_place)) % self.size
+
+    def place_of(self, number: int) -> int:
+        """The place of one row."""
+        return (number - (self.written - self._next_place)) % self.size
+
+    def numbers_of(self, places: Array) -> Array:
+        """The numbers of the rows at these places."""
+        return self.written - 1 - (self._next_place - 1 - places) % self.size
+
+    def holds(self, numbers: Array) -> Array:
+        """Which of the rows with these numbers are held."""
+        return (numbers >= self.oldest) & (numbers < self.written)
+
+    def discard(self, places: Array) -> None:
+        """Promise that these rows are never read again, so that the storage can free them."""
+        self.storage.discard(self.columns, places)
+
+    def clear(self) -> None:
+        """Forget all rows. What is allocated stays allocated."""
+        if self._schema:
+            self.storage.release_before(self.written)
+            self.discard(np.arange(self.size))
+        self.row_count = self._next_place = 0
+        if self._deduplicator is not None:
+            self._deduplicator.clear()
+
+    def flush(self) -> None:
+        """Make the rows durable, where the storage is persistent."""
+        if self._schema:
+            self.storage.flush(*self._held_range)
+
+    def close(self) -> None:
+        """Flush and release the storage. The ring cannot be used afterwards."""
+        if self._schema and self.columns:
+            self.storage.flush(*self._held_range, closed=True)
+        self.columns = {}
+        self.storage.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of all rows, the oldest first, and the place of the next row."""
+        require_memory(self.row_count * self._row_bytes, "a copy of the buffer's rows")
+        places = self.held_places()
+        return {
+            "columns": {k: rows.take(places, 0, mode="clip") for k, rows in self.columns.items()},
+            "metadata": {name: array[places] for name, array in self.metadata.items()},
+            "schema": {name: (c.dtype, c.shape) for name, c in self._schema.items()},
+            "frames": None if self._deduplicator is None else self._deduplicator.state_dict(),
+            "size": self.size,
+            "next_place": self._next_place,
+            "written": self.written,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold these rows at the same places, or from place 0 on if the size differs."""
+        if (state["frames"] is None) != (self._deduplicator is None):
+            raise ValueError(
+                "the state and this buffer differ in whether frames are deduplicated; "
+                "set `store_once` as in the run that wrote the state"
+            )
+        schema = {k: Column(dtype, tuple(s)) for k, (dtype, s) in state["schema"].items()}
+        if schema and not self._schema:
+            self._allocate(schema)
+        rows = len(next(iter(state["columns"].values()), ()))
+        if rows > self.size:
+            raise ValueError(f"the state holds {rows} rows; this buffer's size is {self.size}")
+        self.clear()
+        if schema:
+            self._require_schema(schema)
+        if self._deduplicator is not None and schema:
+            self._deduplicator.load_state_dict(state["frames"])
+        self.row_count, self.written = rows, int(state["written"])
+        same_size = state["size"] == self.size
+        self._next_place = int(state["next_place"]) if same_size else rows % self.size
+        places = self.held_places()
+        for name, array in state["columns"].items():
+            self.columns[name][places] = array
+        for name, array in state["metadata"].items():
+            self.metadata[name][places] = array
+        self.flush()
+
+    def _allocate(self, schema: Schema) -> None:
+        deduplicator, (size, metadata_bytes) = self._deduplicator, self._size_for(schema)
+        require_memory(self.storage.memory_bytes(size * self._row_bytes) + size * metadata_bytes)
+        if deduplicator is None:
+            layout = RingLayout(schema, size, None)
+            allocations = {name: (column, size) for name, column in schema.items()}
+        else:
+            allocations = dict(deduplicator.allocations(schema, size))
+            layout = RingLayout(schema, size, deduplicator.stacked_frames)
+        self._use(layout, self.storage.allocate(allocations, layout))
+
+    def _size_for(self, schema: Schema) -> tuple[int, int]:
+        """The number of rows that fit, and the bytes of the metadata of each."""
+        metadata_bytes = sum(np.dtype(dtype).itemsize for dtype in self._metadata_dtypes.values())
+        deduplicator = self._deduplicator
+        self._row_bytes = deduplicator.row_bytes(schema) if deduplicator else row_bytes(schema)
+        return max_rows(
+            self.size, self._size_bytes, self._row_bytes + metadata_bytes
+        ), metadata_bytes
+
+    def _continue_with(self, recovered: RecoveredRows) -> None:
+        """Hold the rows that an earlier process left."""
+        layout, record, deduplicator = recovered.layout, recovered.record, self._deduplicator
+        if deduplicator is not None:
+            deduplicator.allocations(layout.schema, layout.size)
+        size, _ = self._size_for(layout.schema)
+        frames = None if deduplicator is None else deduplicator.stacked_frames
+        if (size, frames) != (layout.size, layout.frames):
+            raise ValueError(
+                f"the storage was made for {_size_text(layout.size, layout.frames)}; this buffer is "
+                f"for {_size_text(size, frames)}; give another `path`, or the same parameters"
+            )
+        self._use(layout, recovered.columns)
+        self.row_count = record.stop_row - record.first_row
+        self.written, self._next_place = record.stop_row, record.next_place
+        self.recovery_report = recovered.report
+        if deduplicator is not None and self.row_count:
+            stored = {name: self.stored_column(name) for name in deduplicator.deduplicated_columns}
+            deduplicator.recover(stored, record.first_row)
+
+    def _use(self, layout: RingLayout, columns: dict[str, ColumnStore]) -> None:
+        self.size, self._schema, self.columns = layout.size, layout.schema, columns
+        self.metadata = {
+            name: np.zeros(self.size, dtype) for name, dtype in self._metadata_dtypes.items()
+        }
+        if self._deduplicator is not None:
+            limited = self._size_bytes is not None
+            self._deduplicator.attach_pools(self._schema, columns, self.storage, limited)
+
+    def _check(self, columns: Mapping[str, Array]) -> int:
+        """Refuse columns that do not fit before anything is written; returns the number of rows."""
+        types = [(name, array.dtype, array.shape) for name, array in columns.items()]
+        if types != self._checked_types:
+            self._require_schema({k: Column(str(v.dtype), v.shape[1:]) for k, v in columns.items()})
+            self._checked_types = types
+        return types[0][2][0] if types else 0
+
+    def _require_schema(self, schema: Schema) -> None:
+        if schema.keys() != self._schema.keys():
+            raise ValueError(
+                f"the rows have the columns {', '.join(schema)}; "
+                f"the buffer holds {', '.join(self._schema)}"
+            )
+        for name, column in schema.items():
+            if column != self._schema[name]:
+                raise ValueError(
+                    f"column '{name}' has rows of {column}; the buffer holds {self._schema[name]}"
+                )
+
+
+def _size_text(size: int, frames: Mapping[str, int] | None) -> str:
+    if frames is None:
+        return f"{size} rows"
+    columns = ", ".join(f"{name} of {n} frames" for name, n in frames.items())
+    return f"{size} rows with deduplicated frames ({columns or 'none'})"

@@ -1,0 +1,63 @@
+"""A node that reads demonstrations from a file and emits all of them in its first firing."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from flowrl.core.batch import Batch, Column, row_bytes
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.ports import Out
+from flowrl.nodes.datasets.formats import format_of
+from flowrl.nodes.datasets.metadata import require_same_returns
+from flowrl.nodes.returns import bootstrap_discount
+
+
+class DatasetReader(Node):
+    """Emits the rows once (type `demos`). Buffers keep them, so all later tokens are empty tables."""
+
+    data = Out("samples")
+
+    class Config(BaseConfig):
+        path: str = param(
+            ...,
+            "the file, NPZ or HDF5 (.h5), one array for each column; or a Minari folder",
+            min_length=1,
+            file=True,
+        )
+        rows: int | None = param(None, "how many of its first rows; default: all", ge=1)
+        policy: Any = part("policy", "what learns from the rows", shared="policy", default=None)
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        path = Path(config.path).expanduser()
+        schema, available = format_of(path).read_schema(path)
+        if _lacks_discount(schema, config.policy):
+            schema = {**schema, "discount": Column("float32")}
+        require_same_returns(config.path, format_of(path).read_metadata(path), config.policy)
+        rows = min(available, config.rows or available)
+        return Facts(outs={"data": schema}, memory_bytes=rows * row_bytes(schema))
+
+    def setup(self) -> None:
+        self._empty_table: Batch | None = None  # None before the first firing
+
+    def fire(self) -> Batch:
+        """Emit the rows, or an empty table."""
+        if self._empty_table is not None:
+            return self._empty_table
+        path = Path(self.config.path).expanduser()
+        table = format_of(path).read(path, self.config.rows)
+        if _lacks_discount(table, self.config.policy):
+            gamma = float(self.config.policy.config.gamma)
+            table = table.replace(discount=bootstrap_discount(gamma, table["terminated"]))
+        self._empty_table = Batch({name: array[:0].copy() for name, array in table.columns.items()})
+        return table
+
+
+def _lacks_discount(columns: Container[str], policy: Any) -> bool:
+    """Whether `discount` must be computed: the file is of a program that does not know the policy's gamma."""
+    has_gamma = hasattr(getattr(policy, "config", None), "gamma")
+    return has_gamma and "discount" not in columns and "terminated" in columns

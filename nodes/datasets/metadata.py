@@ -1,0 +1,82 @@
+"""What a data set states beside its arrays: what its columns mean, and how its rewards were summed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.config import PartSpec
+from flowrl.core.node import UnsoundError
+
+ARRAY_NAME = "__flowrl__"  # of the array that holds the metadata: JSON as bytes
+COLUMN_FACTS = ("n", "low", "high", "frames")  # of a column, beside its dtype and shape
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetMetadata:
+    """Facts of columns by name, and `nstep` and `gamma` of the policy that the rows were collected for."""
+
+    columns: Mapping[str, Mapping[str, Any]]
+    rows: Mapping[str, float]
+
+    def encode(self) -> Array:
+        """The metadata as an array of bytes."""
+        text = json.dumps({"columns": self.columns, "rows": self.rows}, sort_keys=True)
+        return np.frombuffer(text.encode(), np.uint8)
+
+    def add_facts(self, schema: Schema) -> Schema:
+        """The columns with their facts."""
+        return {
+            name: Column(c.dtype, c.shape, **_column_facts(self.columns.get(name, {})))
+            for name, c in schema.items()
+        }
+
+
+NO_METADATA = DatasetMetadata({}, {})
+
+
+def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
+    """The metadata of rows with these columns that were collected for this policy."""
+    facts = {
+        name: {f: value for f in COLUMN_FACTS if (value := getattr(column, f)) is not None}
+        for name, column in (schema or {}).items()
+    }
+    columns = {name: known for name, known in facts.items() if known}
+    return DatasetMetadata(columns, return_parameters(policy))
+
+
+def decode_metadata(array: Array) -> DatasetMetadata:
+    """The metadata in an array of bytes. Unknown keys, of later versions, are ignored."""
+    content = json.loads(array.tobytes())
+    return DatasetMetadata(content["columns"], content["rows"])
+
+
+def return_parameters(policy: Any) -> dict[str, float]:
+    """How a row of this policy sums rewards: `nstep` and `gamma`, as far as it has them."""
+    config = policy.config if policy is not None else None
+    return {k: getattr(config, k) for k in ("nstep", "gamma") if hasattr(config, k)}
+
+
+def require_same_returns(path: str, found: DatasetMetadata, policy: PartSpec | Any | None) -> None:
+    """Refuse rows whose nstep or gamma differ from the policy's: it would learn wrong values."""
+    expected = return_parameters(policy)
+    for name in expected.keys() & found.rows.keys():
+        if found.rows[name] != expected[name]:
+            raise UnsoundError(
+                f"the rows of '{path}' have {name} {found.rows[name]}, but the policy has "
+                f"{name} {expected[name]}",
+                "record them with this policy, or write `policy: null` to skip this check",
+                "path",
+            )
+
+
+def _column_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts as columns have them: bounds are tuples, which JSON makes lists."""
+    return {
+        k: tuple(v) if isinstance(v, list) else v for k, v in facts.items() if k in COLUMN_FACTS
+    }

@@ -1,0 +1,131 @@
+"""How much a buffer may hold: in rows, in bytes, and in what the machine has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowrl.core.batch import Column
+from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.storage import limits
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
+from flowrl.nodes.buffers.storage.ring import Ring
+
+IMAGES = {"obs": Column("uint8", (100,))}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("7B", 7), ("2GB", 2 * 10**9), ("1.5 MB", 1_500_000), ("1KiB", 1024), ("2GiB", 2 << 30)],
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert limits.parse_bytes(text) == size
+
+
+def test_a_size_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'2 apples' is not a size; write for instance 800MB"):
+        limits.parse_bytes("2 apples")
+
+
+def test_the_smaller_limit_counts() -> None:
+    assert limits.max_rows(50, "1KB", 10) == 50
+    assert limits.max_rows(500, "1KB", 10) == 100
+    with pytest.raises(ValueError, match="a row takes 2000 bytes, but size_bytes is 1KB"):
+        limits.max_rows(500, "1KB", 2000)
+
+
+def test_a_ring_limited_in_bytes_holds_what_fits() -> None:
+    ring = Ring(1000, "1KB", {"train_iters": "int32"})
+    ring.push({"obs": np.zeros((30, 96), np.uint8)}, train_iters=7)
+    assert (ring.size, ring.row_count) == (10, 10)
+    assert ring.metadata["train_iters"].tolist() == [7] * 10
+
+
+def test_a_buffer_that_memory_cannot_hold_is_refused_before_it_is_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "meminfo"
+    info.write_text("MemTotal: 9 kB\nMemAvailable:       2 kB\n")
+    monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
+    small, large = Ring(20), Ring(21)
+    small.push({"obs": np.zeros((1, 100), np.uint8)})
+    with pytest.raises(MemoryError, match=r"would take 0\.0 GB.*make `size` smaller"):
+        large.push({"obs": np.zeros((1, 100), np.uint8)})
+    assert large.columns == {}
+
+
+def test_a_state_that_memory_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = Ring(20, storage=MappedStorage(path=str(tmp_path / "rows")))
+    ring.push({"obs": np.zeros((15, 1000), np.uint8)})
+    info = tmp_path / "meminfo"
+    info.write_text("MemAvailable:       14 kB\n")
+    monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
+    with pytest.raises(MemoryError, match=r"a copy of the buffer's rows would take"):
+        ring.state_dict()
+    info.write_text("MemAvailable:       16 kB\n")
+    assert len(ring.state_dict()["columns"]["obs"]) == 15
+    ring.close()
+
+
+def test_a_machine_that_does_not_say_what_is_free_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MEMORY_FILES", (tmp_path / "a", tmp_path / "b"))
+    assert limits.available_bytes() is None
+    limits.require_memory(10**18)
+
+
+def described(**params: object) -> NaiveReplayBuffer:
+    config = NaiveReplayBuffer.Config(**params)
+    return NaiveReplayBuffer.describe(config, Surroundings({"data": IMAGES}, {}, frozenset()))
+
+
+def test_what_it_takes_is_told_before_a_run() -> None:
+    assert described(size=1000, size_bytes="10KB", batch_size=8).memory_bytes == 96 * 104
+    with pytest.raises(UnsoundError, match="a row takes 104 bytes, but size_bytes is 50B") as told:
+        described(size_bytes="50B", batch_size=1)
+    assert told.value.key == "size_bytes"
+    with pytest.raises(UnsoundError, match="batches of 64 rows are drawn from 9") as told:
+        described(size_bytes="1KB")
+    assert told.value.key == "size_bytes"
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 3), np.float64), np.zeros((2, 4), np.float32)])
+def test_a_column_that_changes_is_refused_and_nothing_is_written(wrong: np.ndarray) -> None:
+    ring = Ring(4)
+    ring.push({"a": np.ones(2), "b": np.ones((2, 3), np.float32)})
+    with pytest.raises(
+        ValueError, match=r"column 'b' has rows of .*; the buffer holds float32\[3\]"
+    ):
+        ring.push({"a": np.zeros(2), "b": wrong})
+    assert ring.row_count == 2
+    assert ring.columns["a"][:2].tolist() == [1, 1]
+
+
+def test_numbers_of_rows_are_never_used_twice() -> None:
+    ring = Ring(4)
+    for start in (0, 3, 6):
+        ring.push({"value": np.arange(start, start + 3)})
+    numbers = np.arange(5, 9)
+    assert ring.holds(np.arange(3, 11)).tolist() == [False, False, *[True] * 4, False, False]
+    places = ring.places_of(numbers)
+    assert ring.take(places)["value"].tolist() == numbers.tolist()
+    assert ring.numbers_of(places).tolist() == numbers.tolist()
+    ring.clear()
+    ring.push({"value": np.array([9, 10])})
+    assert ring.numbers_of(np.arange(2)).tolist() == [9, 10]
+    assert ring.places_of(np.array([9, 10])).tolist() == [0, 1]
+    assert not ring.holds(numbers).any()
+
+
+def test_a_full_ring_loaded_into_a_larger_one_loses_its_oldest_rows_last() -> None:
+    ring, larger = Ring(3), Ring(5)
+    ring.push({"value": np.arange(4)})
+    larger.load_state_dict(ring.state_dict())
+    larger.push({"value": np.array([4, 5, 6])})
+    assert sorted(larger.take(np.arange(5))["value"]) == [2, 3, 4, 5, 6]
