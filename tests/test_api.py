@@ -1,4 +1,4 @@
-"""The Python side: a graph by file, name or data; checked, expanded, drawn and run."""
+"""The Python interface: a graph by file, name or data; checked, expanded, drawn and run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_graph_is_the_same_as_data_and_as_a_file_by_path_or_name(file: Path) -
     assert len(digests) == 1
 
 
-def test_what_expand_gives_is_a_graph_that_runs_to_the_same_bits(file: Path) -> None:
+def test_the_expanded_graph_runs_to_the_same_bits(file: Path) -> None:
     (file.parent / "whole.yaml").write_text(flowrl.load(file, {"seed": 4}).expand())
     first, again = (
         flowrl.load(source, given).run(train_iters=4)
@@ -48,7 +48,7 @@ def test_what_expand_gives_is_a_graph_that_runs_to_the_same_bits(file: Path) -> 
     assert (first.seed, first.digest) == (again.seed, again.digest) == (4, first.digest)
 
 
-def test_check_states_without_raising(file: Path) -> None:
+def test_check_reports_problems_without_raising(file: Path) -> None:
     sound, unsound = flowrl.load(file).check(), flowrl.load(UNSOUND).check()
     assert (sound.ok, sound.deterministic, list(sound.problems)) == (True, True, [])
     assert not unsound.ok
@@ -56,7 +56,7 @@ def test_check_states_without_raising(file: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["expand", "draw", "run"])
-def test_an_unsound_graph_is_an_error_of_everything_else(verb: str) -> None:
+def test_everything_but_check_raises_for_an_unsound_graph(verb: str) -> None:
     with pytest.raises(GraphError, match="gaol") as reported:
         getattr(flowrl.load(UNSOUND), verb)()
     assert len(reported.value.problems) == len(flowrl.load(UNSOUND).check().problems)
@@ -82,7 +82,7 @@ def test_a_text_that_looks_like_something_else_stays_a_text(value: str) -> None:
     assert graph.nodes["c"].config.mode == value
 
 
-def test_what_a_run_sets_is_laid_over_what_the_graph_was_loaded_with(tmp_path: Path) -> None:
+def test_values_of_a_run_override_those_of_loading(tmp_path: Path) -> None:
     graph = flowrl.load(GRAPH, {"c.steps": 3, "l.stops_at": 9})
     result = graph.run(set={"c.steps": 5, "limits.rounds": 2}, out=tmp_path / "a")
     assert result.env_steps == 10
@@ -111,7 +111,7 @@ def test_the_first_limit_that_is_reached_ends_the_run(
 
 
 @pytest.mark.parametrize("time", [0.05, "0.05s"])
-def test_time_in_seconds_or_words_ends_a_run(time: float | str, tmp_path: Path) -> None:
+def test_a_time_in_seconds_or_with_a_unit_ends_a_run(time: float | str, tmp_path: Path) -> None:
     result = flowrl.load(GRAPH).run(time=time, out=tmp_path / "r")
     assert result.why == "0.05 s were asked for"
     assert result.wall_s < 30
@@ -129,15 +129,13 @@ def test_time_in_seconds_or_words_ends_a_run(time: float | str, tmp_path: Path) 
         ({"time": float("nan")}, "run: time is nan; expected seconds"),
     ],
 )
-def test_a_limit_that_is_none_is_refused_and_not_taken_for_no_limit(
-    limit: dict[str, Any], reported: str, tmp_path: Path
-) -> None:
+def test_an_invalid_limit_is_refused(limit: dict[str, Any], reported: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=reported):
         flowrl.load(GRAPH, {"limits.rounds": 3}).run(**limit, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
-def test_the_seed_of_a_call_comes_before_that_of_the_graph(tmp_path: Path) -> None:
+def test_the_seed_of_a_call_overrides_that_of_the_graph(tmp_path: Path) -> None:
     graph = flowrl.load(GRAPH, {"seed": 5})
     runs = [
         graph.run(seed=seed, train_iters=3, out=tmp_path / f"r{k}")
@@ -149,26 +147,26 @@ def test_the_seed_of_a_call_comes_before_that_of_the_graph(tmp_path: Path) -> No
     assert len(set(digests)) == 3
 
 
-def test_a_result_is_what_the_summary_of_its_folder_says(tmp_path: Path) -> None:
+def test_a_result_equals_the_summary_in_its_folder(tmp_path: Path) -> None:
     result = flowrl.load(GRAPH).run(train_iters=4, out=tmp_path / "r")
     reported = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert reported == json.loads(json.dumps(result.as_dict()))
 
 
-def test_without_a_folder_a_run_makes_one_below_runs(file: Path) -> None:
+def test_a_run_without_a_folder_makes_one_below_runs(file: Path) -> None:
     result = flowrl.load(file).run(train_iters=1)
     assert Path(result.run_dir).parent == Path("runs")
     assert Path(result.run_dir, "summary.json").is_file()
 
 
-def test_a_node_that_fails_is_raised_with_its_cause(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_node_has_its_cause(tmp_path: Path) -> None:
     graph = tree({"c": "Source", "f": {"type": "Fails", "firing": 1}}, ["c -> f"])
     with pytest.raises(NodeError, match=r"node 'f', firing 1 \(round 1\)") as reported:
         flowrl.load(graph).run(out=tmp_path / "r", steps=100)
     assert isinstance(reported.value.__cause__, ZeroDivisionError)
 
 
-def test_draw_gives_dot_or_writes_what_the_ending_says(tmp_path: Path) -> None:
+def test_draw_returns_dot_or_writes_a_file_by_its_ending(tmp_path: Path) -> None:
     graph = flowrl.load(GRAPH)
     assert graph.draw().startswith("digraph")
     assert graph.draw(tmp_path / "g.html") == str(tmp_path / "g.html")
@@ -187,12 +185,12 @@ def test_a_placement_changes_no_bit(placement: str, tmp_path: Path) -> None:
     assert placed.placement == placement
 
 
-def test_there_is_no_such_graph_and_the_known_ones_are_named() -> None:
+def test_the_error_for_an_unknown_graph_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"nothing: there is no such file .* cartpole_dqn"):
         flowrl.load("nothing").check()
 
 
-def test_every_public_name_is_there_and_no_other_is() -> None:
+def test_the_public_names_are_those_that_are_exported() -> None:
     for name in flowrl.__all__:
         assert getattr(flowrl, name) is not None
     with pytest.raises(AttributeError, match="module 'flowrl' has no attribute 'laod'"):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flowrl.core.errors import FlowError
 from flowrl.core.wording import size_text
-from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.machine.memory import machine_memory_bytes
 from flowrl.version import VERSION
 
@@ -211,7 +211,7 @@ def _catalogue() -> Iterator[Finding]:
     for kind, name in names:
         try:
             catalogue.find(kind, name)
-        except UnknownType as error:
+        except UnknownTypeError as error:
             broken += 1
             yield Finding(
                 False, f"the {kind} type '{name}' cannot be loaded: {error.what}", error.hint

@@ -57,20 +57,19 @@ def parts(kind: str, about: str) -> Any:
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
-def make_config(owner: str, config: type[Config], given: Mapping[str, Any]) -> Config:
+def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> Config:
     """The config of parameters that a program gives. Errors use the words of a graph's errors."""
-    for name in given:
+    for name in params:
         if name not in config.model_fields:
             raise TypeError(
                 f"{owner}: unknown parameter '{name}'; {spelling_hint(name, config.model_fields)}"
             )
     try:
-        return config(**given)
+        return config(**params)
     except ValidationError as error:
-        told = [
-            describe_validation_error(owner, config, one) for one in error.errors(include_url=False)
-        ]
-    raise ValueError("\n".join("; ".join(filter(None, words)) for words in told))
+        errors = error.errors(include_url=False)
+        problems = [describe_validation_error(owner, config, one) for one in errors]
+    raise ValueError("\n".join("; ".join(filter(None, problem)) for problem in problems))
 
 
 def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
@@ -78,15 +77,15 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{owner}: missing required parameter '{name}'", ""
-    said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if said.startswith("Input should "):
-        wanted = said.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
-        wanted = {"a integer": "an integer"}.get(wanted, wanted)
-        return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {wanted}"
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if message.startswith("Input should "):
+        expected = message.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
+        expected = {"a integer": "an integer"}.get(expected, expected)
+        return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {expected}"
     if error["type"] in ("string_pattern_mismatch", "string_too_short"):
         meaning = cls.model_fields[error["loc"][0]].description
         return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {meaning}"
-    return f"{owner}{'.' + name if name else ''}: {said}", ""
+    return f"{owner}{'.' + name if name else ''}: {message}", ""
 
 
 class Part:

@@ -108,14 +108,14 @@ class Node:
         config: BaseConfig | None = None,
         context: Context | None = None,
         seed: int = 0,
-        **given: Any,
+        **params: Any,
     ):
         """Without an engine, parameters and linked services are given by keyword. The engine passes the others."""
         links = {
-            k: given.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in given
+            k: params.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in params
         }
         owner = type(self).__name__
-        self.config: Any = config if config is not None else make_config(owner, self.Config, given)
+        self.config: Any = config if config is not None else make_config(owner, self.Config, params)
         self.ctx = context if context is not None else Context(owner, seed=seed)
         for name, port in self.ports.items():
             if isinstance(port, Link):
@@ -208,10 +208,10 @@ def _check_fire(cls: type[Node]) -> None:
     """Refuse a wrong signature of `fire` when the class is defined, instead of in the middle of a run."""
     if cls.fire is Node.fire:
         return
-    wanted = [name for name, port in cls.ports.items() if isinstance(port, In | StateIn)]
-    given = list(inspect.signature(cls.fire).parameters)[1:]
-    if given != wanted:
+    expected = [name for name, port in cls.ports.items() if isinstance(port, In | StateIn)]
+    declared = list(inspect.signature(cls.fire).parameters)[1:]
+    if declared != expected:
         raise TypeError(
-            f"{cls.__name__}.fire takes ({', '.join(given)}); its input ports are ({', '.join(wanted)}), "
+            f"{cls.__name__}.fire takes ({', '.join(declared)}); its input ports are ({', '.join(expected)}), "
             "and both must agree in name and order"
         )

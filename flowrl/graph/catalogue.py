@@ -29,7 +29,7 @@ T = TypeVar("T")
 Table = Mapping[str, Mapping[str, str]]
 
 
-class UnknownType(LookupError):
+class UnknownTypeError(LookupError):
     """A type cannot be found or imported."""
 
     def __init__(self, what: str, hint: str = "") -> None:
@@ -47,11 +47,11 @@ class Catalogue:
 
     def names(self, kind: str) -> list[str]:
         """All registered names of a kind, sorted."""
-        return sorted({name for table in self._all() for name in table.get(kind, {})})
+        return sorted({name for table in self._all_tables() for name in table.get(kind, {})})
 
     def kinds(self) -> list[str]:
         """All registered kinds, sorted."""
-        return sorted({kind for table in self._all() for kind in table})
+        return sorted({kind for table in self._all_tables() for kind in table})
 
     def find(self, kind: str, name: str) -> type[Any]:
         if (kind, name) not in self._found:
@@ -60,7 +60,7 @@ class Catalogue:
 
     def path(self, kind: str, name: str) -> str | None:
         """The import path of a registered name."""
-        for table in self._all():
+        for table in self._all_tables():
             if name in table.get(kind, {}):
                 return table[kind][name]
         return None
@@ -69,46 +69,50 @@ class Catalogue:
         path = name if ":" in name else self.path(kind, name)
         if path is None:
             hint = f"{spelling_hint(name, self.names(kind))} (your own: 'package.module:Class')"
-            raise UnknownType(f"unknown {kind} type '{name}'", hint)
-        found = self._imported(path)
+            raise UnknownTypeError(f"unknown {kind} type '{name}'", hint)
+        found = self._import(path)
         return _node_type(name, found) if kind == "node" else _part_type(kind, name, found)
 
-    def _all(self) -> list[Table]:
+    def _all_tables(self) -> list[Table]:
         if not self._tables:
             self._tables.append(_load_table(BUILT_IN))
             for point in importlib.metadata.entry_points(group=GROUP):
                 self._tables.append(_load_table(point.value))
         return self._tables
 
-    def _imported(self, path: str) -> Any:
+    def _import(self, path: str) -> Any:
         module, _, name = path.partition(":")
-        _importable(self.folders)
-        self._unambiguous(module.partition(".")[0])
+        _make_importable(self.folders)
+        self._refuse_hidden_module(module.partition(".")[0])
         try:
             found = importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and (module == error.name or module.startswith(error.name + ".")):
                 beside = " or ".join("this folder" if f == Path() else str(f) for f in self.folders)
-                raise UnknownType(
+                raise UnknownTypeError(
                     f"'{path}': there is no module '{error.name}'",
                     f"install it, or put it into {beside or 'the folder of the graph'}",
                 ) from error
-            raise UnknownType(f"'{path}' needs the module '{error.name}'", "install it") from error
+            raise UnknownTypeError(
+                f"'{path}' needs the module '{error.name}'", "install it"
+            ) from error
         except (Exception, SystemExit) as error:
-            raise UnknownType(f"'{path}' cannot be imported: {_where(error)}") from error
+            raise UnknownTypeError(
+                f"'{path}' cannot be imported: {_error_location(error)}"
+            ) from error
         if not hasattr(found, name):
             public = [
                 n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module
             ]
-            raise UnknownType(
+            raise UnknownTypeError(
                 f"'{path}': the module '{module}' has no '{name}'", spelling_hint(name, public)
             )
         return getattr(found, name)
 
-    def _unambiguous(self, module: str) -> None:
+    def _refuse_hidden_module(self, module: str) -> None:
         """Refuse a module beside the graph that an installed module of the same name would hide."""
         beside = [f for f in self.folders if has_module(f, module)]
-        spec = _spec(module) if beside else None
+        spec = _module_spec(module) if beside else None
         if spec is None or spec.origin is None:
             return
         found = Path(spec.origin).resolve()
@@ -117,7 +121,7 @@ class Catalogue:
         }
         if found not in homes:
             what = f"the module '{module}' beside the graph is hidden by {found}"
-            raise UnknownType(what, f"rename {beside[0] / module}")
+            raise UnknownTypeError(what, f"rename {beside[0] / module}")
 
 
 def has_module(folder: Path, name: str) -> bool:
@@ -126,14 +130,14 @@ def has_module(folder: Path, name: str) -> bool:
     )
 
 
-def _spec(module: str) -> ModuleSpec | None:
+def _module_spec(module: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return None
 
 
-def _where(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
@@ -159,18 +163,24 @@ def _node_type(name: str, found: Any) -> type[Node]:
     found = getattr(found, "node", found)  # of a decorated function
     if not is_type(found, Node):
         hint = "subclass flowrl.Node, or decorate a function with @flowrl.as_node"
-        raise UnknownType(f"'{name}' is not a node type", hint)
+        raise UnknownTypeError(f"'{name}' is not a node type", hint)
     driven = [n for n, p in found.ports.items() if not isinstance(p, Link | Service)]
     if driven and found.fire is Node.fire:
-        raise UnknownType(f"'{name}' has the port '{driven[0]}' and never fires", "define fire")
+        raise UnknownTypeError(
+            f"'{name}' has the port '{driven[0]}' and never fires", "define fire"
+        )
     return found
 
 
 def _part_type(kind: str, name: str, found: Any) -> type[Part]:
     if not is_type(found, Part):
-        raise UnknownType(f"'{name}' is not a {kind} type", f"subclass the library's {kind} class")
+        raise UnknownTypeError(
+            f"'{name}' is not a {kind} type", f"subclass the library's {kind} class"
+        )
     if found.kind != kind:
-        raise UnknownType(f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here")
+        raise UnknownTypeError(
+            f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here"
+        )
     return found
 
 
@@ -186,7 +196,7 @@ def _load_table(path: str) -> Table:
     return table
 
 
-def _importable(folders: tuple[Path, ...]) -> None:
+def _make_importable(folders: tuple[Path, ...]) -> None:
     """Make modules beside the graph importable, after the installed ones, so that they hide none by accident.
 
     They stay importable, because a node may import a neighbour when it first fires.

@@ -28,9 +28,9 @@ class Change:
     def __str__(self) -> str:
         head = f"{_SIGNS[self.how]} {self.section} {self.name}".rstrip()
         if len(self.values) == 1 and not self.about:
-            return f"{head}: {_changed(*self.values[0])}"
+            return f"{head}: {_change_text(*self.values[0])}"
         lines = [f"{head}: {self.about}" if self.about else head]
-        return "\n".join([*lines, *(f"    {_changed(*value)}" for value in self.values)])
+        return "\n".join([*lines, *(f"    {_change_text(*value)}" for value in self.values)])
 
 
 def diff_graphs(a: Graph, b: Graph) -> str:
@@ -38,7 +38,7 @@ def diff_graphs(a: Graph, b: Graph) -> str:
     found = changes(a, b)
     if not found:
         return NOTHING
-    return "\n".join([f"{a.name} -> {b.name}: {_count(found)}", *map(str, _merge_alike(found))])
+    return "\n".join([f"{a.name} -> {b.name}: {_summary(found)}", *map(str, _merge_alike(found))])
 
 
 def changes(a: Graph, b: Graph) -> list[Change]:
@@ -67,7 +67,7 @@ def _merge_alike(found: list[Change]) -> list[Change]:
     return merged
 
 
-def _count(found: list[Change]) -> str:
+def _summary(found: list[Change]) -> str:
     """The number of changes of each sort: `1 node added, 1 edge changed`."""
     counts: dict[tuple[str, How], int] = {}
     for change in found:
@@ -115,15 +115,15 @@ def _kept(spec: NodeSpec) -> dict[str, Any]:
 
 def _params(spec: NodeSpec) -> dict[str, Any]:
     """The parameters of a node. Those of parts are keyed by their path."""
-    return {**_kept(spec), **_flat("", written_params(spec.config))}
+    return {**_kept(spec), **_flattened("", written_params(spec.config))}
 
 
-def _flat(path: str, value: Any) -> dict[str, Any]:
+def _flattened(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not value:
         return {path: value}
     found: dict[str, Any] = {}
     for key in sorted(value, key=lambda key: key != "type"):
-        found.update(_flat(f"{path}.{key}" if path else str(key), value[key]))
+        found.update(_flattened(f"{path}.{key}" if path else str(key), value[key]))
     return found
 
 
@@ -136,11 +136,11 @@ def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[st
     ]
     for key in [*old, *(k for k in new if k not in old)]:
         below = any(key.startswith(part) and key != f"{part}type" for part in other)
-        if not below and (key not in old or key not in new or not _same(old[key], new[key])):
+        if not below and (key not in old or key not in new or not _is_same(old[key], new[key])):
             yield key, old.get(key), new.get(key)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
@@ -184,14 +184,14 @@ def _phases(a: Graph, b: Graph) -> Iterator[Change]:
 def _phase(phase: Phase) -> dict[str, Any]:
     lengths = {"steps": phase.steps, "rounds": phase.rounds}
     settings = {
-        f"set.{node}.{key}": _short(written_value(value))
+        f"set.{node}.{key}": _short_value(written_value(value))
         for node, of in phase.settings.items()
         for key, value in of.items()
     }
     return {**{k: v for k, v in lengths.items() if v is not None}, **settings}
 
 
-def _short(value: Any) -> Any:
+def _short_value(value: Any) -> Any:
     """A part without parameters is shown by its type."""
     return value["type"] if isinstance(value, Mapping) and set(value) == {"type"} else value
 
@@ -207,5 +207,5 @@ def _placements(a: Graph, b: Graph) -> Iterator[Change]:
             yield Change("placement", name, "added", flow_text(sites))
 
 
-def _changed(key: str, old: Any, new: Any) -> str:
+def _change_text(key: str, old: Any, new: Any) -> str:
     return f"{key} {flow_text(old)} -> {flow_text(new)}"

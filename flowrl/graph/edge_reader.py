@@ -24,21 +24,17 @@ class EdgeReader:
     def __init__(
         self,
         nodes: Mapping[str, NodeSpec],
-        parts: Mapping[str, Mapping[str, PortRef]],
-        broken: set[str],
-        removed: Mapping[str, frozenset[str]],
+        part_ports: Mapping[str, Mapping[str, PortRef]],
+        broken_nodes: set[str],
+        removed_nodes: Mapping[str, frozenset[str]],
         problems: Problems,
     ) -> None:
         """`part_ports` are the ports that part-graphs show. `broken_nodes` have a problem that was reported before.
         `removed_nodes` were removed by null, each with the files whose edges to it go, too.
         """
-        self.nodes, self.part_ports, self.broken_nodes, self.problems = (
-            nodes,
-            parts,
-            broken,
-            problems,
-        )
-        self.removed_nodes = removed
+        self.nodes, self.part_ports = nodes, part_ports
+        self.broken_nodes, self.removed_nodes = broken_nodes, removed_nodes
+        self.problems = problems
         self.incomplete: set[str] = set()  # nodes that may lack an edge because it has a problem
 
     def read_edges(self, statements: Iterable[EdgeStatement]) -> dict[PortRef, Edge]:
@@ -58,20 +54,17 @@ class EdgeReader:
 
     def is_removed_with_node(self, statement: EdgeStatement) -> bool:
         """Whether an edge is removed because a later file removed one of its nodes."""
-        gone = [
+        return any(
             end.node not in self.nodes
             and statement.location.file in self.removed_nodes.get(end.node, ())
             for end in (*statement.sources, statement.to)
-        ]
-        return any(gone)
+        )
 
     def node_names(self, name: str) -> set[str]:
         """The node of this name, or the nodes whose ports the part-graph of this name shows."""
-        return (
-            {ref.node for ref in self.part_ports[name].values()}
-            if name in self.part_ports
-            else {name}
-        )
+        if name not in self.part_ports:
+            return {name}
+        return {ref.node for ref in self.part_ports[name].values()}
 
     def add_edge(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
         before = found.pop(edge.to, None)
@@ -149,9 +142,8 @@ class EdgeReader:
                 self.problems.add(location, what, spelling_hint(end.port, names))
                 return None
         if statement.arrow == "<->":
-            found = self.fitting_pairs(source, to, link=True) + self.fitting_pairs(
-                to, source, link=True
-            )
+            found = self.fitting_pairs(source, to, link=True)
+            found += self.fitting_pairs(to, source, link=True)
         else:
             found = self.fitting_pairs(source, to, link=False)
         if len(found) == 1:

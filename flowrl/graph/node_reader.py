@@ -6,7 +6,7 @@ from typing import cast
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.core.node import Node
-from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.keywords import FAILURES, NODE_KEYS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, part_fields
@@ -47,7 +47,7 @@ class NodeReader:
         path = f"nodes.{name}"
         try:
             cls = self.catalogue.find("node", str(type_name.value))
-        except UnknownType as error:
+        except UnknownTypeError as error:
             self.problems.add(type_name.location, f"{path}: {error.what}", error.hint)
             return None
         own = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from flowrl.core.errors import GraphError, Problems, spelling_hint
 from flowrl.core.ports import In, Link, StateIn
-from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.edge_reader import option_problem
 from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
 from flowrl.graph.model import Edge, NodeType, PortRef
@@ -19,7 +19,7 @@ from flowrl.graph.param_reader import part_default, part_fields
 from flowrl.graph.tree import as_mapping, set_value
 from flowrl.graph.yaml_text import YamlValue, parse_value
 
-Path = list[str]
+KeyPath = list[str]
 
 _NOT_SETTABLE = {"nodes", "edges", "ports", "extends"}  # an extending file changes them
 
@@ -29,7 +29,7 @@ class Overrides:
 
     def __init__(self, values: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
-        self.pending: list[tuple[Path, YamlValue]] = []
+        self.pending: list[tuple[KeyPath, YamlValue]] = []
         self.edge_options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
         for key, text in values.items():
             try:
@@ -77,7 +77,9 @@ class Overrides:
         own, keys = set(tree.fields), PART_KEYS if prefix else ROOT_KEYS
         return (own - set(keys) if prefix else own | set(keys)) - _NOT_SETTABLE
 
-    def set_in_node(self, tree: YamlValue, prefix: str, path: Path, value: YamlValue) -> YamlValue:
+    def set_in_node(
+        self, tree: YamlValue, prefix: str, path: KeyPath, value: YamlValue
+    ) -> YamlValue:
         name, node = path[0], as_mapping(tree.fields["nodes"].fields[path[0]])
         if len(path) == 1:
             hint = f"set one of its parameters: {prefix}{name}.KEY"
@@ -105,7 +107,7 @@ class Overrides:
             return None
         try:
             return self.catalogue.find("node", named.value)
-        except UnknownType:
+        except UnknownTypeError:
             return None
 
     def part_parameters(
@@ -119,10 +121,10 @@ class Overrides:
             if isinstance(name, str):
                 try:
                     yield part, self.catalogue.find(about["part"], name).Config.model_fields
-                except UnknownType:
+                except UnknownTypeError:
                     continue
 
-    def note_edge_option(self, to: PortRef, cls: NodeType, path: Path, value: YamlValue) -> None:
+    def note_edge_option(self, to: PortRef, cls: NodeType, path: KeyPath, value: YamlValue) -> None:
         if not isinstance(cls.ports[to.port], In | StateIn | Link):
             hint = "options belong to the edge's input: NODE.INPUT.OPTION"
             self.problems.add(value.location, f"{to} is an output", hint)

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, PartSpec, describe_validation_error
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
-from flowrl.graph.catalogue import Catalogue, UnknownType
+from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.tree import as_mapping, merge
 from flowrl.graph.yaml_text import YamlValue, item_of
 
@@ -146,7 +146,7 @@ class ParamReader:
             return REQUIRED
         try:
             cls = self.catalogue.find(kind, named.value)
-        except UnknownType as error:
+        except UnknownTypeError as error:
             self.report(named, f"{path}: {error.what}", error.hint)
             return REQUIRED
         rest = YamlValue(

@@ -48,10 +48,10 @@ class HostOffer:
 
 def matching_hosts(place: str, offers: Iterable[HostOffer]) -> list[str]:
     """The names of the hosts that a place means, in natural order: cpu-2 comes before cpu-10."""
-    return sorted((o.name for o in offers if o.matches(place)), key=_natural)
+    return sorted((o.name for o in offers if o.matches(place)), key=_natural_key)
 
 
-def _natural(name: str) -> list[tuple[str, int]]:
+def _natural_key(name: str) -> list[tuple[str, int]]:
     return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
 
 
@@ -65,13 +65,13 @@ def resolve_placement(graph: Graph, text: str) -> dict[str, str]:
     """The placement that `--placement` names: by its name, a YAML file, or `collector=process,learner=thread`."""
     text = text.strip()
     if text in graph.placements:
-        return _of_nodes(graph, graph.placements[text], f"placements.{text}")
+        return _places_by_node(graph, graph.placements[text], f"placements.{text}")
     if text in BUILT_IN:
         return dict.fromkeys(graph.nodes, BUILT_IN[text])
     if text.endswith((".yaml", ".yml")):
-        return _of_nodes(graph, _from_file(Path(text)), text)
+        return _places_by_node(graph, _read_placement_file(Path(text)), text)
     if "=" in text:
-        return _of_nodes(graph, _from_words(text), f"--placement {text}")
+        return _places_by_node(graph, _parse_assignments(text), f"--placement {text}")
     hint = spelling_hint(text, {*BUILT_IN, *graph.placements})
     raise UsageError(
         f"--placement {text}: there is no such placement; {hint} "
@@ -84,27 +84,27 @@ def nodes_by_site(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[
     where: dict[str, str] = {}
     for group in linked_groups(graph):
         names = [n for n in graph.nodes if n in group]
-        head = _head(graph, names)
+        head = _group_head(graph, names)
         leader = next((n for n in [head, *names] if n in placement), "")
         for name in names:
-            where[name] = _site(placement.get(name) or placement.get(leader, MAIN), head)
+            where[name] = _site_name(placement.get(name) or placement.get(leader, MAIN), head)
     found: dict[str, list[str]] = {MAIN: []} if MAIN in where.values() else {}
     for name in graph.nodes:
         found.setdefault(where[name], []).append(name)
     return found
 
 
-def _head(graph: Graph, group: list[str]) -> str:
+def _group_head(graph: Graph, group: list[str]) -> str:
     """The node after which a linked group's site is named: the first, by name, that serves no other."""
     serving = {e.source.node for e in link_edges(graph)}
     return min((n for n in group if n not in serving), default=min(group))
 
 
-def _site(place: str, head: str) -> str:
+def _site_name(place: str, head: str) -> str:
     return place if place == MAIN or ":" in place else f"{place}:{head}"
 
 
-def _of_nodes(graph: Graph, written: Mapping[str, str], where: str) -> dict[str, str]:
+def _places_by_node(graph: Graph, written: Mapping[str, str], where: str) -> dict[str, str]:
     """Places by node. A part-graph's name stands for all of its nodes."""
     found: dict[str, str] = {}
     for name, place in written.items():
@@ -121,7 +121,7 @@ def _of_nodes(graph: Graph, written: Mapping[str, str], where: str) -> dict[str,
     return found
 
 
-def _from_words(text: str) -> dict[str, str]:
+def _parse_assignments(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in text.split(","):
         name, equals, place = (part.strip() for part in word.partition("="))
@@ -134,16 +134,16 @@ def _from_words(text: str) -> dict[str, str]:
     return found
 
 
-def _from_file(path: Path) -> dict[str, str]:
+def _read_placement_file(path: Path) -> dict[str, str]:
     if not path.is_file():
         raise UsageError(f"--placement {path}: there is no such file; write nodes and places in it")
     tree = read_yaml(path)
     if not isinstance(tree.value, dict):
         raise UsageError(f"{tree.location}: a placement is a mapping; write 'collector: process'")
-    return {name: _place(name, item) for name, item in tree.fields.items()}
+    return {name: _checked_place(name, item) for name, item in tree.fields.items()}
 
 
-def _place(name: str, item: YamlValue) -> str:
+def _checked_place(name: str, item: YamlValue) -> str:
     if isinstance(item.value, str):
         return item.value
     raise UsageError(

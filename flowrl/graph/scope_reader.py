@@ -93,10 +93,10 @@ class ScopeReader:
                 )
         fill = Substitution(self.problems)
         for name, item in params.fields.items():  # each parameter may use those before it
-            value = arguments[name] if name in arguments else fill.item(item)
+            value = arguments[name] if name in arguments else fill.substitute(item)
             fill.params[name] = value or YamlValue(None, item.location, item.key_location)
         rest = {k: v for k, v in tree.fields.items() if k != "params"}
-        done = fill.item(YamlValue(rest, tree.location, tree.key_location)) or tree
+        done = fill.substitute(YamlValue(rest, tree.location, tree.key_location)) or tree
         for name, item in params.fields.items():
             if name not in fill.used:
                 hint = f"write ${{{name}}} where it is meant"

@@ -26,14 +26,14 @@ def read_sections(
     problems: Problems,
 ) -> None:
     """Fill in everything of the graph but nodes, edges and warm-up."""
-    graph.about = _about(fields.get("about"), problems)
-    graph.seed = _number(fields.get("seed"), "seed", 0, (0, 2**63 - 1), problems)
-    graph.torch_threads = _number(
+    graph.about = _read_about(fields.get("about"), problems)
+    graph.seed = _read_number(fields.get("seed"), "seed", 0, (0, 2**63 - 1), problems)
+    graph.torch_threads = _read_number(
         fields.get("torch_threads"), "torch_threads", 1, (1, 1024), problems
     )
-    graph.limits = _limits(fields.get("limits"), problems)
+    graph.limits = _read_limits(fields.get("limits"), problems)
     names = {**{n: (n,) for n in (*graph.nodes, *broken)}, **part_members(graph, parts)}
-    graph.placements = _placements(fields.get("placements"), names, problems)
+    graph.placements = _read_placements(fields.get("placements"), names, problems)
 
 
 def part_members(
@@ -87,7 +87,7 @@ def parse_seconds(value: Any) -> float | None:
     return amount if 0 < amount < float("inf") else None
 
 
-def _about(item: YamlValue | None, problems: Problems) -> str:
+def _read_about(item: YamlValue | None, problems: Problems) -> str:
     if item is None or item.value is None:
         return ""
     if not isinstance(item.value, str):
@@ -95,7 +95,7 @@ def _about(item: YamlValue | None, problems: Problems) -> str:
     return str(item.plain()).strip()
 
 
-def _number(
+def _read_number(
     item: YamlValue | None, path: str, default: int, between: tuple[int, int], problems: Problems
 ) -> int:
     if item is None:
@@ -108,7 +108,7 @@ def _number(
     return default
 
 
-def _limits(item: YamlValue | None, problems: Problems) -> Limits:
+def _read_limits(item: YamlValue | None, problems: Problems) -> Limits:
     if item is None or item.value is None:
         return Limits()
     if not isinstance(item.value, dict):
@@ -118,7 +118,7 @@ def _limits(item: YamlValue | None, problems: Problems) -> Limits:
     found: dict[str, Any] = {}
     for name, entry in item.value.items():
         if name in _COUNTS:
-            found[name] = _number(entry, f"limits.{name}", 1, (1, 2**62), problems)
+            found[name] = _read_number(entry, f"limits.{name}", 1, (1, 2**62), problems)
         elif name == "time":
             found["time_s"] = parse_seconds(entry.value)
             if found["time_s"] is None:
@@ -132,7 +132,7 @@ def _limits(item: YamlValue | None, problems: Problems) -> Limits:
     return Limits(**found)
 
 
-def _placements(
+def _read_placements(
     item: YamlValue | None, names: Mapping[str, tuple[str, ...]], problems: Problems
 ) -> dict[str, dict[str, str]]:
     if item is None or item.value is None:
@@ -141,10 +141,10 @@ def _placements(
         hint = "placements: {parallel: {collector: process}}"
         problems.add(item.location, "placements: expected a mapping", hint)
         return {}
-    return {name: _placement(name, p, names, problems) for name, p in item.value.items()}
+    return {name: _read_placement(name, p, names, problems) for name, p in item.value.items()}
 
 
-def _placement(
+def _read_placement(
     name: str, item: YamlValue, names: Mapping[str, tuple[str, ...]], problems: Problems
 ) -> dict[str, str]:
     found: dict[str, str] = {}

@@ -56,13 +56,15 @@ def make_layout(
     for name, nodes in nodes_by_site(graph, placement).items():
         place, _, label = name.partition(":")
         machines = (
-            [place] if known is None or place in LOCAL_PLACES else _machines(place, known, nodes)
+            [place]
+            if known is None or place in LOCAL_PLACES
+            else _matching_machines(place, known, nodes)
         )
         shared = name == MAIN or label not in nodes  # a site with a name of its own
         for node in nodes:
             for replica in range(graph.nodes[node].replicas):
                 machine = machines[replica % len(machines)]
-                site = _site(machine, label, 0 if shared else replica)
+                site = _site_name(machine, label, 0 if shared else replica)
                 kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
                 site_of[node, replica] = site
                 if place not in LOCAL_PLACES:
@@ -71,12 +73,12 @@ def make_layout(
     return SiteLayout(kinds, site_of, hosts)
 
 
-def _site(machine: str, label: str, replica: int) -> str:
+def _site_name(machine: str, label: str, replica: int) -> str:
     site = f"{machine}:{label}" if label else machine
     return f"{site}#{replica}" if replica else site
 
 
-def _machines(place: str, offers: tuple[HostOffer, ...], nodes: list[str]) -> list[str]:
+def _matching_machines(place: str, offers: tuple[HostOffer, ...], nodes: list[str]) -> list[str]:
     found = matching_hosts(place, offers)
     if not found:
         joined = ", ".join(o.name for o in offers) or "none"

@@ -73,25 +73,25 @@ class GraphSource:
 
 def read_tree(path: Path) -> GraphSource:
     """Read a graph file and the files that it extends."""
-    return _read(path, ())
+    return _read_with_bases(path, ())
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> GraphSource:
+def _read_with_bases(path: Path, above: tuple[Path, ...]) -> GraphSource:
     tree = read_yaml(path, display_path(path))
     if not isinstance(tree.value, dict):
-        raise _wrong(tree, "a graph is a mapping with the keys nodes, edges, …")
+        raise _error(tree, "a graph is a mapping with the keys nodes, edges, …")
     fields = dict(tree.value)
     extends = fields.pop("extends", None)
     tree = YamlValue(fields, tree.location, tree.key_location)
     if extends is None:
         return GraphSource(tree, (path,))
     chain = (*above, path.resolve())
-    under = _read(_base(extends, path, chain), chain)
-    removed = {**under.removed, **_removed(under, tree)}
+    under = _read_with_bases(_base_file(extends, path, chain), chain)
+    removed = {**under.removed, **_removed_nodes(under, tree)}
     return GraphSource(merge_graph(under.tree, tree), (*under.files, path), removed)
 
 
-def _removed(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:
+def _removed_nodes(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:
     """The nodes that a file removes from the graph that it extends."""
     before = under.tree.fields.get("nodes", over).fields
     now = over.fields.get("nodes", YamlValue({}, over.location)).fields
@@ -99,21 +99,21 @@ def _removed(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:
     return {n: files for n, item in now.items() if item.value is None and n in before}
 
 
-def _base(extends: YamlValue, path: Path, chain: tuple[Path, ...]) -> Path:
+def _base_file(extends: YamlValue, path: Path, chain: tuple[Path, ...]) -> Path:
     """The file that a graph extends."""
     if not isinstance(extends.value, str):
-        raise _wrong(extends, "extends: expected the name of one graph")
+        raise _error(extends, "extends: expected the name of one graph")
     base = locate(extends.value, path.parent, Path())
     if base is None:
         hint = spelling_hint(extends.value, bundled_graphs())
-        raise _wrong(extends, f"extends: there is no graph '{extends.value}'", hint)
+        raise _error(extends, f"extends: there is no graph '{extends.value}'", hint)
     if base.resolve() in chain:
         names = " -> ".join(p.name for p in [*chain, base])
-        raise _wrong(extends, f"extends: the files extend each other: {names}")
+        raise _error(extends, f"extends: the files extend each other: {names}")
     return base
 
 
-def _wrong(item: YamlValue, what: str, hint: str = "") -> GraphError:
+def _error(item: YamlValue, what: str, hint: str = "") -> GraphError:
     return GraphError([Problem(str(item.location), what, hint)])
 
 
@@ -124,24 +124,24 @@ class Substitution:
         self.params: dict[str, YamlValue] = {}
         self.problems, self.used = problems, set[str]()
 
-    def item(self, item: YamlValue) -> YamlValue | None:
+    def substitute(self, item: YamlValue) -> YamlValue | None:
         """The item with every `${name}` in it replaced; None, and a problem, where that is not possible."""
         if isinstance(item.value, dict):
-            fields = {name: self.item(inner) for name, inner in item.value.items()}
+            fields = {name: self.substitute(inner) for name, inner in item.value.items()}
             return YamlValue(
                 {n: i for n, i in fields.items() if i is not None}, item.location, item.key_location
             )
         if isinstance(item.value, list):
-            inner = [self.item(i) for i in item.value]
+            inner = [self.substitute(i) for i in item.value]
             return YamlValue([i for i in inner if i is not None], item.location, item.key_location)
         if not isinstance(item.value, str) or "${" not in item.value:
             return item
-        return self.text(item, item.value)
+        return self.substitute_text(item, item.value)
 
-    def text(self, item: YamlValue, text: str) -> YamlValue | None:
+    def substitute_text(self, item: YamlValue, text: str) -> YamlValue | None:
         """`${name}` alone becomes the parameter itself; within a text it becomes a piece of the text."""
         names = [name.strip() for name in _PARAM.findall(text)]
-        unknown = [name for name in names if not self.known(item, name)]
+        unknown = [name for name in names if not self.is_known(item, name)]
         if unknown:
             return None
         self.used.update(names)
@@ -152,9 +152,9 @@ class Substitution:
                 what = f"'${{{name}}}' is not a single value"
                 self.problems.append(Problem(str(item.location), what, "use it alone"))
                 return None
-        return YamlValue(_PARAM.sub(self.piece, text), item.location, item.key_location)
+        return YamlValue(_PARAM.sub(self.text_of, text), item.location, item.key_location)
 
-    def known(self, item: YamlValue, name: str) -> bool:
+    def is_known(self, item: YamlValue, name: str) -> bool:
         if name in self.params:
             return True
         what = f"'${{{name}}}': unknown parameter '{name}'"
@@ -162,7 +162,7 @@ class Substitution:
         self.problems.append(Problem(str(item.location), what, hint))
         return False
 
-    def piece(self, found: re.Match[str]) -> str:
+    def text_of(self, found: re.Match[str]) -> str:
         value = self.params[found[1].strip()].value
         assert not isinstance(value, dict | list)
         return value if isinstance(value, str) else scalar_text(value)

@@ -94,29 +94,29 @@ def parse_yaml(data: bytes | str, name: str) -> YamlValue:
     root = _parse(data, name)
     if root is None:
         hint = "a graph has at least 'nodes'; 'flowrl new DIR' makes one"
-        raise _wrong(SourceLocation(name), "is empty", hint)
+        raise _error(SourceLocation(name), "is empty", hint)
     return root
 
 
 def _parse(data: bytes | str, name: str) -> YamlValue | None:
     if len(data) > MAX_BYTES:
-        raise _wrong(SourceLocation(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
+        raise _error(SourceLocation(name), f"is {len(data)} bytes; a graph may have {MAX_BYTES}")
     try:
         # A str is encoded as well, because arguments of a command line may contain bytes that are no text.
         text = (data.encode() if isinstance(data, str) else data).decode("utf-8-sig")
     except UnicodeError as error:
         where = error.start if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else 0
         what = f"is not UTF-8 text (byte {where})"
-        raise _wrong(SourceLocation(name), what, "save it as UTF-8") from None
+        raise _error(SourceLocation(name), what, "save it as UTF-8") from None
     try:
-        return _Builder(name, text).document()
+        return _Builder(name, text).build_document()
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         location = SourceLocation(name, at.line + 1, at.column + 1) if at else SourceLocation(name)
-        raise _wrong(location, f"is not YAML: {error.problem or error.context}") from None
+        raise _error(location, f"is not YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
-        raise _wrong(SourceLocation(name), f"is not YAML: {first}") from None
+        raise _error(SourceLocation(name), f"is not YAML: {first}") from None
 
 
 def parse_value(text: str, where: str) -> YamlValue:
@@ -130,7 +130,7 @@ def parse_value(text: str, where: str) -> YamlValue:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 
 
-def _wrong(location: SourceLocation, what: str, hint: str = "") -> GraphError:
+def _error(location: SourceLocation, what: str, hint: str = "") -> GraphError:
     return GraphError([Problem(str(location), what, hint)])
 
 
@@ -147,98 +147,100 @@ class _Builder:
     def location(self, event: Any) -> SourceLocation:
         return SourceLocation(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
 
-    def document(self) -> YamlValue | None:
+    def build_document(self) -> YamlValue | None:
         root: YamlValue | None = None
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if root is not None:
-                    raise _wrong(
+                    raise _error(
                         self.location(event), "a second document begins", "a graph is one document"
                     )
             elif isinstance(event, yaml.NodeEvent):
-                root = self.item(event, 0)
+                root = self.build_value(event, 0)
         return root
 
-    def item(self, event: Any, depth: int, key: SourceLocation | None = None) -> YamlValue:
+    def build_value(self, event: Any, depth: int, key: SourceLocation | None = None) -> YamlValue:
         location = self.location(event)
         if isinstance(event, yaml.AliasEvent):
-            return self.alias(event, location, depth, key)
-        self.grow(1, location)
+            return self.build_alias(event, location, depth, key)
+        self.count_values(1, location)
         if depth > MAX_DEPTH:
-            raise _wrong(location, f"is nested more than {MAX_DEPTH} deep")
-        self.untagged(event, location)
+            raise _error(location, f"is nested more than {MAX_DEPTH} deep")
+        self.refuse_tag(event, location)
         before = self.count
         if isinstance(event, yaml.ScalarEvent):
-            item = YamlValue(self.scalar(event, location), location, key)
+            item = YamlValue(self.read_scalar(event, location), location, key)
         elif isinstance(event, yaml.SequenceStartEvent):
             item = YamlValue(
-                [self.item(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)], location, key
+                [self.build_value(e, depth + 1) for e in self.events_until(yaml.SequenceEndEvent)],
+                location,
+                key,
             )
         else:
-            item = YamlValue(self.mapping(depth), location, key)
+            item = YamlValue(self.build_mapping(depth), location, key)
         if event.anchor:
             self.anchors[event.anchor] = (item, self.count - before + 1)
         return item
 
-    def untagged(self, event: Any, location: SourceLocation) -> None:
+    def refuse_tag(self, event: Any, location: SourceLocation) -> None:
         if event.tag is not None and event.tag != "!":
             hint = "graphs are plain data; leave the tag out"
-            raise _wrong(location, f"has the tag '{event.tag}'", hint)
+            raise _error(location, f"has the tag '{event.tag}'", hint)
 
-    def until(self, end: type) -> Iterator[Any]:
+    def events_until(self, end: type) -> Iterator[Any]:
         for event in self.events:
             if isinstance(event, end):
                 return
             yield event
 
-    def mapping(self, depth: int) -> dict[str, YamlValue]:
+    def build_mapping(self, depth: int) -> dict[str, YamlValue]:
         fields: dict[str, YamlValue] = {}
-        for event in self.until(yaml.MappingEndEvent):
+        for event in self.events_until(yaml.MappingEndEvent):
             location = self.location(event)
-            name = self.key(event, location)
+            name = self.read_key(event, location)
             if name in fields:
                 first = f"first at {fields[name].key_location}"
-                raise _wrong(location, f"the key '{name}' is written twice", first)
-            fields[name] = self.item(next(self.events), depth + 1, location)
+                raise _error(location, f"the key '{name}' is written twice", first)
+            fields[name] = self.build_value(next(self.events), depth + 1, location)
         return fields
 
-    def key(self, event: Any, location: SourceLocation) -> str:
+    def read_key(self, event: Any, location: SourceLocation) -> str:
         if not isinstance(event, yaml.ScalarEvent):
-            raise _wrong(
+            raise _error(
                 location, "a key must be a word", "put it in quotes if it is meant as text"
             )
-        self.untagged(event, location)
+        self.refuse_tag(event, location)
         if event.value == "<<" and event.implicit[0]:
             hint = "use 'extends' or 'params'"
-            raise _wrong(location, "merge keys ('<<') are not part of the format", hint)
+            raise _error(location, "merge keys ('<<') are not part of the format", hint)
         return str(event.value)
 
-    def alias(
+    def build_alias(
         self, event: Any, location: SourceLocation, depth: int, key: SourceLocation | None
     ) -> YamlValue:
         if event.anchor not in self.anchors:
-            raise _wrong(location, f"there is no finished anchor '&{event.anchor}' before this")
+            raise _error(location, f"there is no finished anchor '&{event.anchor}' before this")
         item, size = self.anchors[event.anchor]
-        self.grow(size, location)
+        self.count_values(size, location)
         if depth + _height(item) > MAX_DEPTH:
-            raise _wrong(location, f"is nested more than {MAX_DEPTH} deep")
+            raise _error(location, f"is nested more than {MAX_DEPTH} deep")
         return YamlValue(item.value, location, key)
 
-    def grow(self, items: int, location: SourceLocation) -> None:
+    def count_values(self, items: int, location: SourceLocation) -> None:
         self.count += items
         if self.count > MAX_ITEMS:
-            raise _wrong(
+            raise _error(
                 location, f"the file has more than {MAX_ITEMS} values (aliases counted in full)"
             )
 
-    def scalar(self, event: Any, location: SourceLocation) -> Scalar:
+    def read_scalar(self, event: Any, location: SourceLocation) -> Scalar:
         if event.style is not None and event.style != "":
             return str(event.value)
         try:
             return plain_scalar(event.value)
         except ValueError:
             shown = event.value if len(event.value) < 30 else f"{event.value[:27]}…"
-            raise _wrong(location, f"the number {shown} does not fit into 64 bits") from None
+            raise _error(location, f"the number {shown} does not fit into 64 bits") from None
 
 
 def _height(item: YamlValue) -> int:

@@ -15,7 +15,7 @@ from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.bundled import bundled_graphs, find_bundled
-from flowrl.graph.catalogue import Catalogue, UnknownType, type_summary
+from flowrl.graph.catalogue import Catalogue, UnknownTypeError, type_summary
 from flowrl.graph.param_reader import extra, written_value
 from flowrl.graph.tree import read_tree
 from flowrl.graph.yaml_text import flow_text
@@ -57,7 +57,7 @@ def show_type(name: str) -> str:
     if ":" in name:
         try:
             return _described("node", name, catalogue.find("node", name))
-        except UnknownType as error:
+        except UnknownTypeError as error:
             raise UsageError(f"nodes: {error}") from None
     kinds = [kind for kind in catalogue.kinds() if name in catalogue.names(kind)]
     if not kinds:

@@ -143,7 +143,7 @@ def test_an_edge_that_does_not_balance_is_reported_at_a_cycle_it_is_in(made, dat
     outs[owner][f"o{wrong}"] *= 7  # a factor that no firings have
     types = {f"n{i}": node_type(f"N{i}", ins[i], outs[i]) for i in range(size)}
     found = checked_graph(types, edges)
-    if in_circle(edges, wrong):
+    if is_on_cycle(edges, wrong):
         assert found.problems
         assert all("does not balance" in p.what for p in found.problems)
     else:
@@ -151,7 +151,7 @@ def test_an_edge_that_does_not_balance_is_reported_at_a_cycle_it_is_in(made, dat
         simulate(found)
 
 
-def in_circle(edges, wrong):
+def is_on_cycle(edges, wrong):
     """Whether an edge's ends stay connected without it."""
     ends = [tuple(end.split(".")[0] for end in e.split(" -> ")) for e in edges]
     a, b = ends.pop(wrong)

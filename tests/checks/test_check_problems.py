@@ -46,13 +46,13 @@ def test_an_unknown_parameter_is_reported_with_the_nearest_name(problems):
     ]
 
 
-def test_a_misspelt_key_of_the_engine_is_reported_with_the_nearest_name(problems):
+def test_a_misspelt_engine_key_is_reported_with_the_nearest_name(problems):
     assert problems(rl(collector=", replcas: 4")) == [
         "g.yaml:4:39: nodes.collector: unknown key 'replcas'; did you mean 'replicas'?"
     ]
 
 
-def test_a_parameter_of_a_part_is_sent_there(problems):
+def test_the_hint_for_a_parameter_of_a_part_names_the_part(problems):
     assert problems(rl(learner=", gamma: 0.9")) == [
         "g.yaml:6:35: nodes.learner: unknown key 'gamma'; known: every, on_failure, on_policy, "
         "policy, replicas, type; a parameter of the policy goes under 'policy:'"
@@ -116,7 +116,7 @@ def test_a_part_of_another_kind_is_reported(problems):
         ),
     ],
 )
-def test_a_type_of_ones_own_that_is_no_type_is_reported(problems, type_name, message):
+def test_an_import_path_to_something_else_than_a_type_is_reported(problems, type_name, message):
     (reported,) = problems(f"nodes:\n  a: '{type_name}'\n")
     assert reported == f"g.yaml:2:6: nodes.a: {message}"
 
@@ -129,7 +129,7 @@ def test_a_module_that_raises_is_reported_with_its_line(problems, write):
     ]
 
 
-def test_a_module_that_needs_another_one_is_reported(problems, write):
+def test_a_module_that_imports_a_missing_module_is_reported(problems, write):
     write("import no_such_dependency\n", "needing_module.py")
     assert problems("nodes: {a: 'needing_module:Class'}") == [
         "g.yaml:1:12: nodes.a: 'needing_module:Class' needs the module 'no_such_dependency'; "
@@ -137,7 +137,7 @@ def test_a_module_that_needs_another_one_is_reported(problems, write):
     ]
 
 
-def test_a_module_beside_the_graph_that_another_hides_is_reported(problems, write):
+def test_a_hidden_module_beside_the_graph_is_reported(problems, write):
     import json
 
     write("", "json.py")
@@ -239,7 +239,7 @@ def test_a_wrong_value_of_a_parameter_is_reported(problems, written, message):
     assert reported == f"g.yaml:2:{column}: nodes.a.{message}"
 
 
-def test_a_wrong_value_inside_a_list_is_reported_at_its_place(problems):
+def test_a_wrong_value_inside_a_list_is_reported_at_its_location(problems):
     assert problems("""
         nodes:
           a:
@@ -316,7 +316,7 @@ def test_a_part_that_may_be_missing_may_be_null(problems):
 # ports
 
 
-def test_a_missing_required_input_is_reported_with_what_would_feed_it(problems):
+def test_a_missing_required_input_is_reported_with_outputs_that_fit(problems):
     assert problems("""
         nodes:
           s: toys:Source
@@ -465,7 +465,7 @@ def test_links_in_a_cycle_are_reported(problems):
 # columns
 
 
-def test_a_column_that_is_not_given_is_reported(problems):
+def test_a_missing_column_is_reported(problems):
     assert problems(rl(policy=", gives: [logb], needs: [logp]")) == [
         "g.yaml:9:5: learner.data needs the column 'logp' (float32), and buffer.batches does not "
         "give it; it gives obs float32[4], action int64, logb float32; did you mean 'logb'?"
@@ -516,7 +516,7 @@ def test_a_node_whose_describe_returns_no_facts_is_reported(problems):
 # rates
 
 
-def test_rates_that_do_not_balance_are_reported_with_what_would(problems):
+def test_rates_that_do_not_balance_are_reported_with_rates_that_would(problems):
     assert problems("""
         nodes:
           s: {type: toys:Source, rate: 2}
@@ -596,7 +596,7 @@ def test_a_capacity_below_one_round_is_reported(problems):
     ]
 
 
-def test_a_round_without_end_is_reported(problems):
+def test_a_round_of_too_many_firings_is_reported(problems):
     pipes = "".join(f"  p{i}: {{type: 'toys:Pipe', gives: 1000}}\n" for i in range(4))
     reported = problems(
         f"nodes:\n  s: toys:Source\n{pipes}  t: toys:Sink\nedges: [s -> p0 -> p1 -> p2 -> p3 -> t]"
@@ -627,7 +627,7 @@ def test_a_missing_warm_up_is_reported(problems):
     ]
 
 
-def test_rows_are_counted_through_nodes_that_say_nothing_of_them(problems):
+def test_rows_are_counted_through_nodes_that_do_not_state_them(problems):
     reported = problems("""
         policy: toys:Greedy
         nodes:

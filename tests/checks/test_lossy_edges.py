@@ -15,7 +15,7 @@ def problems(nodes: dict[str, Any], edges: list[Any]) -> list[str]:
     return [str(p) for p in check(load_data(tree(nodes, edges))).problems]
 
 
-def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:
+def test_a_stream_joined_with_a_lossy_one_must_be_lossy() -> None:
     nodes = {"s": {"type": "Source", "give": 4}, "g": "Relay", "j": "Join"}
     edges = [{"s -> g": DROP}, "g -> j.left"]
     words = "j joins its tokens with those of a lossy edge, so that they would pile up; "
@@ -27,7 +27,7 @@ def test_a_stream_that_is_joined_with_a_dropping_one_would_pile_up() -> None:
     assert run(whole, rounds=3)[1].of("j") == ["3 and 3", "7 and 7", "11 and 11"]
 
 
-def test_merging_any_replica_does_not_help_an_input_that_is_joined_with_another() -> None:
+def test_a_stream_joined_with_a_lossy_one_must_be_lossy_with_merge_any_too() -> None:
     """Found by a random graph: the right input filled up, its producer blocked, and the run could not end."""
     nodes = {"s": {"type": "Source", "give": 4}, "t": {"type": "Source", "give": 4}, "j": "Join"}
     edges = [{"s -> j.left": DROP}, {"t -> j.right": {"merge": "any"}}]
@@ -38,7 +38,7 @@ def test_merging_any_replica_does_not_help_an_input_that_is_joined_with_another(
     assert problems(nodes, [edges[0], {"t -> j.right": lossy}]) == []
 
 
-def test_replicas_that_lose_different_tokens_cannot_be_joined_losslessly() -> None:
+def test_streams_of_replicas_that_lose_different_tokens_must_be_lossy() -> None:
     nodes = {
         "s": {"type": "Source", "give": 4},
         "r": {"type": "Relay", "replicas": 2},
@@ -50,12 +50,12 @@ def test_replicas_that_lose_different_tokens_cannot_be_joined_losslessly() -> No
 
 
 @pytest.mark.parametrize("edges", [["s -> g", "g -> d"], [{"s -> g": DROP}, "g -> d"]])
-def test_a_single_stream_never_piles_up(edges: list[Any]) -> None:
+def test_a_single_stream_behind_a_lossy_one_may_be_lossless(edges: list[Any]) -> None:
     nodes = {"s": {"type": "Source", "give": 4}, "g": "Relay", "d": "Drain"}
     assert problems(nodes, edges) == []
 
 
-def test_replicas_that_pair_off_do_not_wait_for_each_other() -> None:
+def test_streams_between_equal_numbers_of_replicas_may_be_lossless() -> None:
     nodes = {
         "s": {"type": "Source", "replicas": 2},
         "g": {"type": "Relay", "replicas": 2},

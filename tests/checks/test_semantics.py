@@ -60,7 +60,7 @@ def test_a_node_that_streams_drive_cannot_be_paced(problems):
     ]
 
 
-def test_what_a_paced_node_gives_is_paced_with_it(checked):
+def test_consumers_of_a_paced_node_are_paced_with_it(checked):
     found = checked("""
         policy: toys:Greedy
         nodes:
@@ -168,7 +168,7 @@ def test_a_service_fails_with_its_client(problems):
     )
 
 
-def test_a_failed_firing_can_be_ignored_only_where_nobody_waits(problems, checked):
+def test_a_failed_firing_can_be_ignored_only_if_no_node_waits_for_it(problems, checked):
     text = (
         "nodes: {{s: {{type: 'toys:Source', {s}}}, t: {{type: 'toys:Sink', {t}}}}}\nedges: [s -> t]"
     )
@@ -190,13 +190,13 @@ def test_an_unknown_failure_policy_is_reported(problems):
 # determinism
 
 
-def test_a_graph_is_deterministic_unless_it_states_otherwise(checked):
+def test_a_graph_is_deterministic_by_default(checked):
     found = checked("nodes: {s: 'toys:Source', t: 'toys:Sink'}\nedges: [s -> t]")
     assert found.deterministic
     assert found.reasons == []
 
 
-def test_every_freedom_is_a_reason(checked):
+def test_every_source_of_nondeterminism_is_a_reason(checked):
     text = rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
     assert checked(text.replace("{lag: 0}", "{latest: true}")).reasons == [
         "learner.weights -> collector.weights: latest (the version depends on speed)"
@@ -222,7 +222,7 @@ def test_a_describe_that_raises_is_reported_with_its_line(problems):
     assert reported.endswith("); mend the node type 'toys:Broken'")
 
 
-def test_a_service_cannot_depend_on_what_its_client_gives(problems, write):
+def test_a_service_cannot_depend_on_its_clients_outputs(problems, write):
     write(
         """
         from toys import *
@@ -285,7 +285,7 @@ def test_a_wrong_node_type_is_reported_where_it_is_defined(body, message):
     assert str(caught.value) == message
 
 
-def test_a_right_node_type_is_taken():
+def test_a_valid_node_type_is_accepted():
     made = make("T", data=In("x", rate=AUTO), serve=Service("s", ()), fire=lambda self, data: None)
     assert list(made.ports) == ["data", "serve"]
 

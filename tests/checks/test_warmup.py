@@ -28,7 +28,7 @@ def phases(found):
     return [(w.schedule.order, w.rounds) for w in found.program.warmup]
 
 
-def test_a_path_takes_all_nodes_on_its_way(checked):
+def test_a_path_includes_all_nodes_between_its_ends(checked):
     found = checked(RL + "      - {edges: [collector -> buffer], steps: 8}")
     assert phases(found) == [(["collector", "reward", "buffer"], 1)]
     schedule = found.program.warmup[0].schedule
@@ -77,7 +77,7 @@ def test_several_ends_and_chains_are_one_phase(write, checked):
     assert phases(checked(text)) == [(["a", "b", "p", "t"], 1)]
 
 
-def test_an_auto_rate_stays_what_it_is_in_rounds(checked):
+def test_an_auto_rate_is_the_same_in_a_phase_as_in_rounds(checked):
     found = checked("""
         nodes: {s: 'toys:Source', p: {type: 'toys:Pipe', takes: 3, gives: 2}, a: 'toys:AutoSink'}
         edges: [s -> p -> a]
@@ -146,7 +146,7 @@ def test_a_wrong_phase_is_reported(problems, phase, expected):
     )
 
 
-def test_a_phase_without_env_steps_counts_rounds(problems):
+def test_the_length_of_a_phase_without_env_steps_is_given_in_rounds(problems):
     assert problems("""
         nodes: {s: 'toys:Source', t: 'toys:Sink'}
         edges: [s -> t]
@@ -186,7 +186,7 @@ def test_a_setting_of_a_node_that_does_not_fire_is_reported(problems):
     ]
 
 
-def test_a_setting_that_takes_columns_away_is_reported(problems):
+def test_a_setting_that_removes_a_column_is_reported(problems):
     text = RL.replace("policy: toys:Greedy", "policy: {type: 'toys:Greedy', gives: [logp]}")
     phase = "{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:Random'}}"
     assert problems(text + f"      - {phase}") == [

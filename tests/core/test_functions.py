@@ -24,7 +24,7 @@ def test_the_function_stays_callable():
     assert scale(batch, by=3.0)["reward"].tolist() == [3, 3]
 
 
-def test_its_type_fires_with_its_parameters():
+def test_the_node_fires_with_its_parameters():
     node = scale.node(by=4.0)
     assert node.fire(Batch({"reward": np.ones(2)}), None)["reward"].tolist() == [4, 4]
 
@@ -76,7 +76,7 @@ def test_an_optional_batch_is_a_table():
     assert mix.node.ports["more"] == In("samples", optional=True)
 
 
-def test_what_cannot_be_a_node_is_reported():
+def test_a_function_that_cannot_be_a_node_is_refused():
     with pytest.raises(TypeError, match="nothing: a node function takes at least one positional"):
 
         @flowrl.as_node

@@ -42,7 +42,7 @@ def test_a_time_is_a_number_and_a_unit(text: str | float, value: float) -> None:
         *[0, -1, float("inf"), float("nan"), True, None, [], {"s": 3}],
     ],
 )
-def test_what_is_no_time_is_none(text: object) -> None:
+def test_an_invalid_time_is_none(text: object) -> None:
     assert parse_seconds(text) is None
 
 
@@ -71,12 +71,12 @@ WORDS = ["batch_size", "gamma", "lr", "max_grad_norm", "n_sample"]
     ("word", "meant"),
     [("batchsize", "batch_size"), ("gama", "gamma"), ("n_samples", "n_sample"), ("lr", "lr")],
 )
-def test_a_word_that_is_nearly_right_is_recognised(word: str, meant: str) -> None:
+def test_a_misspelt_word_is_recognised(word: str, meant: str) -> None:
     assert closest_word(word, WORDS) == meant
     assert spelling_hint(word, reversed(WORDS)) == f"did you mean '{meant}'?"
 
 
-def test_a_word_like_no_other_gets_the_list() -> None:
+def test_a_word_that_is_close_to_none_gets_the_list() -> None:
     assert closest_word("zzz", WORDS) is None
     assert spelling_hint("zzz", ["b", "a", "b"]) == "known: a, b"
     assert spelling_hint("zzz", []) == "there are none"
@@ -113,7 +113,7 @@ def test_a_problem_reads_where_what_and_how_to_mend_it(problem: Problem, text: s
     assert str(problem) == text
 
 
-def test_an_unsound_graph_states_every_problem_on_a_line() -> None:
+def test_the_error_of_an_unsound_graph_has_a_line_for_each_problem() -> None:
     found = Problems()
     found.add("a:1", "one", "mend it")
     found.add("b:2", "two")
@@ -131,7 +131,7 @@ def test_a_node_that_failed_is_named_with_the_cause() -> None:
     assert (error.node, error.doing) == ("c#1", "firing 3 (round 2)")
 
 
-def test_everything_that_is_raised_on_purpose_is_a_flow_error() -> None:
+def test_all_errors_of_flowrl_are_flow_errors() -> None:
     for kind in (GraphError, UsageError, NodeError, RunError):
         assert issubclass(kind, FlowError)
         others = {GraphError, UsageError, NodeError, RunError} - {kind}

@@ -56,7 +56,7 @@ def test_replicas_and_seed_are_part_of_a_graph() -> None:
     )
 
 
-def test_what_changed_alike_in_several_nodes_is_reported_once() -> None:
+def test_the_same_change_of_several_nodes_is_reported_once() -> None:
     a = graph(nodes=nodes(source={"rows": 8}))
     b = graph(nodes=nodes(source={"rows": 9}, mixer={"how": "x"}))
     assert diff_graphs(a, b).splitlines()[1:] == [
@@ -72,7 +72,7 @@ def test_another_type_is_reported_without_its_parameters() -> None:
     assert str(found) == f"~ node mixer: type {HERE}Mixer -> other"
 
 
-def test_an_edge_into_another_source_is_taken_away_and_added() -> None:
+def test_an_edge_with_another_source_is_removed_and_added() -> None:
     edges = tree()["edges"]
     edges[1] = "source -> mixer -> more -> sink"
     a, b = graph(), graph("with_more", edges=edges, nodes=nodes(more={"type": f"{HERE}Mixer"}))
@@ -155,7 +155,7 @@ def trained(policy: dict[str, Any]) -> Graph:
     return loaded.graph
 
 
-def test_a_part_of_another_type_is_reported_by_its_type() -> None:
+def test_a_part_of_another_type_is_reported_without_its_parameters() -> None:
     reported = changes(trained({"type": "dqn"}), trained({"type": "ppo"}))
     values = (("policy.type", "dqn", "ppo"),)
     assert reported == [

@@ -66,7 +66,7 @@ def again(write, text):
     return check(load_graph("elsewhere/resolved.yaml"))
 
 
-def test_the_graph_that_uses_everything_is_read(everything):
+def test_a_graph_with_every_feature_is_read(everything):
     problems = [str(p) for p in everything.problems]
     assert problems == []
 
@@ -92,7 +92,7 @@ def test_the_resolved_graph_reads_back_as_the_same_graph(everything, write):
     assert (theirs.order, theirs.firings, theirs.rates) == (ours.order, ours.firings, ours.rates)
 
 
-def test_origins_are_comments_that_say_where_each_value_came_from(everything, write):
+def test_origins_are_comments_with_the_location_of_each_value(everything, write):
     text = expand(everything.graph, origins=True)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "batch_size: 4 # g.yaml:12:43" in lines
@@ -132,7 +132,9 @@ def test_the_resolved_graph_is_complete(checked):
         """)
 
 
-def test_modules_beside_the_graph_are_found_from_elsewhere(write, checked, tmp_path):
+def test_a_resolved_graph_in_another_folder_finds_the_modules_of_the_original(
+    write, checked, tmp_path
+):
     write("from toys import Source\n", "for_expansion.py")
     found = checked("nodes: {s: 'for_expansion:Source', t: 'toys:Sink'}\nedges: [s -> t]")
     text = expand(found.graph)

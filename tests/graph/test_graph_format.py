@@ -21,7 +21,7 @@ def edges_of(checked):
     ]
 
 
-def test_a_graph_is_called_after_its_file_or_else_after_its_folder(write, tmp_path):
+def test_a_graph_is_named_after_its_file_or_its_folder(write, tmp_path):
     for name, called in {"pairs.yaml": "pairs", "maze/graph.yaml": "maze"}.items():
         write(PAIR, name)
         assert load_graph(name).graph.name == called
@@ -39,7 +39,7 @@ def test_a_chain_is_an_edge_for_each_arrow(checked):
     ]
 
 
-def test_spaces_in_a_chain_mean_nothing(checked):
+def test_spaces_in_a_chain_are_ignored(checked):
     assert edges_of(checked(PAIR + "edges: ['s->p  ->   t']")) == [
         "s.out -> p.data",
         "p.out -> t.data",
@@ -67,7 +67,7 @@ def test_one_output_may_feed_several_inputs(checked):
     assert edges_of(checked(text)) == ["s.out -> t.data", "s.out -> u.data"]
 
 
-def test_ports_are_named_where_two_would_fit(checked):
+def test_naming_a_port_chooses_between_two_that_fit(checked):
     text = """
         nodes: {s: 'toys:Source', f: 'toys:Fork', j: 'toys:Join'}
         edges: [s -> f, f.odd -> j.right, f.even -> j.left]
@@ -89,7 +89,7 @@ def test_a_link_may_be_written_from_either_side(checked):
         assert [str(e) for e in found.graph.edges] == ["e.serve <-> r.inner"]
 
 
-def test_a_link_in_full_form_states_so(checked):
+def test_a_link_in_full_form_has_the_key_link(checked):
     text = "nodes: {e: 'toys:Envs', r: 'toys:Relay'}\nedges: [{from: e, to: r, link: true}]"
     assert [str(e) for e in checked(text).graph.edges] == ["e.serve <-> r.inner"]
 
@@ -140,7 +140,7 @@ def test_a_link_in_full_form_states_so(checked):
         ),
     ],
 )
-def test_what_is_no_edge_is_reported(problems, edge, message):
+def test_an_invalid_edge_is_reported(problems, edge, message):
     assert problems(PAIR + f"edges: [{edge}]")[0] == message
 
 
@@ -195,7 +195,7 @@ def test_a_removed_node_is_unknown_to_the_file_that_removes_it(write, problems):
     assert reported == ["g.yaml:3:9: edges: unknown node 'p'; known: s, t"]
 
 
-def test_null_for_a_node_that_is_not_there_is_reported(problems):
+def test_null_for_an_unknown_node_is_reported(problems):
     reported = problems(PAIR.replace("}", ", q: null}") + "edges: [s -> p -> t]")
     assert reported[0].startswith("g.yaml:1:59: nodes.q: expected a type, or a mapping with 'type'")
 
@@ -213,7 +213,7 @@ def test_null_removes_a_link_from_either_side(write, checked):
         assert checked(f"extends: base.yaml\nedges:\n  - {removal}\n").graph.edges == []
 
 
-def test_removing_an_edge_that_is_not_there_is_reported(problems):
+def test_removing_an_unknown_edge_is_reported(problems):
     assert problems(PAIR + "edges:\n  - s -> p -> t\n  - s -> t: null\n") == [
         "g.yaml:4:5: edges: null removes the edge s -> t, and there is none; known: p.data, t.data"
     ]
@@ -238,7 +238,7 @@ def test_graphs_extend_over_several_levels_and_change_only_what_they_name(write,
     assert [f.name for f in found.graph.files] == ["one.yaml", "two.yaml", "g.yaml"]
 
 
-def test_another_type_takes_nothing_over_from_the_old_one(write, checked):
+def test_a_node_of_another_type_keeps_no_parameters_of_the_old_one(write, checked):
     write("nodes: {s: {type: 'toys:Source', rate: 2}, t: 'toys:Sink'}\nedges: [s -> t]", "b.yaml")
     found = checked("extends: b.yaml\nnodes: {s: {type: 'toys:AutoSource'}}")
     assert edges_of(found) == ["s.out -> t.data"]
@@ -274,7 +274,7 @@ def test_a_graph_that_cannot_be_read_is_reported(write, text, message):
     assert str(caught.value) == message
 
 
-def test_a_graph_that_is_not_there_is_reported(write):
+def test_a_missing_graph_is_reported(write):
     write("")
     with pytest.raises(UsageError) as caught:
         load_graph("cartpole_dqm")
@@ -378,7 +378,7 @@ def test_a_broken_package_under_the_entry_point_is_reported(checked, write, tmp_
         checked("nodes: {s: learner}")
 
 
-def test_modules_names_more_folders_of_modules(checked, write):
+def test_modules_lists_more_folders_of_modules(checked, write):
     write("from toys import Source\n", "lib/from_a_folder.py")
     text = "modules: [lib]\nnodes: {s: 'from_a_folder:Source', t: 'toys:Sink'}\nedges: [s -> t]"
     assert edges_of(checked(text)) == ["s.out -> t.data"]
@@ -387,7 +387,7 @@ def test_modules_names_more_folders_of_modules(checked, write):
     )
 
 
-def test_what_the_package_offers_is_not_hidden_by_its_modules():
+def test_no_module_hides_a_public_name_of_the_package():
     import flowrl
     import flowrl.checks.check
     import flowrl.graph.loading
@@ -405,7 +405,7 @@ def test_what_the_package_offers_is_not_hidden_by_its_modules():
 @pytest.mark.parametrize(
     ("written", "seconds"), [("30s", 30), ("10m", 600), ("1.5 h", 5400), ("2d", 172800), ("7", 7)]
 )
-def test_a_limit_of_time_has_a_unit(checked, written, seconds):
+def test_a_time_limit_may_have_a_unit(checked, written, seconds):
     found = checked(PAIR + f"edges: [s -> p -> t]\nlimits: {{time: {written}, steps: 10}}")
     assert found.graph.limits.time_s == seconds
     assert found.graph.limits.steps == 10
@@ -462,7 +462,7 @@ def test_a_wrong_section_is_reported(problems, section, message):
 
 
 @pytest.mark.parametrize("name", ["3a", "a.b", "a b", "-a", "a-", "/a", "a//b", "ä!"])
-def test_a_name_that_cannot_be_one_is_reported(problems, name):
+def test_an_invalid_name_is_reported(problems, name):
     reported = problems(f"nodes:\n  {name}: toys:Source\n")[0]
     assert reported == (
         f"g.yaml:2:3: nodes: '{name}' is not a name; use letters, digits, '_' and '-', a letter "
@@ -470,12 +470,12 @@ def test_a_name_that_cannot_be_one_is_reported(problems, name):
     )
 
 
-def test_names_may_hold_dashes_and_slashes(checked):
+def test_names_may_contain_dashes_and_slashes(checked):
     text = "nodes: {a-b: 'toys:Source', c/d-e: 'toys:Sink'}\nedges: [a-b -> c/d-e]"
     assert edges_of(checked(text)) == ["a-b.out -> c/d-e.data"]
 
 
-def test_every_problem_states_where_whatever_hash_seed_python_has(write):
+def test_problems_have_locations_and_do_not_depend_on_the_hash_seed(write):
     import subprocess
 
     write("nodes: {}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n")

@@ -47,7 +47,7 @@ def changed(change: Callable[[Tree], Any]) -> Tree:
     return tree
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -85,7 +85,7 @@ def test_a_parameter_has_its_meaning_default_and_range() -> None:
     assert {"type": "integer", "minimum": 1} in found["anyOf"]
 
 
-def test_types_are_listed_with_what_they_are() -> None:
+def test_types_are_listed_with_their_summaries() -> None:
     names = SCHEMA["$defs"]["policy"]["properties"]["type"]["anyOf"]
     expected = {n["const"]: n["description"] for n in names if "const" in n}
     assert expected["dqn"].startswith("DQN (Mnih et al. 2015)")
@@ -111,7 +111,7 @@ RIGHT: dict[str, Callable[[Tree], Any]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_accepted(name: str) -> None:
+def test_valid_graphs_are_accepted(name: str) -> None:
     assert errors(changed(RIGHT[name])) == []
 
 
@@ -150,7 +150,7 @@ WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_mistyped_is_refused_at_its_place(name: str) -> None:
+def test_a_typing_mistake_is_refused_at_its_location(name: str) -> None:
     change, place = WRONG[name]
     assert place in errors(changed(change))
 
@@ -158,9 +158,7 @@ def test_what_is_mistyped_is_refused_at_its_place(name: str) -> None:
 @pytest.mark.parametrize(
     ("key", "least", "most"), [("torch_threads", 1, 1024), ("seed", 0, 2**63 - 1)]
 )
-def test_numbers_of_the_graph_have_the_range_that_the_loader_takes(
-    key: str, least: int, most: int
-) -> None:
+def test_numbers_have_the_range_that_the_reader_accepts(key: str, least: int, most: int) -> None:
     for value, sound in ((least - 1, False), (least, True), (most, True), (most + 1, False)):
         tree = changed(lambda tree, value=value: tree.update({key: value}))
         assert (errors(tree) == []) is sound

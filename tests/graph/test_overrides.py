@@ -47,7 +47,7 @@ def test_a_key_of_the_engine(with_sets):
     assert graph.nodes["collector"].replicas == graph.nodes["envs"].replicas == 2
 
 
-def test_a_parameter_of_a_nodes_part_reaches_that_node_alone(with_sets):
+def test_a_parameter_of_a_nodes_part_changes_that_node_only(with_sets):
     graph = with_sets(learner__lr="3e-4")
     assert graph.nodes["learner"].config.policy.config.lr == 3e-4
     assert graph.nodes["collector"].config.policy.config.lr == 0.1
@@ -62,7 +62,7 @@ def test_a_whole_part_is_replaced(with_sets):
     assert graph.nodes["collector"].config.policy.type == "toys:Random"
 
 
-def test_a_shared_section_reaches_every_node(with_sets):
+def test_a_shared_section_changes_every_node_that_takes_it(with_sets):
     graph = with_sets(policy__lr="2")
     assert graph.nodes["learner"].config.policy.config.lr == 2
     assert graph.nodes["collector"].config.policy.config.lr == 2
@@ -106,7 +106,7 @@ def test_values_are_yaml(with_sets):
     assert graph.nodes["learner"].config.policy.config.gives == ["a", "b"]
 
 
-def test_a_node_of_a_part_graph_is_reached_by_its_full_name(write, checked):
+def test_a_node_of_a_part_graph_is_set_by_its_full_name(write, checked):
     write(
         """
         params: {rate: 1}
@@ -194,6 +194,6 @@ def test_a_node_of_a_part_graph_is_reached_by_its_full_name(write, checked):
         (".", "1", "--set .=1: there is no node or section ''; known: "),
     ],
 )
-def test_a_value_that_fits_nowhere_is_reported(problems, key, value, message):
+def test_a_key_that_names_nothing_is_reported(problems, key, value, message):
     reported = problems(RL, **{key.replace(".", "__"): value})
     assert any(p.startswith(message) for p in reported), reported

@@ -45,7 +45,7 @@ def test_the_ports_of_a_part_graph_may_be_named(write, checked):
     assert edges_of(checked(USE.replace("s -> pair -> t", "s -> pair.data, pair.out -> t")))
 
 
-def test_part_graphs_nest_and_paths_are_from_the_file_that_names_them(write, checked):
+def test_part_graphs_nest_and_paths_are_relative_to_the_file_that_names_them(write, checked):
     write(PART, "parts/pair.yaml")
     write(
         """
@@ -74,7 +74,7 @@ def test_a_part_graph_replicates_as_a_unit(write, checked):
     assert found.program.round.firings == {"s": 2, "pair/first": 1, "pair/second": 1, "t": 1}
 
 
-def test_a_part_graph_takes_shared_sections_of_the_graph_around(write, checked):
+def test_a_part_graph_takes_shared_sections_of_the_outer_graph(write, checked):
     write("ports: {data: l.data}\nnodes: {l: 'toys:Learner'}\n", "part.yaml")
     found = checked("""
         policy: {type: 'toys:Greedy', lr: 5}
@@ -175,7 +175,7 @@ def test_two_nodes_of_one_full_name_are_reported(write, problems):
     assert reported[0] == "g.yaml:5:3: nodes: there are two nodes 'pair/first'; rename one"
 
 
-def test_part_graphs_that_multiply_without_end_are_reported(write, problems):
+def test_part_graphs_with_too_many_nodes_are_reported(write, problems):
     for level in range(6):
         inner = "toys:Pipe" if level == 5 else f"level{level + 1}.yaml"
         nodes = ", ".join(f"n{i}: '{inner}'" for i in range(20))

@@ -68,13 +68,13 @@ def test_a_node_gives_a_list_of_its_own_or_none(more: str, left: list[str], tmp_
         ),
         (
             "[{type: reward_clip, low: 1, high: 1}]",
-            r"env.wrappers\[0\]: low is 1, high is 1; low is the lesser one",
+            r"env.wrappers\[0\]: low is 1 and high is 1; low must be less than high",
         ),
         ("[{type: frame_stack, n: 0}]", r"env.wrappers\[0\].n is 0; expected greater than or"),
         ("[mlp]", r"env.wrappers\[0\]: unknown wrapper type 'mlp'"),
     ],
 )
-def test_what_is_wrong_in_a_list_of_parts_is_reported_with_its_place(
+def test_a_mistake_in_a_list_of_parts_is_reported_with_its_location(
     written: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_what_is_wrong_in_a_list_of_parts_is_reported_with_its_place(
         flowrl.load(graph(tmp_path, written)).run(train_iters=1)
 
 
-def test_a_run_with_a_list_of_parts_is_repeated_by_what_it_wrote(tmp_path: Path) -> None:
+def test_a_run_with_a_list_of_parts_is_repeated_by_its_resolved_graph(tmp_path: Path) -> None:
     path = graph(tmp_path, WRAPPERS)
     first = flowrl.load(path).run(train_iters=10, out=tmp_path / "a", placement="processes")
     again = flowrl.load(tmp_path / "a" / "graph.yaml").run(train_iters=10, out=tmp_path / "b")

@@ -34,7 +34,7 @@ def test_serial_is_one_site(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(("name", "place"), [("threads", "thread"), ("processes", "process")])
-def test_each_linked_group_has_a_site_called_after_its_client(
+def test_each_linked_group_has_a_site_named_after_its_client(
     graph: Graph, name: str, place: str
 ) -> None:
     assert placed(graph, name) == {
@@ -45,7 +45,7 @@ def test_each_linked_group_has_a_site_called_after_its_client(
     }
 
 
-def test_what_a_placement_does_not_name_is_at_the_main_site(graph: Graph) -> None:
+def test_a_node_that_a_placement_does_not_name_is_on_the_main_site(graph: Graph) -> None:
     assert placed(graph, "apart") == {
         "main": ["world", "source", "mixer"],
         "process:sink": ["sink"],
@@ -53,11 +53,11 @@ def test_what_a_placement_does_not_name_is_at_the_main_site(graph: Graph) -> Non
     }
 
 
-def test_linked_nodes_go_along(graph: Graph) -> None:
+def test_nodes_go_with_the_nodes_that_they_are_linked_to(graph: Graph) -> None:
     assert placed(graph, "world=process")["process:source"] == ["world", "source"]
 
 
-def test_linked_nodes_may_be_put_apart(graph: Graph) -> None:
+def test_linked_nodes_may_be_put_on_two_sites(graph: Graph) -> None:
     found = placed(graph, "source=thread:a, world=process:b")
     assert (found["thread:a"], found["process:b"]) == (["source"], ["world"])
 
@@ -69,7 +69,7 @@ def test_a_place_with_a_name_is_shared(graph: Graph) -> None:
     ]
 
 
-def test_a_graph_may_call_its_placement_as_it_likes(graph: Graph) -> None:
+def test_a_placement_may_have_any_name(graph: Graph) -> None:
     graph.placements["threads"] = {"sink": "process"}
     assert list(placed(graph, "threads")) == ["main", "process:sink"]
 
@@ -131,7 +131,7 @@ def test_a_wrong_placement_states_how_to_mend_it(graph: Graph, text: str, messag
         ),
     ],
 )
-def test_a_wrong_file_is_reported_with_its_place(
+def test_a_wrong_placement_file_is_reported_with_its_location(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -176,13 +176,13 @@ def test_a_place_means_hosts_by_name_label_or_pattern(place: str, found: list[st
 @pytest.mark.parametrize(
     "name", ["main", "thread", "process", "coordinator", "a b", "", "x" * 64, "ä"]
 )
-def test_a_host_cannot_be_called_what_means_something_else(name: str) -> None:
+def test_a_host_cannot_have_the_name_of_a_place(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' cannot be a host's name or label"):
         HostOffer(name)
     with pytest.raises(UsageError, match="cannot be a host's name or label"):
         HostOffer("fine", (name,))
 
 
-def test_the_hosts_of_a_placement_are_its_places_elsewhere(graph: Graph) -> None:
+def test_the_hosts_of_a_placement_are_its_places_on_other_machines(graph: Graph) -> None:
     placement = resolve_placement(graph, "source=cpu-*:all,mixer=thread,sink=gpu,judge=process:x")
     assert host_places(graph, placement) == ["cpu-*", "gpu"]

@@ -1,4 +1,4 @@
-"""Who lives where, on which machine, and what lies between."""
+"""Which instances are on which site and machine, and the transport between two sites."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_named_site_is_one_on_each_host(graph: Graph) -> None:
     assert layout.instances_on("a-2:x") == [("c", 1)]
 
 
-def test_before_hosts_are_known_each_place_stands_for_one(graph: Graph) -> None:
+def test_without_offers_each_place_stands_for_one_host(graph: Graph) -> None:
     layout = laid_out(graph, "c=a-*,l=gpu", None)
     assert layout.instances_on("a-*:c#1") == [("c", 1)]
     assert layout.reach("a-*:c", "gpu:l") == "network"
@@ -69,7 +69,7 @@ def test_a_place_that_no_host_matches_is_reported(graph: Graph) -> None:
         ("b:c", "process:r", "network"),
     ],
 )
-def test_what_two_sites_share(graph: Graph, a: str, b: str, reach: str) -> None:
+def test_the_transport_between_two_sites(graph: Graph, a: str, b: str, reach: str) -> None:
     layout = laid_out(graph, "c=b,l=thread,r=process")
     assert layout.reach(a, b) == layout.reach(b, a) == reach
 

@@ -1,4 +1,4 @@
-"""The order in which a file names nodes and edges, and the words it uses for them, mean nothing."""
+"""The order in which a file lists nodes and edges, and the form in which it writes them, change no bit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def by_node(nodes: dict[str, Any], edges: list[Any], **more: Any) -> dict[str, l
 USUAL = by_node(NODES, EDGES)
 
 
-def test_the_usual_order_states_something_of_every_node() -> None:
+def test_the_usual_order_has_tokens_of_every_node() -> None:
     assert set(USUAL) == {*NODES, "c#1"}
     assert all(len(reported) >= 2 for reported in USUAL.values())
 
@@ -97,7 +97,7 @@ def test_a_value_that_is_set_is_as_if_it_were_written(word: str, tmp_path: Path)
     assert (a.digest, a.env_steps) == (b.digest, b.env_steps)
 
 
-def test_another_name_of_a_node_gives_it_other_random_numbers(tmp_path: Path) -> None:
+def test_a_node_with_another_name_draws_other_random_numbers(tmp_path: Path) -> None:
     """A node's seed comes from its name: that is the only thing of the words that counts."""
     nodes = {("learner" if k == "l" else k): v for k, v in NODES.items()}
     text = [

@@ -1,4 +1,4 @@
-"""YAML in and out: positions, YAML 1.2's scalars, what is refused, and what is written reads back."""
+"""YAML: source locations, the scalars of YAML 1.2, what is refused, and text that reads back as the same data."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_not_a_number_is_a_number():
     assert math.isnan(plain_scalar(".NaN"))
 
 
-def test_every_item_knows_where_it_stands():
+def test_every_value_has_the_location_of_its_key_and_of_itself():
     tree = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2}\n", "f.yaml")
     assert str(tree.fields["b"].entry_location) == "f.yaml:2:1"
     assert str(tree.fields["b"].location) == "f.yaml:3:3"
@@ -76,7 +76,7 @@ def test_every_item_knows_where_it_stands():
     assert (str(inner.key_location), str(inner.location)) == ("f.yaml:4:6", "f.yaml:4:9")
 
 
-def test_an_alias_stands_for_its_anchor_with_its_own_place():
+def test_an_alias_has_the_value_of_its_anchor_and_its_own_location():
     tree = parse_yaml("a: &x [1]\nb: *x\n", "f.yaml")
     assert tree.plain() == {"a": [1], "b": [1]}
     assert str(tree.fields["b"].location) == "f.yaml:2:4"
@@ -123,7 +123,7 @@ def test_an_alias_stands_for_its_anchor_with_its_own_place():
         ("a: " + "[" * 60 + "]" * 60, "f.yaml:1:54: is nested more than 50 deep"),
     ],
 )
-def test_what_is_refused_is_reported_with_its_place(text, expected):
+def test_invalid_yaml_is_reported_with_its_location(text, expected):
     assert refused(text) == expected
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_too_large_is_refused():
     assert refused(b" " * (8 << 20) + b"a") == "f.yaml: is 8388609 bytes; a graph may have 8388608"
 
 
-def test_the_value_of_a_set_is_yaml_and_stands_at_its_words():
+def test_the_value_of_a_set_is_yaml_located_at_its_argument():
     item = parse_value("{a: [1]}", "--set x={a: [1]}")
     assert item.plain() == {"a": [1]}
     assert {str(i.location) for i in (item, item.fields["a"])} == {"--set x={a: [1]}"}
@@ -179,17 +179,17 @@ def same(a, b):
 
 
 @given(values)
-def test_what_is_written_in_flow_style_reads_back_as_the_same(value):
+def test_flow_text_reads_back_as_the_same_data(value):
     assert same(plain(f"k: {flow_text(value)}\n")["k"], value)
 
 
 @given(words, scalars)
-def test_what_is_written_on_a_line_reads_back_as_the_same(key, value):
+def test_scalar_text_reads_back_as_the_same_data(key, value):
     found = plain(f"{scalar_text(key)}: {scalar_text(value)}  # why\n")
     assert list(found) == [key]
     assert same(found[key], value)
 
 
 @given(values)
-def test_plain_data_becomes_items_and_back(value):
+def test_plain_data_becomes_a_tree_and_back(value):
     assert same(item_of(value, parse_value("x", "w").location).plain(), value)

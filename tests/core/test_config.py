@@ -1,4 +1,4 @@
-"""Nodes and parts made by hand: what is wrong with what they are given is message in words."""
+"""Nodes and parts that are made without an engine: wrong parameters are reported in words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rye(Part):
         weight: float = param(1.0, "of a grain", gt=0)
 
 
-def test_what_is_given_by_keyword_is_there() -> None:
+def test_parameters_and_links_are_given_by_keyword() -> None:
     mill = Mill(water="a brook", stones=2)
     assert (mill.water, mill.wind, mill.config.stones) == ("a brook", None, 2)
     assert Rye(weight=2.0).config.weight == 2.0
@@ -66,6 +66,6 @@ def test_a_wrong_parameter_of_a_part_is_named() -> None:
         Rye(weight=-1)
 
 
-def test_a_link_that_is_needed_must_be_given() -> None:
+def test_a_required_link_must_be_given() -> None:
     with pytest.raises(TypeError, match="Mill: missing the link 'water'; give it by keyword"):
         Mill(stones=2)
