@@ -18,7 +18,7 @@ def test_a_new_key_is_made_once(flowrl: Flowrl, tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     code, _, err = flowrl("host", "--new-key", str(path))
     assert code == 2
-    assert "there is such a file already" in err
+    assert "the file exists already" in err
 
 
 @pytest.mark.parametrize(

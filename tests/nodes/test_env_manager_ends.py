@@ -65,7 +65,7 @@ def test_a_worker_that_is_sent_home_before_it_began_leaves_by_itself() -> None:
         crew.hire_again(0)
         started = crew.workers[0]
         assert crew.close() == []
-        assert started._process.returncode == 0  # it was not ended
+        assert started._process.exit_status() == 0  # it was not ended
 
 
 def test_a_worker_that_was_stopped_while_it_rested_is_replaced_and_nobody_notices() -> None:

@@ -21,7 +21,7 @@ from flowrl.nodes.env_managers.workers.futex_waker import (
     futex_is_available,
 )
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from tests.runs.going import until
+from tests.runs.going import wait_for
 
 pytestmark = pytest.mark.skipif(not futex_is_available(), reason="this system has no futex")
 
@@ -49,9 +49,9 @@ def test_only_the_named_workers_wake(memory: mmap.mmap) -> None:
     waker = FutexWaker(memory, 64)
     sleepers = [SleepingThread(memory, number) for number in (0, 3, BITS - 1)]
     for wakeups in range(1, 4):
-        until(lambda: all(map(is_asleep, sleepers)))
+        wait_for(lambda: all(map(is_asleep, sleepers)))
         waker.wake([0, BITS - 1])
-        until(partial(have_woken, sleepers, [wakeups, 0, wakeups]))
+        wait_for(partial(have_woken, sleepers, [wakeups, 0, wakeups]))
     for sleeper in sleepers:
         sleeper.last = True
     waker.wake([0, 3, BITS - 1])

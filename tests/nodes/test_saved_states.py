@@ -119,7 +119,7 @@ def test_rnd_of_one_hot_observations_is_saved_and_loaded() -> None:
     one, other = Rnd(weight=1.0), Rnd(weight=1.0)
     one._build(column)
     one.fire(batch(0))
-    assert one.state_dict()["novelty"]["seen"] is None
+    assert one.state_dict()["novelty"]["obs_moments"] is None
     other.load_state_dict(one.state_dict())
     a, b = (node.fire(batch(1))["reward"] for node in (one, other))
     np.testing.assert_array_equal(a, b)

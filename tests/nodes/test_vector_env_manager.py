@@ -149,7 +149,8 @@ def test_by_hand_the_loop_of_every_other_kind_plays_each_envs_episodes(kind: Any
 def test_what_a_pool_cannot_be_made_of_is_told_as_for_every_env(kind: Any) -> None:
     config = kind.Config(env=Gymnasium(id="CartPole-v1", kwargs={"nope": 1}))
     with pytest.raises(
-        UnsoundError, match=r"the env cannot be made: TypeError: .*nope.*; mend its id"
+        UnsoundError,
+        match=r"the env cannot be made: TypeError: .*nope.*; correct its id or its arguments",
     ):
         kind.describe(config, Surroundings({}, {}, frozenset()))
 

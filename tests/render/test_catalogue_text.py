@@ -60,12 +60,12 @@ def test_every_bundled_graph_has_a_line() -> None:
 
 def test_a_node_is_shown_with_its_ports() -> None:
     text = show_type("naive_buffer")
-    assert text.startswith("naive_buffer (node): The naive replay buffer: the newest rows")
+    assert text.startswith("naive_buffer (node): The naive replay buffer: keeps the newest rows")
     assert block(text, "Inputs") == [
         "data samples 1 token a firing",
         "demos samples 1 token a firing, optional: kept for ever, beside the agent's rows",
         "priorities priorities auto tokens a firing, begins with tokens: may close a loop, optional: "
-        "free-running: each says that a batch is done; draws stay uniform",
+        "free-running: each token reports a learned batch; draws stay uniform",
     ]
     assert block(text, "Outputs") == ["batches samples updates_per_push tokens a firing"]
     assert "  with `samples_per_insert` it fires on any input; what it gives is at most" in text

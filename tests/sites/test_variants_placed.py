@@ -11,7 +11,7 @@ import pytest
 
 import flowrl
 from flowrl.runs.evaluation import evaluate_best_checkpoint
-from flowrl.runs.plot import plot
+from flowrl.runs.plot import plot_runs
 from tests.sites.bundled import SEED, SMALL, difference, inside, left
 from tests.sites.comparing import Facts
 from tests.sites.poison import poisoned_environment
@@ -178,7 +178,7 @@ def test_films_and_curves_of_a_run_are_the_same_wherever_it_ran(project: Path) -
             told = evaluate_best_checkpoint(
                 Path("r"), episodes=3, seed=5, video=Path("films")
             ).as_dict()
-            plot(["r"], "curve.png")
+            plot_runs(["r"], "curve.png")
         made = sorted([*(project / out / "films").iterdir(), project / out / "curve.png"])
         found.append((told, {path.name: path.read_bytes() for path in made}))
     assert found[0] == found[1]
