@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
 import flowrl
 from flowrl.core.batch import Batch, Column
@@ -16,7 +19,7 @@ from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.model import ModuleModel
+from flowrl.nodes.models.model import Heads, ModuleModel
 from flowrl.nodes.observations import (
     NestedColumns,
     columns_under,
@@ -112,9 +115,22 @@ def test_policies_learn_from_the_leaf_that_matters(cls: type[Policy]) -> None:
     np.testing.assert_array_equal(greedy.forward(obs)["action"], obs["pair/0"])
 
 
-def test_a_module_of_ones_own_gets_tensors_by_leaf() -> None:
+class TwoLeaves(nn.Module):
+    """One linear layer on two of the leaves."""
+
+    def __init__(self, obs: NestedColumns, heads: Heads) -> None:
+        super().__init__()
+        pixels = obs.columns["camera"].row_bytes
+        self.q = nn.Linear(pixels + 2, heads["q"].n)
+
+    def forward(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        parts = [obs["camera"].flatten(1) / 255, obs["pair/1"]]
+        return {"q": self.q(torch.cat(parts, 1))}
+
+
+def test_a_module_gets_nested_observations_as_tensors_by_leaf() -> None:
     envs = envs_of()
-    model = ModuleModel(path="tests.nodes.nested_module:ByLeaf")
+    model = ModuleModel(path=f"{__name__}:TwoLeaves")
     policy = policy_of(Dqn, envs, model=model, dueling=False)
     learner = Learner(policy=policy)
     rows = SampleCollector(envs=envs, policy=policy, n_sample=30).fire(learner.state())

@@ -7,7 +7,7 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.rewards.rnd import Rnd
-from tests.nodes.learning import poison, rows, same_bits
+from tests.nodes.learn_modes import poison, rows, same_bits
 
 
 def bonus(node: Rnd, batch: Batch) -> np.ndarray:

@@ -14,7 +14,7 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.rewards.rnd import Rnd
-from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, rows, same_bits
+from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, learn, rows, same_bits
 
 Make = Callable[..., Any]
 LR = {"lr": 1e-3}

@@ -57,11 +57,11 @@ class ToyLearn:
 
 class ToyAct:
     def __init__(self) -> None:
-        self.weight, self.acted, self.imported_modules = 0, 0, 0
+        self.weight, self.acted, self.loads = 0, 0, 0
 
     def load(self, state: State) -> None:
         self.weight = int(state.arrays["w"][0])
-        self.imported_modules += 1
+        self.loads += 1
 
     def forward(self, obs: Array) -> dict[str, Array]:
         self.acted += 1

@@ -21,8 +21,8 @@ from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
+from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.comings import GAME, NAMES
-from tests.nodes.recalling import Recalling
 from tests.nodes.test_shared_agents import comings, managed
 from tests.nodes.toy_policies import Toy, ToyAct, weights
 
@@ -75,9 +75,9 @@ def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
 
 @pytest.mark.parametrize("least", [1, 5])
 def test_at_their_independent_rows_are_those_of_all_together(least: int) -> None:
-    plain = collector(n_sample=36, policy=Recalling, learns={"unroll_steps": None})
+    plain = collector(n_sample=36, policy=StepCountingPolicy, learns={"unroll_steps": None})
     envs = managed(comings(space="choice"), "thread")
-    params: Any = {"policy": Recalling, "learns": {"unroll_steps": None}, "least": least}
+    params: Any = {"policy": StepCountingPolicy, "learns": {"unroll_steps": None}, "least": least}
     paced = collector(n_sample=36, stepping="independent", envs=envs, **params)
     try:
         for _ in range(5):
@@ -153,7 +153,7 @@ def test_rows_of_an_episode_are_numbered_without_gaps() -> None:
 
 def test_who_comes_back_remembers_nothing() -> None:
     """The policy remembers how many steps it took in the episode."""
-    node = collector(n_sample=60, policy=Recalling, learns={"unroll_steps": None})
+    node = collector(n_sample=60, policy=StepCountingPolicy, learns={"unroll_steps": None})
     tokens = [node.fire(weights(0)) for _ in range(3)]
     for token in tokens:
         for row in range(1, len(token)):

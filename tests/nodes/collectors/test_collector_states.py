@@ -16,8 +16,8 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 from flowrl.nodes.policy import Policy
-from tests.nodes.learning import DISCRETE, OBS
-from tests.nodes.recalling import Recalling
+from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
+from tests.nodes.learn_modes import DISCRETE, OBS
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
@@ -40,8 +40,8 @@ def episodes(envs: Any) -> Any:
     [
         samples,
         episodes,
-        lambda envs: samples(envs, Recalling),
-        lambda envs: samples(envs, Recalling, stepping="halves"),
+        lambda envs: samples(envs, StepCountingPolicy),
+        lambda envs: samples(envs, StepCountingPolicy, stepping="halves"),
     ],
 )
 def test_another_collector_goes_on_from_there(make: Callable[[Any], Any]) -> None:

@@ -18,7 +18,7 @@ from flowrl.nodes.policies.expert import Expert
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.runs.checkpoint import checkpoint_bytes
-from tests.nodes.learning import DISCRETE, OBS
+from tests.nodes.learn_modes import DISCRETE, OBS
 from tests.nodes.scripted_envs import ScriptedEnvs
 
 OBSERVED = np.random.default_rng(0).standard_normal((40, *OBS.shape)).astype(np.float32)

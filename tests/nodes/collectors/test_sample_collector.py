@@ -175,7 +175,7 @@ def test_new_weights_are_loaded_once() -> None:
     first, second = weights(1), weights(2)
     actions = [set(node.fire(w)["action"]) for w in (first, first, second)]
     assert actions == [{1}, {1}, {2}]
-    assert node._mode.imported_modules == 2
+    assert node._mode.loads == 2
 
 
 def test_finished_episodes_are_counted_and_told() -> None:

@@ -23,7 +23,7 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 from flowrl.nodes.policy import Policy
-from tests.nodes.recalling import Recalling
+from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
@@ -31,7 +31,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "explores": lambda **given: Dqn(nstep=2, **given),
     "draws": Ppo,
     "remembers": lambda **given: Ppo(unroll_steps=2, model=Gru(size=8), **given),
-    "remembers, overlapping": lambda **given: Recalling(burn_in_steps=2, **given),
+    "remembers, overlapping": lambda **given: StepCountingPolicy(burn_in_steps=2, **given),
     "at random": Random,
 }
 LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=2, max_size=5)
@@ -59,7 +59,7 @@ def toy(envs: Any) -> Policy:
 
 
 def learned(policy: Policy, seed: int) -> State:
-    if isinstance(policy, Random | Recalling):  # there is nothing that could learn
+    if isinstance(policy, Random | StepCountingPolicy):  # there is nothing that could learn
         return State({})
     return State(policy.learn_mode(seed).weights(), {"epsilon": 0.3, "lr": 1e-3})
 

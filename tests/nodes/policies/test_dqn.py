@@ -13,7 +13,16 @@ from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policy import policy_for
-from tests.nodes.learning import CONTINUOUS, DISCRETE, OBS, learn, poison, rows, same_bits, trained
+from tests.nodes.learn_modes import (
+    CONTINUOUS,
+    DISCRETE,
+    OBS,
+    learn,
+    poison,
+    rows,
+    same_bits,
+    trained,
+)
 
 STATES = Column("int64", n=3)  # one-hot: without hidden layers Q is a table
 

@@ -14,7 +14,7 @@ from flowrl.core.state import State
 from flowrl.nodes.policy import Policy
 
 
-class Recalling(Policy):
+class StepCountingPolicy(Policy):
     """It remembers how many steps it has taken in the episode; `logp` says how many it remembers."""
 
     class Config(BaseConfig):
@@ -33,13 +33,13 @@ class Recalling(Policy):
         return {}
 
     def collect_mode(self, seed: int) -> Any:
-        return RecallingAct()
+        return StepCountingMode()
 
     def eval_mode(self, seed: int) -> Any:
-        return RecallingAct()
+        return StepCountingMode()
 
 
-class RecallingAct:
+class StepCountingMode:
     memory = {"memory": Column("float32", (1,))}
 
     def load(self, state: State) -> None:

@@ -16,7 +16,7 @@ from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage.plan import make_deduplicator
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.policy import policy_for_rows, unroll_column
-from tests.nodes.recalling import Recalling
+from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
@@ -27,7 +27,7 @@ def collector(
     envs: Any, n_sample: int, stepping: str = "together", **params: Any
 ) -> SampleCollector:
     spec = envs.spec()
-    policy = Recalling(obs=spec.obs, action=spec.action, **params)
+    policy = StepCountingPolicy(obs=spec.obs, action=spec.action, **params)
     return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, stepping=stepping)
 
 
@@ -168,7 +168,7 @@ def test_a_learners_policy_knows_what_a_step_is() -> None:
     envs = ScriptedEnvs([[6]])
     node = collector(envs, n_sample=4)
     rows = SampleCollector.describe(node.config, known(envs)).outs["data"]
-    spec = PartSpec("recalling", Recalling, Recalling.Config())
+    spec = PartSpec("step_counting", StepCountingPolicy, StepCountingPolicy.Config())
     policy = policy_for_rows(spec, rows["obs"], rows["action"])
     assert (policy.obs, policy.action) == (envs.spec().obs, envs.spec().action)
     assert policy.action.n == 3

@@ -9,7 +9,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.ppo import Ppo, clipped_loss, squared_loss
-from tests.nodes.learning import (
+from tests.nodes.learn_modes import (
     CONTINUOUS,
     DISCRETE,
     OBS,

@@ -23,7 +23,7 @@ from flowrl.nodes.models.model import LinearHead
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.returns import gae
-from tests.nodes.learning import DISCRETE, OBS, same_bits
+from tests.nodes.learn_modes import DISCRETE, OBS, same_bits
 
 SIZE, STEPS = 8, 5
 HEADS = {"a": LinearHead(3), "value": LinearHead(1)}

@@ -13,7 +13,7 @@ from flowrl.core.batch import Batch
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.episodes import episode_quotas
-from tests.nodes.recalling import Recalling
+from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
 
@@ -24,7 +24,7 @@ def collector(
     envs: Any, n_episode: int, nstep: int = 1, policy: type = Toy, **params: Any
 ) -> EpisodeCollector:
     spec = envs.spec()
-    more = {"unroll_steps": None} if policy is Recalling else {}
+    more = {"unroll_steps": None} if policy is StepCountingPolicy else {}
     made = policy(obs=spec.obs, action=spec.action, nstep=nstep, **more)
     return EpisodeCollector(envs=envs, policy=made, n_episode=n_episode, **params)
 
@@ -66,7 +66,7 @@ def test_every_env_plays_its_share_of_whole_episodes_in_turn(
     pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 4))
     fails = data.draw(st.dictionaries(pairs, st.integers(1, 7), max_size=4))
     envs = ScriptedEnvs(lengths, fails)
-    node = collector(envs, n, nstep, policy=Recalling, stepping=stepping)
+    node = collector(envs, n, nstep, policy=StepCountingPolicy, stepping=stepping)
     played = np.zeros(len(lengths), int)
     seen: set[tuple[float, ...]] = set()
     for turn in range(4):
@@ -134,8 +134,10 @@ def test_an_episode_without_end_is_an_error() -> None:
 def test_a_policy_that_learns_from_unrolls_is_refused() -> None:
     envs = ScriptedEnvs([[3]])
     spec = envs.spec()
-    policy = Recalling(obs=spec.obs, action=spec.action)
-    with pytest.raises(UnsoundError, match=r"Recalling learns from unrolls.*sample_collector"):
+    policy = StepCountingPolicy(obs=spec.obs, action=spec.action)
+    with pytest.raises(
+        UnsoundError, match=r"StepCountingPolicy learns from unrolls.*sample_collector"
+    ):
         EpisodeCollector(envs=envs, policy=policy)
     with pytest.raises(UnsoundError, match="`least` is for"):
         collector(envs, 2, least=2)
