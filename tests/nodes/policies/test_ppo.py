@@ -19,7 +19,7 @@ from tests.nodes.learn_modes import (
     same_bits,
     trained,
 )
-from tests.nodes.test_returns_gae import slow_gae
+from tests.nodes.test_returns import slow_gae
 
 LR = {"lr": 1e-3}
 

@@ -12,7 +12,7 @@ import pytest
 
 from flowrl.nodes.buffers.storage import commit_file as commits
 from flowrl.nodes.buffers.storage import mapped
-from tests.nodes.mapped_buffer_pusher import opened, rows
+from tests.nodes.buffers.storage.pushing_process import opened, rows
 
 PAGE = 4096
 SIZE = 130

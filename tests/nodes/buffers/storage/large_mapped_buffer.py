@@ -1,9 +1,9 @@
 """A mapped buffer that is larger than memory, by hand: it is filled, drawn from, and found again.
 
-    python -m tests.nodes.large_mapped [GB] [FOLDER]
+    python -m tests.nodes.buffers.storage.large_mapped_buffer [GB] [FOLDER]
 
 To see that it works under a limit, run it under one, for instance
-`systemd-run --scope -p MemoryMax=2G python -m tests.nodes.large_mapped 20`.
+`systemd-run --scope -p MemoryMax=2G python -m tests.nodes.buffers.storage.large_mapped_buffer 20`.
 Every row that is drawn is compared with what was pushed. The folder is deleted in the end.
 """
 

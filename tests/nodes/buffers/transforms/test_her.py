@@ -21,13 +21,13 @@ from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import Toy
 
-HERE = "tests.nodes.bit_flip"
+ENV_MODULE = "tests.nodes.buffers.transforms.bit_flip"
 STRATEGIES = ["future", "final", "episode"]
 ACHIEVED, GOAL, NEXT_GOAL = "next_obs/achieved_goal", "obs/desired_goal", "next_obs/desired_goal"
 
 
 def collected(n: int, tokens: int, seed: int = 0) -> list[Batch]:
-    envs = SerialEnvManager(env=Gymnasium(id=f"{HERE}:BitFlip"), count=3, seed=seed)
+    envs = SerialEnvManager(env=Gymnasium(id=f"{ENV_MODULE}:BitFlip"), count=3, seed=seed)
     spec = envs.spec()
     policy = Random(obs=spec.obs, action=spec.action)
     node = SampleCollector(envs=envs, policy=policy, n_sample=n, seed=seed, origin=True)
@@ -35,7 +35,7 @@ def collected(n: int, tokens: int, seed: int = 0) -> list[Batch]:
 
 
 def her(**params: Any) -> Her:
-    return Her(**{"reward": f"{HERE}:reward", **params})
+    return Her(**{"reward": f"{ENV_MODULE}:reward", **params})
 
 
 def buffer(transform: Her, size: int, batch_size: int = 64) -> NaiveReplayBuffer:
@@ -119,7 +119,7 @@ def test_so_many_rows_are_relabelled_for_each_that_is_not(k: float) -> None:
 
 def test_rows_that_reach_their_new_goal_may_terminate() -> None:
     policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.75)
-    node = buffer(her(k=4, terminated=f"{HERE}:reached", policy=policy), 300)
+    node = buffer(her(k=4, terminated=f"{ENV_MODULE}:reached", policy=policy), 300)
     for token in collected(100, 3):
         node.push(token)
     batch = node.sample()
@@ -144,17 +144,15 @@ def test_missing_columns_and_functions_are_told() -> None:
         UnsoundError, match=r"her needs the column 'obs/target'; there are obs.*desired_goal`\)"
     ):
         check(her(desired="target"), schema)
-    with pytest.raises(
-        UnsoundError, match=r"no function 'tests.nodes.bit_flip:rewards' .*has no attr"
-    ):
-        check(her(reward=f"{HERE}:rewards"), schema)
+    with pytest.raises(UnsoundError, match=rf"no function '{ENV_MODULE}:rewards' .*has no attr"):
+        check(her(reward=f"{ENV_MODULE}:rewards"), schema)
     with pytest.raises(
         UnsoundError, match=r"no function 'nowhere:reward' \(No module named 'nowhere'\)"
     ):
         check(her(reward="nowhere:reward"), schema)
     with pytest.raises(UnsoundError, match="her with `terminated` needs a policy with `gamma`"):
-        check(her(terminated=f"{HERE}:reached"), schema)
-    node = buffer(her(reward=f"{HERE}:scalar"), 30, 6)
+        check(her(terminated=f"{ENV_MODULE}:reached"), schema)
+    node = buffer(her(reward=f"{ENV_MODULE}:scalar"), 30, 6)
     node.push(token)
     with pytest.raises(
         ValueError, match=r"bit_flip:scalar returned the shape \(\) for \d+ goals; return one value"
@@ -164,7 +162,7 @@ def test_missing_columns_and_functions_are_told() -> None:
 
 GRAPH = """
 about: DQN that flips bits, with other goals.
-env: {id: "tests.nodes.bit_flip:BitFlip"}
+env: {id: "ENV:BitFlip"}
 policy:
   type: dqn
   gamma: 0.9
@@ -181,7 +179,7 @@ nodes:
     batch_size: 128
     updates_per_push: 16
     transforms:
-      - {type: her, reward: "tests.nodes.bit_flip:reward", terminated: "tests.nodes.bit_flip:reached"}
+      - {type: her, reward: "ENV:reward", terminated: "ENV:reached"}
   learner: {type: learner}
   evaluator: {type: evaluator, episodes: 20}
 edges:
@@ -191,7 +189,7 @@ edges:
   - learner -> evaluator: {every: 400}
 warmup:
   - {edges: [collector -> buffer], steps: 500, set: {collector.policy: random}}
-"""
+""".replace("ENV", ENV_MODULE)
 
 
 def test_in_a_graph_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
@@ -208,7 +206,7 @@ def test_in_a_graph_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bits_are_flipped_with_hindsight_and_not_without(tmp_path: Path) -> None:
     graph = tmp_path / "flip.yaml"
-    graph.write_text(GRAPH.replace("bit_flip:BitFlip", "bit_flip:BitFlip"))
+    graph.write_text(GRAPH)
     larger = {"env.kwargs": {"bits": 10, "steps": 10}}
     learned = flowrl.load(graph, larger).run(train_iters=4000, out=tmp_path / "her")
     without = flowrl.load(graph, {**larger, "buffer.transforms": []}).run(

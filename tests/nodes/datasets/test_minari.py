@@ -88,7 +88,9 @@ def played(env: Any, episodes: int) -> Batch:
     return Batch.concat(node.collect(episodes))
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "tests.nodes.bit_flip:BitFlip"])
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "Pendulum-v1", "tests.nodes.buffers.transforms.bit_flip:BitFlip"]
+)
 def test_what_is_written_is_read_again_and_by_minari(env: str, tmp_path: Path) -> None:
     table = played(Gymnasium(id=env), 4)
     path = tmp_path / "deep" / "played-v3"

@@ -213,7 +213,10 @@ class Halved(MemoryStorage):
 
 def test_a_storage_of_ones_own_is_named_in_the_graph(tmp_path: Path) -> None:
     def graph(least_rows: int) -> Any:
-        own = {"type": "tests.nodes.test_buffer_storage:Halved", "least_rows": least_rows}
+        own = {
+            "type": "tests.nodes.buffers.storage.test_storage_kinds:Halved",
+            "least_rows": least_rows,
+        }
         return flowrl.load("cartpole_dqn", set={"buffer.storage": own, "buffer.size": 1200})
 
     assert graph(7).run(train_iters=2, out=tmp_path / "a").status == "finished"

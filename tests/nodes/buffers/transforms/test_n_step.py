@@ -161,7 +161,7 @@ def test_what_it_needs_is_said() -> None:
         for when in ("obs", "next_obs")
         for what in ("achieved", "desired")
     }
-    her = Her(reward="tests.nodes.bit_flip:reward")
+    her = Her(reward="tests.nodes.buffers.transforms.bit_flip:reward")
     with pytest.raises(UnsoundError, match="two transforms compute rewards"):
         check((n_step(3), her), {**whole, **goals})
 

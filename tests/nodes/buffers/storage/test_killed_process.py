@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.nodes.mapped_buffer_pusher import opened, rows
+from tests.nodes.buffers.storage.pushing_process import opened, rows
 
 SIZE = 300
 SPARED = SIZE // 8  # rows that are given up before they must be, at most
@@ -23,7 +23,13 @@ class Killed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        call = [sys.executable, "-m", "tests.nodes.mapped_buffer_pusher", str(folder), str(SIZE)]
+        call = [
+            sys.executable,
+            "-m",
+            "tests.nodes.buffers.storage.pushing_process",
+            str(folder),
+            str(SIZE),
+        ]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(call, stdin=pipe, stdout=pipe, text=True)
 

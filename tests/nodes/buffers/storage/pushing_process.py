@@ -1,6 +1,6 @@
 """A process that pushes numbered rows into a mapped buffer until it is killed.
 
-    python -m tests.nodes.mapped_buffer_pusher FOLDER SIZE
+    python -m tests.nodes.buffers.storage.pushing_process FOLDER SIZE
 
 For each line that it reads (a seed, a number of lines, and microseconds) it forks a child that pushes, and kills
 that with SIGKILL, so long after it has told so many lines. It prints what the child told: `begun N`, before
