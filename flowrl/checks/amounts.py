@@ -9,7 +9,7 @@ from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.errors import Problem
 from flowrl.core.wording import size_text
 from flowrl.graph.model import Edge, Graph, PortRef
-from flowrl.machine.memory import machine_memory_bytes
+from flowrl.machine.resource_limits import machine_memory_bytes
 
 
 def row_problems(

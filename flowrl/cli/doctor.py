@@ -17,7 +17,7 @@ from pathlib import Path
 from flowrl.core.errors import FlowError
 from flowrl.core.wording import size_text
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
-from flowrl.machine.memory import machine_memory_bytes
+from flowrl.machine.resource_limits import machine_memory_bytes
 from flowrl.version import VERSION
 
 LEAST_DISK_BYTES = 1 << 30

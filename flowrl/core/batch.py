@@ -1,4 +1,4 @@
-"""Columns: what a table token holds. A batch is a struct of arrays, its schema is known before the run."""
+"""Batches: tables as a struct of arrays, whose schema is known before the run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-ALIGNMENT_BYTES = 16  # bytes: where numpy's own memory begins
+ALIGNMENT_BYTES = 16  # numpy's own arrays begin at multiples of this
 Bound = float | tuple[float, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: dtype and the shape of a row; `n` counts a discrete column's values, `low`/`high` bound it.
+    """One column: its dtype and the shape of a row.
 
-    `frames` says that a row is so many frames of one episode, the oldest first, which rows that follow share.
+    `n` is the number of values of a discrete column; `low` and `high` are bounds. With `frames`, a row holds this many
+    frames of one episode, the oldest first, and consecutive rows share frames.
     """
 
     dtype: str
@@ -30,11 +31,10 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that one row of this column takes."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
     def empty(self, *rows: int) -> Array:
-        """An uninitialised array of this column with the given leading dimensions."""
+        """Return an uninitialised array of this column with the given leading dimensions."""
         return np.empty((*rows, *self.shape), self.dtype)
 
     def __str__(self) -> str:
@@ -45,20 +45,20 @@ Schema = Mapping[str, Column]
 
 
 def row_bytes(schema: Schema) -> int:
-    """Bytes that one row of a schema takes."""
+    """Return the bytes of one row."""
     return sum(column.row_bytes for column in schema.values())
 
 
 def starts_aligned(array: Array) -> bool:
-    """Whether its memory begins where an array's own does."""
+    """Return whether the memory begins at an address at which numpy's own arrays begin."""
     return bool(array.ctypes.data % ALIGNMENT_BYTES == 0)
 
 
 def is_aligned(array: Array) -> bool:
-    """Whether an array lies in memory as one that came from another site does.
+    """Return whether an array is contiguous and aligned, as it is after it was received from another site.
 
-    Where there are gaps, or memory begins elsewhere, numbers are added and products computed in another order: bits
-    would tell where the array was made.
+    The order of sums and the instructions of products depend on gaps and on alignment. So without this rule the bits
+    of a result would depend on the site on which an array was made.
     """
     flags = array.flags
     whole: bool = flags.forc
@@ -71,7 +71,7 @@ class Batch:
     __slots__ = ("_columns", "rows")
 
     def __init__(self, columns: Mapping[str, Array]) -> None:
-        """Takes the arrays over: they become read-only. Views with gaps, or that begin unevenly, are copied."""
+        """The arrays become read-only. Views that are not contiguous and aligned are copied."""
         self._columns = dict(columns)
         rows = -1
         for name, array in self._columns.items():
@@ -107,34 +107,32 @@ class Batch:
 
     @property
     def columns(self) -> Mapping[str, Array]:
-        """The arrays by name (do not change the mapping)."""
+        """The arrays by name. The mapping must not be changed."""
         return self._columns
 
     @property
     def schema(self) -> Schema:
-        """The columns' dtypes and shapes."""
         return {k: Column(str(a.dtype), a.shape[1:]) for k, a in self._columns.items()}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns."""
         return sum(array.nbytes for array in self._columns.values())
 
     def take(self, index: Any) -> Batch:
-        """The rows at `index` (a slice gives views, an integer array one gather a column)."""
+        """Return the rows at `index`: views for a slice, copies for an integer array."""
         return Batch({name: array[index] for name, array in self._columns.items()})
 
     def only(self, names: Iterable[str]) -> Batch:
-        """The named columns."""
+        """Return a table of the named columns."""
         return Batch({name: self[name] for name in names})
 
     def replace(self, **columns: Array) -> Batch:
-        """The same table with some columns replaced or added."""
+        """Return the table with some columns replaced or added."""
         return Batch({**self._columns, **columns})
 
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
-        """The rows of all, in order: one concatenation a column."""
+        """Return the rows of all batches, in order."""
         if len(batches) == 1:
             return batches[0]
         names = list(batches[0])

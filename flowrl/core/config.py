@@ -15,7 +15,7 @@ REQUIRED: Any = PydanticUndefined
 
 
 class Config(BaseModel):
-    """The parameters of a node or a part: no others are allowed, each has a type, and none changes."""
+    """The base of parameters: unknown names and wrong types are refused, and values do not change."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
@@ -28,10 +28,10 @@ BaseConfig = Config  # for classes whose own `Config` hides the name
 def param(
     default: Any, about: str, *, phase: bool = False, file: bool = False, **limits: Any
 ) -> Any:
-    """A parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
+    """Declare a parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
 
-    `phase=True` lets a warm-up phase set it; the node's `reconfigure` is then called where the phase begins and ends.
-    `file=True` is a file to read; a relative path is resolved beside the graph file that names it.
+    With `phase`, a warm-up phase may set the parameter; the node's `reconfigure` is called when the phase begins and
+    ends. With `file`, the value is the path of a file to read; a relative path is relative to the graph file.
     """
     return Field(
         default, description=about, json_schema_extra={"phase": phase, "file": file}, **limits
@@ -41,10 +41,10 @@ def param(
 def part(
     kind: str, about: str, *, shared: str = "", default: Any = REQUIRED, phase: bool = False
 ) -> Any:
-    """A parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
+    """Declare a parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
-    `shared` names the section at the top of the graph that the part is taken from. What the node gives is laid over it.
-    `default` is written as in YAML: a type's name, or a mapping with `type`.
+    `shared` names a section at the top of the graph. The part is this section, overridden by the keys that the node
+    sets. `default` is written as in YAML: a type's name, or a mapping with `type`.
     """
     extra = {"part": kind, "shared": shared, "phase": phase, "written": default}
     if default is REQUIRED:
@@ -53,12 +53,12 @@ def part(
 
 
 def parts(kind: str, about: str) -> Any:
-    """A parameter that is a list of parts, each with a type and parameters of its own."""
+    """Declare a parameter that is a list of parts, each with a type and parameters of its own."""
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
 def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> Config:
-    """The config of parameters that a program gives. Errors use the words of a graph's errors."""
+    """Make the config of parameters that were passed in Python. Errors read like those of a graph file."""
     for name in params:
         if name not in config.model_fields:
             raise TypeError(
@@ -73,7 +73,7 @@ def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> 
 
 
 def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
-    """What is wrong, by an error of pydantic, and what was expected (empty if the first says it)."""
+    """Return what is wrong according to an error of pydantic, and what was expected; the latter may be empty."""
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{owner}: missing required parameter '{name}'", ""
@@ -89,7 +89,7 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
 
 
 class Part:
-    """A configured thing that is not a node, such as a policy. It has a kind, a type's name, and parameters."""
+    """The base of configured components that are not nodes, such as policies, models and envs."""
 
     kind: ClassVar[str] = ""
     Config: ClassVar[type[BaseConfig]] = BaseConfig
@@ -105,7 +105,7 @@ PartType = type[Part]
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """A part as the graph gives it, not made yet."""
+    """The type and the parameters of a part that is not constructed yet."""
 
     type: str
     cls: PartType

@@ -3,7 +3,7 @@
 FlowError
 ├── GraphError      the graph is unsound: carries every problem found (exit status 2)
 ├── UsageError      the arguments or the installation are wrong (exit status 2)
-├── NodeError       a node raised while it was made or fired: first cause, node, firing
+├── NodeError       a node's code raised: which node, in which firing, and the first cause
 └── RunError        a run folder cannot be written or read
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a graph: where, what, and how to mend it."""
+    """One problem of a graph: where it is, what is wrong, and how to fix it."""
 
     where: str
     what: str
@@ -30,8 +30,6 @@ class Problem:
 
 
 class Problems(list[Problem]):
-    """The problems found so far."""
-
     def add(self, where: object, what: str, hint: str = "") -> None:
         self.append(Problem(str(where), what, hint))
 
@@ -49,11 +47,11 @@ class GraphError(FlowError):
 
 
 class UsageError(FlowError):
-    """The arguments, or what is installed, do not allow what was asked."""
+    """The arguments are wrong, or something that they need is not installed."""
 
 
 class NodeError(FlowError):
-    """A node's own code raised; `__cause__` is what it raised."""
+    """A node's own code raised an error, which is the `__cause__`."""
 
     def __init__(self, node: str, doing: str, cause: BaseException) -> None:
         self.node = node
@@ -67,9 +65,9 @@ class RunError(FlowError):
 
 
 def attached_files(error: BaseException | None) -> dict[str, str]:
-    """Files that an error, or one of its causes, wants written into the run's folder: text by file name.
+    """Return the files that an error and its causes attach, to be written into the run's folder: text by file name.
 
-    An error attaches files with an attribute `files`.
+    An error attaches files by an attribute `files`.
     """
     found: dict[str, str] = {}
     while error is not None:
@@ -79,19 +77,19 @@ def attached_files(error: BaseException | None) -> dict[str, str]:
 
 
 def shortened_repr(value: Any) -> str:
-    """A value as messages show it, at most 60 characters."""
+    """Return the repr of a value for messages, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
 
 
 def closest_word(word: str, words: Iterable[str]) -> str | None:
-    """The known word that was probably meant; None if none is close."""
+    """Return the known word that was probably meant; None if none is close."""
     # sorted, so that equally close words have the same order in every process
     return next(iter(difflib.get_close_matches(word[:80], sorted(set(words)), n=1)), None)
 
 
 def spelling_hint(word: str, words: Iterable[str]) -> str:
-    """The hint that names the closest right word, or lists the right words."""
+    """Return a hint that names the closest known word, or lists the known words."""
     known = sorted(set(words))
     found = closest_word(word, known)
     if found is not None:

@@ -1,4 +1,4 @@
-"""Makes a stateless node of a plain function.
+"""Makes a stateless node type from a plain function.
 
     @flowrl.as_node
     def clip_reward(data: Batch, *, low: float = -1.0, high: float = 1.0) -> Batch:
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_node(function: F) -> F:
-    """Make a node type of a function, as its attribute `node`. The function itself stays callable."""
+    """Set the function's attribute `node` to a node type that calls it. The function itself stays callable."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
     for p in parameters:
@@ -37,10 +37,10 @@ def as_node(function: F) -> F:
     if not inputs:
         raise TypeError(f"{function.__name__}: a node function takes at least one positional input")
     ports: dict[str, Any] = {
-        p.name: In(_type(hints.get(p.name)), optional=p.default is not p.empty) for p in inputs
+        p.name: In(_port_type(hints.get(p.name)), optional=p.default is not p.empty) for p in inputs
     }
     if hints.get("return", Any) is not type(None):
-        ports["out"] = Out(_type(hints.get("return")))
+        ports["out"] = Out(_port_type(hints.get("return")))
     fields = {
         p.name: (hints.get(p.name, Any), REQUIRED if p.default is p.empty else p.default)
         for p in parameters
@@ -62,9 +62,10 @@ def _node_type(
     def fire(self: Any, *tokens: Any) -> Any:
         return function(*tokens, **self.params)
 
-    own = inspect.Parameter
-    names = [own(name, own.POSITIONAL_OR_KEYWORD) for name in inputs]
-    fire.__signature__ = inspect.Signature([own("self", own.POSITIONAL_ONLY), *names])  # type: ignore[attr-defined]
+    parameter = inspect.Parameter
+    names = [parameter(name, parameter.POSITIONAL_OR_KEYWORD) for name in inputs]
+    signature = inspect.Signature([parameter("self", parameter.POSITIONAL_ONLY), *names])
+    fire.__signature__ = signature  # type: ignore[attr-defined]
     body = {
         **ports,
         "Config": create_model(f"{function.__name__}_config", __base__=Config, **fields),
@@ -76,6 +77,6 @@ def _node_type(
     return type(function.__name__, (Node,), body)
 
 
-def _type(hint: Any) -> str:
-    """The type of a port. A Batch that may be missing is `samples`, too."""
+def _port_type(hint: Any) -> str:
+    """Return the port type of an annotation. `Batch | None` is `samples` as well."""
     return "samples" if Batch in (hint, *typing.get_args(hint)) else ANY

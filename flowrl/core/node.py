@@ -20,7 +20,7 @@ RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "conf
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What `describe` is given: what is known of a node's neighbours before the run."""
+    """The facts about a node's neighbours that are known before the run; an argument of `describe`."""
 
     # The columns of each connected stream input; None where tokens are not tables.
     inputs: Mapping[str, Schema | None]
@@ -35,7 +35,7 @@ class Facts:
 
     # The columns of each stream output; None where tokens are not tables.
     outs: Mapping[str, Schema | None] = field(default_factory=dict)
-    # How many rows one token of each stream output has.
+    # The number of rows in a token of each stream output.
     rows: Mapping[str, int] = field(default_factory=dict)
     # The columns that each stream input must have.
     needs: Mapping[str, Schema] = field(default_factory=dict)
@@ -47,9 +47,9 @@ class Facts:
     memory_bytes: int = 0
     # True for a learner that must not learn from data of older weights.
     on_policy: bool = False
-    # Why two runs may differ; empty where they do not.
+    # Why two runs may differ; empty if they do not.
     nondeterministic: str = ""
-    # What clients that link to this node are given to describe themselves.
+    # Passed to the `describe` of clients that link to this node.
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.
     imports: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class UnsoundError(ValueError):
 class MissingPackageError(UnsoundError):
     """Raised by `describe`: a package that the node needs is not installed.
 
-    A run is refused. What only looks at a graph (`draw`) goes on without the node's facts.
+    A run is refused. Commands that only show a graph, such as `draw`, continue without the node's facts.
     """
 
 
@@ -110,7 +110,7 @@ class Node:
         seed: int = 0,
         **params: Any,
     ):
-        """Without an engine, parameters and linked services are given by keyword. The engine passes the others."""
+        """Without an engine, parameters and linked services are passed by keyword; the engine passes the rest."""
         links = {
             k: params.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in params
         }
@@ -126,14 +126,14 @@ class Node:
 
     @classmethod
     def fires_on_any(cls, config: Any) -> bool:
-        """Whether a node with these parameters fires on any stream input."""
+        """Return whether a node with these parameters fires on any stream input."""
         if cls.fires_on in ("all", "any"):
             return cls.fires_on == "any"
         return getattr(config, cls.fires_on) is not None
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """The node's facts. By default, outputs have the columns of the first stream input of their type."""
+        """Return the node's facts. By default, outputs have the columns of the first stream input of their type."""
         first = {
             cls.ports[n].type: schema for n, schema in reversed([*surroundings.inputs.items()])
         }
@@ -141,22 +141,22 @@ class Node:
         return Facts(outs=outs)
 
     def setup(self) -> None:
-        """Build what firing needs. Links and the context are set before."""
+        """Prepare the node for firing. `config`, `ctx` and the links are set before."""
 
     def fire(self, *inputs: Any) -> Any:
         """Fire once. Return the output's token, or a mapping of outputs if there are several."""
         raise NotImplementedError(f"{type(self).__name__} does not define fire")
 
     def state(self, port: str) -> State:
-        """The newest version of a state output, as arrays that are never written to again."""
+        """Return the newest version of a state output, in arrays that are never written to again."""
         raise NotImplementedError(f"{type(self).__name__} does not define state('{port}')")
 
     def reconfigure(self, **params: Any) -> None:
-        """Change parameters declared with `phase=True`, because a warm-up phase begins or ends."""
+        """Change parameters that are declared with `phase`, because a warm-up phase begins or ends."""
         raise NotImplementedError(f"{type(self).__name__} does not define reconfigure")
 
     def close(self) -> None:
-        """Release what is not memory: processes, files, windows."""
+        """Release resources such as processes, files and windows."""
 
 
 _OWN_NAMES = frozenset(dir(Node)) | {"config", "ctx"}
@@ -171,8 +171,8 @@ def _check_names(cls: type[Node]) -> None:
         )
     if BEGIN in dir(cls) and any(isinstance(port, Service) for port in cls.ports.values()):
         raise TypeError(
-            f"{cls.__name__}: a node that others call has no '{BEGIN}': where it is on another site, "
-            "calls are begun by that name"
+            f"{cls.__name__}: a service cannot have the attribute '{BEGIN}'; its clients on other sites "
+            "start calls by that name"
         )
     clash = RESERVED & set(cls.Config.model_fields)
     if clash:

@@ -1,8 +1,8 @@
 """Dataclasses as plain data (JSON or msgpack), and back with every value checked against its declared type.
 
 A dataclass becomes a dict of its fields, a NamedTuple a list. A member of a union of dataclasses carries the name
-of its class as `type`. A State and whatever is declared as Any is passed on as it is: channels carry arrays. Data
-that does not fit is refused, as it may come from another process, another version, or a hostile peer.
+of its class as `type`. A State, and a value declared as Any, is passed on unchanged, because channels carry arrays.
+Data of another form is refused: it may come from another process, another version, or a hostile peer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from flowrl.core.state import State
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
-NUMBERS = {int: numbers.Integral, float: numbers.Real}  # numpy's are kept as they are
+NUMBERS = {int: numbers.Integral, float: numbers.Real}  # numpy's numbers are kept
 
 
 class MalformedDataError(ValueError):
-    """Data that is not of the declared type."""
+    """The data is not of the declared type."""
 
 
 class DataCodec(Generic[T]):
@@ -33,27 +33,26 @@ class DataCodec(Generic[T]):
         self._encode, self._decode = _codec(kind)
 
     def encode(self, value: T) -> Any:
-        """The value as plain data."""
         return self._encode(value)
 
     def decode(self, data: Any) -> T:
-        """Plain data as the value; MalformedDataError if it is not of the declared type."""
+        """Return the value of plain data; raise MalformedDataError if it is not of the declared type."""
         decoded: T = self._decode(data)
         return decoded
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
 @cache
 def _codec(kind: Any) -> tuple[Convert, Convert]:
-    """How a declared type is encoded and decoded."""
+    """Return the functions that encode and decode a declared type."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return _same, _same
+        return _unchanged, _unchanged
     if origin is Literal:
-        return _same, _checked(lambda data: type(data) is str and data in arguments, kind)
+        return _unchanged, _checked(lambda data: type(data) is str and data in arguments, kind)
     if origin in (Union, types.UnionType):
         return _union_codec(arguments)
     if origin is tuple:
@@ -66,10 +65,10 @@ def _codec(kind: Any) -> tuple[Convert, Convert]:
         return _named_tuple_codec(kind)
     if kind in NUMBERS:
         number = NUMBERS[kind]
-        return _same, _checked(
+        return _unchanged, _checked(
             lambda data: isinstance(data, number) and data is not True and data is not False, kind
         )
-    return _same, _checked(lambda data: isinstance(data, kind), kind)
+    return _unchanged, _checked(lambda data: isinstance(data, kind), kind)
 
 
 def _checked(fits: Callable[[Any], bool], kind: Any) -> Convert:
@@ -93,7 +92,7 @@ def _tuple_codec(arguments: tuple[Any, ...]) -> tuple[Convert, Convert]:
     item, ellipsis = arguments
     assert ellipsis is Ellipsis, "only tuple[T, ...] has a codec"
     encode, decode = _codec(item)
-    encode_all = list if encode is _same else lambda value: [encode(one) for one in value]
+    encode_all = list if encode is _unchanged else lambda value: [encode(one) for one in value]
     return encode_all, lambda data: tuple([decode(one) for one in _is_list(data)])
 
 
@@ -114,7 +113,7 @@ def _named_tuple_codec(kind: Any) -> tuple[Convert, Convert]:
             raise MalformedDataError(f"expected {kind.__name__}, not {data!r:.80}")
         return kind(*[one(value) for one, value in zip(decoders, data, strict=True)])
 
-    if all(one is _same for one in encoders):
+    if all(one is _unchanged for one in encoders):
         return list, decode
     return lambda value: [one(v) for one, v in zip(encoders, value, strict=True)], decode
 
@@ -136,12 +135,12 @@ def _dataclass_codec(kind: Any) -> tuple[Convert, Convert]:
 
 
 def _union_codec(arguments: tuple[Any, ...]) -> tuple[Convert, Convert]:
-    """Dataclasses by their names; of other types there is one, and perhaps None."""
+    """A union holds any number of dataclasses, at most one other type, and perhaps None."""
     classes: list[Any] = [kind for kind in arguments if is_dataclass(kind)]
     tagged = {kind.__name__: (kind, *_codec(kind)) for kind in classes}
     other = [kind for kind in arguments if not is_dataclass(kind) and kind is not types.NoneType]
     assert len(other) <= 1, "a union has at most one member that is not a dataclass"
-    encode_other, decode_other = _codec(other[0]) if other else (_same, _refuse)
+    encode_other, decode_other = _codec(other[0]) if other else (_unchanged, _refuse)
     by_class = {kind: (name, encode) for name, (kind, encode, _) in tagged.items()}
     optional = types.NoneType in arguments
     if len(tagged) + len(other) == 1 and tagged:  # an optional dataclass needs no name

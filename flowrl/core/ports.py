@@ -71,9 +71,9 @@ class StateOut:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A call to another node's service. The attribute holds the service when `setup` is called.
+    """A link to another node's service. The attribute holds the service when `setup` is called.
 
-    With `many`, several nodes can be linked; the attribute is a list, in the order of the edge.
+    With `many`, several nodes can be linked; the attribute is a list in the order of the edge.
     """
 
     type: str
@@ -83,24 +83,26 @@ class Link:
     kind: Kind = "link"
 
 
-BEGIN = "begin"  # the method by which a client stub begins a call without waiting
+BEGIN = "begin"  # the method of a client stub that starts a call without waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a node offers to its clients: the node itself, through the named methods."""
+    """A service of a node: its clients call the named methods of the node."""
 
     type: str
     methods: tuple[str, ...]
     stateful: bool = True  # a stateful service has one client
-    values: tuple[Any, ...] = ()  # named tuples and dataclasses that calls take or return
+    values: tuple[Any, ...] = ()  # the named tuples and dataclasses that calls take or return
     optional: bool = False
     about: str = ""
     kind: Kind = "link"
 
     def __post_init__(self) -> None:
         if BEGIN in self.methods:
-            raise TypeError(f"a service has no method '{BEGIN}': calls are begun by that name")
+            raise TypeError(
+                f"a service cannot have a method '{BEGIN}'; clients start calls by that name"
+            )
         for kind in self.values:
             if not (is_dataclass(kind) or hasattr(kind, "_fields")):
                 raise TypeError(f"{kind.__name__} is neither a named tuple nor a dataclass")

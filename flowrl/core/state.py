@@ -1,4 +1,4 @@
-"""What tokens carry beside their value: the clock of their causal past, and versions of state."""
+"""The clock that a token carries, and the versions of a node's state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowrl.core.batch import Array, is_aligned
 
 
 class Count(NamedTuple):
-    """What one node has done."""
+    """Progress: of one node, or summed over nodes."""
 
     env_steps: int = 0
     episodes: int = 0
@@ -18,10 +18,10 @@ class Count(NamedTuple):
 
 
 class Clock:
-    """A vector clock: what each node had done in a token's causal past. Immutable.
+    """A vector clock: the progress of each node in a token's causal past. Immutable.
 
-    Two clocks merge by the larger count of each node; totals are sums over nodes, so a replica counts
-    once however many ways its tokens took, and a fan-in adds replicas up.
+    Two clocks are merged by the larger count of each node, and totals are sums over nodes. So a replica counts once,
+    however many paths its tokens took, and a fan-in adds replicas up.
     """
 
     __slots__ = ("_total", "counts")
@@ -32,13 +32,12 @@ class Clock:
 
     @property
     def total(self) -> Count:
-        """The sum over all nodes."""
         if self._total is None:
             self._total = Count(*map(sum, zip(*self.counts.values(), strict=True)))
         return self._total
 
     def merge(self, other: Clock) -> Clock:
-        """The later of both, node by node."""
+        """Return a clock with the larger count of each node."""
         if other is self or not other.counts:
             return self
         if not self.counts:
@@ -50,7 +49,7 @@ class Clock:
         return Clock(counts)
 
     def add(self, node: str, env_steps: int = 0, episodes: int = 0, train_iters: int = 0) -> Clock:
-        """The clock after `node` did so much more."""
+        """Return a clock in which the counts of `node` are increased."""
         old = self.counts.get(node, NO_COUNTS)
         new = Count(old[0] + env_steps, old[1] + episodes, old[2] + train_iters)
         return Clock({**self.counts, node: new})
@@ -70,7 +69,7 @@ class State:
     clock: Clock = EMPTY_CLOCK
 
     def __post_init__(self) -> None:
-        """Arrays are as those of a batch."""
+        """Copy arrays that are not contiguous and aligned, as `Batch` does."""
         if not all(map(is_aligned, self.arrays.values())):
-            whole = {n: a if is_aligned(a) else a.copy(order="K") for n, a in self.arrays.items()}
-            object.__setattr__(self, "arrays", whole)
+            copied = {n: a if is_aligned(a) else a.copy(order="K") for n, a in self.arrays.items()}
+            object.__setattr__(self, "arrays", copied)

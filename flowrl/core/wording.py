@@ -1,20 +1,20 @@
-"""Numbers as text, with their words or units."""
+"""Formats numbers with their nouns or units."""
 
 from __future__ import annotations
 
 
 def count_text(number: int, one: str) -> str:
-    """`1 train iteration`, `2,000 train iterations`."""
+    """Format a count: `1 train iteration`, `2,000 train iterations`."""
     return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
 
 
 def limit_reason(number: int, one: str) -> str:
-    """Why a limit ends a run; the number as it is written on the command line."""
+    """Return why a limit ends a run, with the number as it is written on the command line."""
     return f"1 {one} was asked for" if number == 1 else f"{number} {one}s were asked for"
 
 
 def size_text(size: float) -> str:
-    """A number of bytes with a unit: `1.5 MB`."""
+    """Format a number of bytes with a unit: `1.5 MB`."""
     for unit in ("B", "KB", "MB", "GB", "TB"):
         if size < 1000 or unit == "TB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

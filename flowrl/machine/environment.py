@@ -28,8 +28,7 @@ PACKAGES = (
 
 
 def environment(folder: Path) -> dict[str, Any]:
-    """What the bits of a result may depend on, and what helps to find the code of a run again (`folder`: its
-    repository)."""
+    """Describe what the bits of a result may depend on, and the commit of the repository that `folder` is in."""
     return {
         "flowrl": VERSION,
         "python": platform.python_version(),
@@ -44,7 +43,7 @@ def environment(folder: Path) -> dict[str, Any]:
 
 
 def version_of(package: str) -> str | None:
-    """The installed version of a package, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -52,7 +51,7 @@ def version_of(package: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """The model of the CPU, or its architecture where the system does not name the model."""
+    """Return the model of the CPU, or its architecture if the system does not name the model."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -61,7 +60,7 @@ def cpu_name() -> str:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit of the folder's repository and whether tracked files have changes; None outside of a repository."""
+    """Return the commit of the folder's repository, and whether tracked files have changes; None if there is none."""
 
     def git(*words: str) -> str | None:
         command = ["git", "-C", str(folder), *words]

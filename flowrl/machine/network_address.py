@@ -15,14 +15,13 @@ ANY_MACHINE = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A machine (its numeric address) and a port (`*`: any free port)."""
+    """The numeric address of a machine, and a port (`*`: any free port)."""
 
     machine: str
     port: str
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
         return ip_address(self.machine.partition("%")[0]).is_loopback
 
     def __str__(self) -> str:
@@ -30,12 +29,12 @@ class Address:
 
 
 def tcp_url(machine: str, port: int | str) -> str:
-    """`tcp://machine:port`, for IPv4 and IPv6 addresses."""
+    """Return `tcp://machine:port`, with brackets around an IPv6 address."""
     return f"tcp://[{machine}]:{port}" if ":" in machine else f"tcp://{machine}:{port}"
 
 
 def parse_address(text: str, option: str) -> Address:
-    """Read an address and look up its host name; `option` is named in errors."""
+    """Parse an address and resolve its host name. Errors name `option`."""
     found = _TCP_ADDRESS.fullmatch(text.strip())
     if found is None or (found[2] != "*" and int(found[2]) > 65535):
         raise UsageError(
@@ -48,7 +47,7 @@ def parse_address(text: str, option: str) -> Address:
 
 
 def resolve_machine(machine: str, where: str) -> str:
-    """The numeric address of a machine's name."""
+    """Return the numeric address of a machine's name."""
     try:
         return str(socket.getaddrinfo(machine, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError):
@@ -56,7 +55,7 @@ def resolve_machine(machine: str, where: str) -> str:
 
 
 def local_address_towards(remote: Address) -> str:
-    """The address of this machine that a connection to `remote` would come from."""
+    """Return the address of this machine from which a connection to `remote` would come."""
     family = socket.AF_INET6 if ":" in remote.machine else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
         try:
@@ -69,7 +68,7 @@ def local_address_towards(remote: Address) -> str:
 
 
 def is_connectable(machine: str) -> bool:
-    """Whether this is a numeric address that other machines can connect to."""
+    """Return whether this is a numeric address that other machines can connect to."""
     try:
         return not ip_address(machine.partition("%")[0]).is_unspecified
     except ValueError:
@@ -77,7 +76,7 @@ def is_connectable(machine: str) -> bool:
 
 
 def open_listener(machine: str) -> tuple[socket.socket, int]:
-    """A socket that listens at a free port, and that port."""
+    """Return a socket that listens at a free port, and that port."""
     family = socket.AF_INET6 if ":" in machine else socket.AF_INET
     try:
         listener = socket.create_server((machine, 0), family=family, backlog=1024)

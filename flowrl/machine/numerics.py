@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-INSTRUCTION_VARIABLES = (  # of the environment: they choose among a library's instruction sets
+INSTRUCTION_VARIABLES = (  # environment variables that choose a library's instruction set
     "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA",
     "DNNL_MAX_CPU_ISA",
@@ -38,7 +38,7 @@ def reset_numerics(threads: int) -> None:
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     threadpool_limits(threads)
     if sys.modules.get("torch") is not None:
-        # another thread may be importing torch just now: import_module waits for it
+        # import_module waits if another thread is importing torch
         _reset_torch(importlib.import_module("torch"), threads)
     _reset_rounding()
 
@@ -58,5 +58,5 @@ def _reset_rounding() -> None:
 
 
 def instruction_settings() -> dict[str, str]:
-    """The environment variables that are set and choose instruction sets."""
+    """Return the environment variables that are set and choose instruction sets."""
     return {name: os.environ[name] for name in INSTRUCTION_VARIABLES if name in os.environ}

@@ -83,5 +83,5 @@ def test_by_hand_it_is_done_at_once_and_a_service_may_not() -> None:
     assert done == [1]
     [record] = later.take_records()
     assert isinstance(record, DeferredEffect)
-    with pytest.raises(RuntimeError, match="let the client do it"):
+    with pytest.raises(RuntimeError, match="let the client call on_commit"):
         Context("n", effect_timing="never").on_commit(lambda: done.append(3))

@@ -165,9 +165,9 @@ def test_an_answer_is_taken_before_the_next_call(tmp_path: Path) -> None:
 
 
 def test_no_method_has_the_name_by_which_calls_are_begun() -> None:
-    with pytest.raises(TypeError, match="a service has no method 'begin'"):
+    with pytest.raises(TypeError, match="a service cannot have a method 'begin'"):
         Service("deep", methods=("draw", "begin"))
-    with pytest.raises(TypeError, match=r"Beginning: a node that others call has no 'begin'"):
+    with pytest.raises(TypeError, match=r"Beginning: a service cannot have the attribute 'begin'"):
 
         class Beginning(Node):
             serve = Service("deep", methods=("draw",))

@@ -17,7 +17,7 @@ from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.core.plain_data import DataCodec, MalformedDataError
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import open_listener, tcp_url
-from flowrl.machine.open_files import raise_open_file_limit
+from flowrl.machine.resource_limits import raise_open_file_limit
 from flowrl.runtime.control.messages import (
     COMMAND,
     COMMANDS,
