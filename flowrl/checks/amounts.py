@@ -15,7 +15,7 @@ from flowrl.machine.resource_limits import machine_memory_bytes
 def row_problems(
     graph: Graph, program: SerialProgram, described: NodeDescriptions
 ) -> Iterator[Problem]:
-    """Nodes whose first output is due before enough rows have arrived at an input."""
+    """Yield a problem for each node whose first output is due before enough rows have arrived at an input."""
     into = {edge.to: edge for edge in graph.edges}
     for name, facts in described.facts.items():
         for port, (needed, param) in facts.needs_rows.items():
@@ -30,7 +30,7 @@ def row_problems(
 def _rows_before_first_output(
     program: SerialProgram, name: str, edge: Edge, per_token: int
 ) -> int | None:
-    """The rows that have arrived when the node's first output is due; None if none ever is."""
+    """Return the rows that have arrived when the node's first output is due; None if it never has an output."""
     rows = 0
     schedules: list[tuple[Schedule, int]] = [(w.schedule, w.rounds) for w in program.warmup]
     for schedule, rounds in [*schedules, (program.round, 1)]:
@@ -55,18 +55,19 @@ def _too_few_rows(
 
 
 def memory_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
-    """The problem that all nodes together would allocate more than this machine has."""
-    wants = {
+    """Yield a problem if the nodes together would allocate more memory than this machine has."""
+    wanted_bytes = {
         name: facts.memory_bytes * graph.nodes[name].replicas
         for name, facts in described.facts.items()
         if facts.memory_bytes
     }
-    have, total = machine_memory_bytes(), sum(wants.values())
-    if have is None or total <= have:
+    memory_bytes, total = machine_memory_bytes(), sum(wanted_bytes.values())
+    if memory_bytes is None or total <= memory_bytes:
         return
-    name = max(wants, key=lambda n: wants[n])
+    name = max(wanted_bytes, key=lambda n: wanted_bytes[n])
     spec = graph.nodes[name]
     key = next((k for k in ("size", "capacity") if k in spec.written.fields), "")
-    others = f" of {size_text(total)} in all" if len(wants) > 1 else ""
-    what = f"nodes.{name} would take {size_text(wants[name])}{others}; this machine has {size_text(have)}"
+    share = f" of {size_text(total)} in all" if len(wanted_bytes) > 1 else ""
+    size, memory = size_text(wanted_bytes[name]), size_text(memory_bytes)
+    what = f"nodes.{name} would take {size}{share}; this machine has {memory}"
     yield Problem(str(spec.location(key)), what, "make it smaller, or store smaller columns")

@@ -2,7 +2,7 @@
 
 There is one equation for each source of each stream edge:
 firings(producer) * produced per firing = firings(consumer) * consumed per firing.
-An `auto` port is an unknown of its own: the tokens that it moves in a round. Its rate is that number divided by the
+An `auto` port is an unknown of its own: the tokens that pass it in a round. Its rate is that number divided by the
 firings of its node.
 """
 
@@ -32,13 +32,13 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """a * given = b * taken."""
+    """producer * given = consumer * taken, where `producer` and `consumer` are unknowns."""
 
     edge: Edge
     source: PortRef
-    a: Key
+    producer: Key
     given: int
-    b: Key
+    consumer: Key
     taken: int
 
 
@@ -48,12 +48,13 @@ def balance(
     edges: Iterable[Edge],
     known: Mapping[PortRef, int] | None = None,
 ) -> Balance:
-    """Solve the equations of these nodes and stream edges. `known` are rates of `auto` ports that are settled."""
+    """Solve the equations of these nodes and stream edges. `known` are rates of `auto` ports that are fixed already."""
     found, edges = Balance(), list(edges)
     found.rates = _rates(graph, edges, known or {}, found.problems)
     ordered = [e for e in edges if e.merge != "any"]
     equations = [eq for edge in ordered for eq in _equations(graph, edge, found.rates)]
-    autos = dict.fromkeys(k for eq in equations for k in (eq.a, eq.b) if isinstance(k, PortRef))
+    unknowns = (key for eq in equations for key in (eq.producer, eq.consumer))
+    autos = dict.fromkeys(key for key in unknowns if isinstance(key, PortRef))
     ratios = _Ratios([*names, *autos])
     for equation in equations:
         _solve(equation, ratios, found.problems)
@@ -73,7 +74,7 @@ def balance(
 def _rates(
     graph: Graph, edges: Iterable[Edge], known: Mapping[PortRef, int], problems: list[Problem]
 ) -> dict[PortRef, int]:
-    """The rates that are numbers or parameters."""
+    """Return the rates that are numbers or parameters."""
     found: dict[PortRef, int] = {}
     for ref in (ref for edge in edges for ref in (*edge.sources, edge.to)):
         spec = graph.nodes[ref.node]
@@ -89,17 +90,18 @@ def _rates(
 
 
 def _equations(graph: Graph, edge: Edge, rates: Mapping[PortRef, int]) -> Iterator[_Equation]:
-    """An edge's equations. A fan-in takes one token of each replica; several consumers are dealt tokens in turn."""
+    """Yield an edge's equations. A fan-in takes one token of each replica; several consumers take tokens in turn."""
     to = graph.nodes[edge.to.node]
     for source in edge.sources:
-        deal = to.replicas if graph.nodes[source.node].replicas == 1 else 1
-        a: Key = source.node if source in rates else source
-        b: Key = edge.to.node if edge.to in rates else edge.to
-        yield _Equation(edge, source, a, rates.get(source, 1), b, rates.get(edge.to, 1) * deal)
+        consumers = to.replicas if graph.nodes[source.node].replicas == 1 else 1
+        producer: Key = source.node if source in rates else source
+        consumer: Key = edge.to.node if edge.to in rates else edge.to
+        given, taken = rates.get(source, 1), rates.get(edge.to, 1) * consumers
+        yield _Equation(edge, source, producer, given, consumer, taken)
 
 
 class _Ratios:
-    """Unknowns grouped by the ratios that are known between them. Each group has the smallest whole numbers."""
+    """Unknowns in groups. Within a group all ratios are known; the values are scaled to the smallest whole numbers."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self.component_of: dict[Key, int] = {key: i for i, key in enumerate(keys)}
@@ -130,10 +132,11 @@ class _Ratios:
 
 
 def _solve(equation: _Equation, ratios: _Ratios, problems: list[Problem]) -> None:
-    want = ratios.value(equation.a) * equation.given / equation.taken
-    if not ratios.are_joined(equation.a, equation.b):
-        ratios.unite(equation.a, equation.b, want / ratios.value(equation.b))
-    elif ratios.value(equation.b) != want:
+    a, b = equation.producer, equation.consumer
+    wanted = ratios.value(a) * equation.given / equation.taken
+    if not ratios.are_joined(a, b):
+        ratios.unite(a, b, wanted / ratios.value(b))
+    elif ratios.value(b) != wanted:
         problems.append(_unbalanced_problem(equation, ratios))
 
 
@@ -148,7 +151,7 @@ def _set_auto_rate(
         rate = ratios.value(port) / ratios.value(port.node)
     found.rates[port] = max(int(rate), 1)
     if rate.denominator > 1:
-        equation = next(e for e in equations if port in (e.a, e.b))
+        equation = next(e for e in equations if port in (e.producer, e.consumer))
         moved, times = ratios.value(port), ratios.value(port.node)
         what = (
             f"the edge {equation.source} -> {equation.edge.to} does not balance: no whole rate of "
@@ -158,7 +161,7 @@ def _set_auto_rate(
 
 
 def _solve_unordered(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) -> None:
-    """Balance an unordered fan-in (`merge: any`): it takes all tokens that its sources give."""
+    """Balance an unordered fan-in (`merge: any`), which takes all tokens of its sources."""
     first, to = edge.source.node, edge.to.node
     for source in edge.sources:
         if not ratios.are_joined(first, source.node):
@@ -183,19 +186,19 @@ def _solve_unordered(graph: Graph, edge: Edge, ratios: _Ratios, found: Balance) 
 
 def _unbalanced_problem(equation: _Equation, ratios: _Ratios) -> Problem:
     source, to = equation.source, equation.edge.to
-    a, b = ratios.value(equation.a), ratios.value(equation.b)
+    a, b = ratios.value(equation.producer), ratios.value(equation.consumer)
     least = lcm(a.denominator, b.denominator)
     times = Fraction(least, gcd(int(a * least), int(b * least)))
-    gives = _tokens_text(equation.a, a * times, equation.given)
-    takes = _tokens_text(equation.b, b * times, equation.taken)
+    gives = _tokens_text(equation.producer, a * times, equation.given)
+    takes = _tokens_text(equation.consumer, b * times, equation.taken)
     what = (
         f"the edge {source} -> {to} does not balance: in a round {source.node} gives {gives} "
         f"and {to.node} takes {takes}"
     )
     hints = []
-    if equation.a != source and (b * equation.taken / a).denominator == 1:
+    if equation.producer != source and (b * equation.taken / a).denominator == 1:
         hints.append(f"let {source} give {_number_text(b * equation.taken / a)} in each firing")
-    if equation.b != to and (a * equation.given / b).denominator == 1:
+    if equation.consumer != to and (a * equation.given / b).denominator == 1:
         hints.append(f"let {to} take {_number_text(a * equation.given / b)} in each firing")
     hint = ", or ".join(hints) or "change a rate on another path between the two"
     return Problem(str(equation.edge.location), what, hint)
@@ -218,7 +221,7 @@ def _too_many_firings(graph: Graph, firings: Mapping[str, int]) -> Iterator[Prob
 
 
 def _number_text(number: Fraction | int) -> str:
-    """A number as people read it. Python does not print integers of many thousand digits."""
+    """Format a number; a very large one as a power of ten, as Python refuses to print thousands of digits."""
     if number < 10**15:
         return str(number)
     return f"about 10^{int((int(number).bit_length() - 1) * 0.30103)}"

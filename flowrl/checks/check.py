@@ -35,7 +35,7 @@ class CheckedGraph:
 
     @property
     def ok(self) -> bool:
-        """Whether the graph is sound, so that it can run."""
+        """Whether the graph is sound and can run."""
         return not self.problems
 
     @property
@@ -44,7 +44,7 @@ class CheckedGraph:
         return not self.reasons
 
     def require_sound(self) -> CheckedGraph:
-        """Return the checked graph itself if it is sound; else raise GraphError with all problems."""
+        """Return the checked graph itself if it is sound; otherwise raise GraphError with all problems."""
         if self.problems:
             raise GraphError(self.problems)
         return self
@@ -53,8 +53,8 @@ class CheckedGraph:
 def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
     """Check a graph as far as it could be read.
 
-    Nodes describe their columns by making an env; `envs` says whether they may. What is then unknown is listed in
-    `undescribed`, and the checks that need it are left out.
+    Some nodes make an env to describe their columns; `envs` says whether they may. Nodes whose facts remain unknown are
+    listed in `undescribed`, and checks that need these facts are skipped.
     """
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
@@ -81,7 +81,7 @@ def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
 
 
 def _failure_problems(graph: Graph) -> Iterator[Problem]:
-    """Nodes with `on_failure: ignore` whose output others wait for."""
+    """Yield a problem for each node with `on_failure: ignore` whose output other nodes wait for."""
     taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
     for name, spec in graph.nodes.items():
         outs = [
@@ -96,7 +96,7 @@ def _failure_problems(graph: Graph) -> Iterator[Problem]:
 
 
 def _nondeterminism_reasons(checked: CheckedGraph) -> Iterator[str]:
-    """Why two runs of this graph may differ."""
+    """Yield the reasons why two runs of this graph may differ."""
     graph = checked.graph
     for edge in graph.edges:
         several = len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1

@@ -1,4 +1,4 @@
-"""Checks columns: those that consumers need against those that their producers give."""
+"""Checks that producers give the columns that their consumers need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.graph.model import Edge, Graph
 
 
 def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
-    """Columns that are missing, or that have another type or shape than is needed."""
+    """Yield problems for columns that are missing, or whose type or shape is not the needed one."""
     for edge in graph.edges:
         facts = described.facts.get(edge.to.node)
         needs = facts.needs.get(edge.to.port) if facts else None
@@ -51,7 +51,7 @@ def _sources(edge: Edge) -> str:
 def warmup_column_problems(
     graph: Graph, program: SerialProgram, describer: NodeDescriber
 ) -> Iterator[Problem]:
-    """Settings of a phase that change the columns of an edge."""
+    """Yield problems for settings of a phase that change the columns of an edge."""
     for warm in program.warmup:
         for node, settings in warm.phase.settings.items():
             config = graph.nodes[node].config.model_copy(update=dict(settings))

@@ -9,7 +9,7 @@ from flowrl.core.errors import Problem
 from flowrl.core.ports import ANY, In, Input, Link, Out, Output, Port, Service, StateIn, StateOut
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, link_edges
 
-_PORT_NOUNS = {  # what a port is called in a message
+_PORT_NOUNS = {  # names of port types in messages
     In: "input",
     StateIn: "state input",
     Link: "link",
@@ -20,48 +20,38 @@ _PORT_NOUNS = {  # what a port is called in a message
 
 
 def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Problem]:
-    """Problems of connections. Ports of `incomplete` nodes are not checked: they may lack an edge that has one."""
-    connected_inputs = {e.to for e in graph.edges}
-    connected_outputs = {source for e in graph.edges for source in e.sources}
+    """Yield the problems of connections.
+
+    Ports of `incomplete` nodes are not checked: an edge with a problem of its own may be missing there.
+    """
+    connected = {ref for edge in graph.edges for ref in (*edge.sources, edge.to)}
     for name, spec in graph.nodes.items():
         for port, kind in spec.cls.ports.items():
-            ref = PortRef(name, port)
-            if kind.optional or name in incomplete:
-                continue
-            if isinstance(kind, Input) and ref not in connected_inputs:
-                yield _unconnected_input(graph, spec, port, kind)
-            elif isinstance(kind, Output) and ref not in connected_outputs:
-                yield _unconnected_output(graph, spec, port, kind)
+            is_checked = not kind.optional and name not in incomplete
+            if is_checked and PortRef(name, port) not in connected:
+                yield _unconnected_port(graph, spec, port, kind)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
 
 
-def _unconnected_input(graph: Graph, spec: NodeSpec, port: str, kind: Input) -> Problem:
-    fits = _fitting_ports(graph, spec.name, kind, Output)
-    arrow = "<->" if isinstance(kind, Link) else "->"
-    hint = f"no node of the graph gives '{kind.type}'"
-    if fits:
-        hint = f"add '{fits[0]} {arrow} {spec.name}.{port}'"
-    what = (
-        f"nodes.{spec.name}: the {_PORT_NOUNS[type(kind)]} '{port}' ({kind.type}) is not connected"
-    )
-    return Problem(str(spec.location()), what, hint)
-
-
-def _unconnected_output(graph: Graph, spec: NodeSpec, port: str, kind: Output) -> Problem:
-    fits = _fitting_ports(graph, spec.name, kind, Input)
-    arrow = "<->" if isinstance(kind, Service) else "->"
-    hint = "remove the node, or add a consumer"
-    if fits:
-        hint = f"add '{spec.name}.{port} {arrow} {fits[0]}'"
-    what = (
-        f"nodes.{spec.name}: the {_PORT_NOUNS[type(kind)]} '{port}' ({kind.type}) is not connected"
-    )
+def _unconnected_port(graph: Graph, spec: NodeSpec, port: str, kind: Port) -> Problem:
+    is_input = isinstance(kind, Input)
+    candidates = _fitting_ports(graph, spec.name, kind, Output if is_input else Input)
+    own, arrow = f"{spec.name}.{port}", "<->" if kind.kind == "link" else "->"
+    if candidates:
+        ends = (candidates[0], own) if is_input else (own, candidates[0])
+        hint = f"add '{ends[0]} {arrow} {ends[1]}'"
+    elif is_input:
+        hint = f"no node of the graph gives '{kind.type}'"
+    else:
+        hint = "remove the node, or add a consumer"
+    noun = _PORT_NOUNS[type(kind)]
+    what = f"nodes.{spec.name}: the {noun} '{port}' ({kind.type}) is not connected"
     return Problem(str(spec.location()), what, hint)
 
 
 def _fitting_ports(graph: Graph, name: str, kind: Port, side: object) -> list[str]:
-    """Ports of other nodes that could be the other end of such a connection. Ports of the same type come first."""
+    """Return ports of other nodes that the port could be connected to. Ports of the same type come first."""
     found = [
         (port.type != kind.type, f"{node}.{n}")
         for node, spec in graph.nodes.items()
@@ -73,7 +63,7 @@ def _fitting_ports(graph: Graph, name: str, kind: Port, side: object) -> list[st
 
 
 def _shared_service_problems(graph: Graph) -> Iterator[Problem]:
-    """Stateful services with more than one client."""
+    """Yield a problem for each stateful service with more than one client."""
     calls: dict[PortRef, list[Edge]] = {}
     for edge in link_edges(graph):
         calls.setdefault(edge.source, []).append(edge)

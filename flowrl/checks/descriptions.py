@@ -1,4 +1,4 @@
-"""Asks every node type to describe its node before it is made, in the order in which data flows."""
+"""Collects the facts that node types state about their nodes, before the nodes are made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EnvUse = Literal["make", "make_if_installed", "skip"]
 
 @dataclass(slots=True)
 class NodeDescriptions:
-    """The facts of all nodes that could be described, and what flows on their streams."""
+    """The facts of all nodes that could be described, and the columns and rows on their streams."""
 
     facts: dict[str, Facts] = field(default_factory=dict)
     schemas: dict[PortRef, Schema | None] = field(default_factory=dict)  # at each stream input
@@ -30,19 +30,19 @@ class NodeDescriptions:
 
 
 class NodeDescriber:
-    """Asks nodes for their facts, and collects problems."""
+    """Calls `describe` of the nodes in the order in which data flows, and collects problems."""
 
     def __init__(self, graph: Graph, problems: list[Problem], envs: EnvUse = "make") -> None:
         self.graph, self.problems, self.envs = graph, problems, envs
         self.descriptions = NodeDescriptions()
-        self.edges_into: dict[str, list[Edge]] = {}
-        self.connected_outputs: set[PortRef] = set()
+        self._edges_into: dict[str, list[Edge]] = {}
+        self._connected_outputs: set[PortRef] = set()
         for edge in graph.edges:
-            self.edges_into.setdefault(edge.to.node, []).append(edge)
-            self.connected_outputs.update(edge.sources)
+            self._edges_into.setdefault(edge.to.node, []).append(edge)
+            self._connected_outputs.update(edge.sources)
 
     def describe_all(self) -> NodeDescriptions:
-        for name in self.description_order():
+        for name in self._description_order():
             facts = self.describe_node(name, self.graph.nodes[name].config)
             if facts is not None:
                 self.descriptions.facts[name] = facts
@@ -52,8 +52,8 @@ class NodeDescriber:
                 self.descriptions.schemas.setdefault(edge.to, source.outs.get(edge.source.port))
         return self.descriptions
 
-    def description_order(self) -> list[str]:
-        """Services before their clients, producers before their consumers."""
+    def _description_order(self) -> list[str]:
+        """Return the nodes, services before their clients and producers before their consumers."""
         before = [e for e in self.graph.edges if e.kind != "state"]
         before = [e for e in before if e.kind == "link" or not is_feedback(self.graph, e)]
         order = topological_order(self.graph.nodes, before)
@@ -67,19 +67,19 @@ class NodeDescriber:
         return order
 
     def describe_node(self, name: str, config: Config) -> Facts | None:
-        """The facts of a node with this config; None if the node, or one that it depends on, could not be described."""
-        spec, edges = self.graph.nodes[name], self.edges_into.get(name, [])
-        if reason := self.reason_to_skip(config, edges):
+        """Return the facts of a node with this config; None if it or a node on which it depends cannot be described."""
+        spec, edges = self.graph.nodes[name], self._edges_into.get(name, [])
+        if reason := self._reason_to_skip(config, edges):
             self.descriptions.undescribed[name] = reason
             return None
-        inputs, links = self.input_columns(edges), self.link_facts(edges)
+        inputs, links = self._input_columns(edges), self._link_facts(edges)
         connected = frozenset(
-            p for p in spec.cls.ports if PortRef(name, p) in self.connected_outputs
+            p for p in spec.cls.ports if PortRef(name, p) in self._connected_outputs
         )
         for port, kind in spec.cls.ports.items():
             given = inputs if isinstance(kind, In) else links
             if isinstance(kind, In | Link) and not kind.optional and port not in given:
-                return None  # not connected, or a neighbour is not described; each is reported by itself
+                return None  # unconnected ports and neighbours without facts are reported by themselves
         known = Surroundings(
             {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
         )
@@ -87,13 +87,13 @@ class NodeDescriber:
             return _describe(spec, config, known, self.problems)
         except MissingPackageError as error:
             if self.envs == "make":
-                self.problems.append(_unsound(spec, error))
+                self.problems.append(_unsound_problem(spec, error))
             else:
                 self.descriptions.undescribed[name] = str(error)
             return None
 
-    def reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
-        """Why a node cannot be described without making an env; empty if it can."""
+    def _reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
+        """Return why a node cannot be described without making an env; empty if it can."""
         if self.envs == "skip" and _has_env(config):
             return "its env was not made"
         for edge in edges:
@@ -104,48 +104,48 @@ class NodeDescriber:
                     return f"it depends on {source.node}"
         return ""
 
-    def input_columns(self, edges: list[Edge]) -> dict[str, Schema | None]:
-        """The columns at each connected stream input whose sources are described."""
+    def _input_columns(self, edges: list[Edge]) -> dict[str, Schema | None]:
+        """Return the columns at each connected stream input whose sources are described."""
         found: dict[str, Schema | None] = {}
         for edge in edges:
             if edge.kind != "stream":
                 continue
             if is_feedback(self.graph, edge):
-                found[edge.to.port] = None  # it comes from a node that is described later
+                found[edge.to.port] = None  # its source is described later
             elif all(s.node in self.descriptions.facts for s in edge.sources):
-                found[edge.to.port] = self.input_schema(edge)
-                self.count_rows(edge)
+                found[edge.to.port] = self._input_schema(edge)
+                self._count_rows(edge)
         return found
 
-    def input_schema(self, edge: Edge) -> Schema | None:
+    def _input_schema(self, edge: Edge) -> Schema | None:
         given = [self.descriptions.facts[s.node].outs.get(s.port) for s in edge.sources]
         if edge.to not in self.descriptions.schemas:
             self.descriptions.schemas[edge.to] = given[0]
             for source, other in zip(edge.sources[1:], given[1:], strict=True):
                 if other != given[0]:
-                    self.problems.append(_differ(edge, source, given[0], other))
+                    self.problems.append(_differing_columns(edge, source, given[0], other))
         return given[0]
 
-    def count_rows(self, edge: Edge) -> None:
-        """Note the rows of a token at an input. A fan-in of replicas concatenates their rows."""
+    def _count_rows(self, edge: Edge) -> None:
+        """Store the rows of a token at an input. A fan-in of replicas concatenates their rows."""
         total = 0
         for source in edge.sources:
             rows = self.descriptions.facts[source.node].rows.get(source.port)
             if rows is None:
-                rows = self.inherited_rows(source.node)
+                rows = self._inherited_rows(source.node)
             if rows is None:
                 return
             fan_in = self.graph.nodes[edge.to.node].replicas == 1 and edge.merge != "any"
             total += rows * (self.graph.nodes[source.node].replicas if fan_in else 1)
         self.descriptions.rows[edge.to] = total
 
-    def inherited_rows(self, name: str) -> int | None:
-        """The rows of a node that states none (a reward model, a function): those of its first input."""
+    def _inherited_rows(self, name: str) -> int | None:
+        """Return the rows of a node that states none, such as a reward model: those of its first input."""
         ports = self.graph.nodes[name].cls.ports
         first = next((p for p, kind in ports.items() if isinstance(kind, In)), "")
         return self.descriptions.rows.get(PortRef(name, first))
 
-    def link_facts(self, edges: list[Edge]) -> dict[str, object]:
+    def _link_facts(self, edges: list[Edge]) -> dict[str, object]:
         facts = self.descriptions.facts
         found: dict[str, object] = {}
         for edge in edges:
@@ -156,7 +156,9 @@ class NodeDescriber:
         return found
 
 
-def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | None) -> Problem:
+def _differing_columns(
+    edge: Edge, source: PortRef, first: Schema | None, other: Schema | None
+) -> Problem:
     what = (
         f"{edge}: its sources give different columns: {edge.source} gives {columns_text(first)}; "
         f"{source} gives {columns_text(other)}"
@@ -165,7 +167,7 @@ def _differ(edge: Edge, source: PortRef, first: Schema | None, other: Schema | N
 
 
 def columns_text(schema: Schema | None) -> str:
-    """Columns as messages list them."""
+    """Format columns for messages."""
     if schema is None:
         return "no table"
     return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
@@ -176,7 +178,7 @@ def _has_env(config: Config) -> bool:
     return any(isinstance(value, PartSpec) and value.cls.kind == "env" for value in values)
 
 
-def _unsound(spec: NodeSpec, error: UnsoundError) -> Problem:
+def _unsound_problem(spec: NodeSpec, error: UnsoundError) -> Problem:
     return Problem(str(spec.location(error.key)), f"nodes.{spec.name}: {error.what}", error.hint)
 
 
@@ -191,10 +193,10 @@ def _describe(
     except MissingPackageError:
         raise
     except UnsoundError as error:
-        problems.append(_unsound(spec, error))
+        problems.append(_unsound_problem(spec, error))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
         what = f"nodes.{spec.name}: describe raised {type(error).__name__}: {error} ({place})"
-        problems.append(Problem(str(spec.location()), what, f"mend the node type '{spec.type}'"))
+        problems.append(Problem(str(spec.location()), what, f"fix the node type '{spec.type}'"))
     return None

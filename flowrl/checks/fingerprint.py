@@ -1,4 +1,4 @@
-"""Fingerprints of a checked graph, part by part: two machines compare what they have read."""
+"""Fingerprints of a checked graph, part by part, by which two machines compare the graphs that they have read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCAL_KEYS = ("modules", "placements")  # sections that may differ between machi
 
 
 def graph_fingerprint(checked: CheckedGraph) -> Fingerprint:
-    """A hash of each node, of the edges, of the other sections, and of the schedule."""
+    """Return a hash of each node, of the edges, of the other sections, and of the schedule."""
     data = graph_data(checked.graph)
     for *outer, last in file_params(checked.graph):
         value_at(data, outer)[last] = "a file"
@@ -29,19 +29,19 @@ def graph_fingerprint(checked: CheckedGraph) -> Fingerprint:
 
 
 def differing_parts(received: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
-    """The parts that differ: nodes first, before what follows from them."""
+    """Return the names of the parts that differ: nodes first, then parts that depend on nodes."""
     names = dict.fromkeys([*sent, *received])
     return [name for name in names if received.get(name) != sent.get(name)]
 
 
 def graph_data(graph: Graph) -> dict[str, Any]:
-    """The resolved graph as plain data, without what may differ between machines."""
+    """Return the resolved graph as plain data, without the sections that may differ between machines."""
     data: dict[str, Any] = parse_yaml(expand(graph), graph.name).plain()
     return {key: value for key, value in data.items() if key not in LOCAL_KEYS}
 
 
 def value_at(data: Any, keys: Any) -> Any:
-    """The value that a path of keys leads to."""
+    """Return the value at a path of keys."""
     for key in keys:
         data = data[key]
     return data
@@ -55,9 +55,9 @@ def _program_data(program: SerialProgram) -> dict[str, Any]:
     return {"schedule": [_schedule_data(program.round), warmup, paced, capacity, initial]}
 
 
-def _schedule_data(part: Schedule) -> list[Any]:
-    rates = {str(ref): rate for ref, rate in part.rates.items()}
-    return [part.order, part.firings, list(map(str, part.edges)), rates]
+def _schedule_data(schedule: Schedule) -> list[Any]:
+    rates = {str(ref): rate for ref, rate in schedule.rates.items()}
+    return [schedule.order, schedule.firings, list(map(str, schedule.edges)), rates]
 
 
 def _hash(part: Any) -> str:

@@ -1,4 +1,4 @@
-"""Lossy edges: which nodes may lack tokens because of them, and where the tokens of other edges would pile up."""
+"""Finds the nodes that may lack tokens because of lossy edges, and edges on which tokens would pile up."""
 
 from __future__ import annotations
 
@@ -10,39 +10,33 @@ from flowrl.graph.model import Edge, Graph
 
 
 def may_lack_tokens(schedule: Schedule) -> set[str]:
-    """Nodes that may find too few tokens, because a lossy edge or a node that fires on any input is upstream."""
+    """Return the nodes that may find too few tokens.
+
+    A lossy edge, or a node that fires on any input, is upstream of them, perhaps through a feedback edge.
+    """
     found = set(schedule.any_input_nodes)
-    while True:  # several passes, because feedback runs against the order
-        more = {e.to.node for e in schedule.edges if _is_lossy(e, schedule, found)} - found
-        if not more:
-            return found
+    while more := {e.to.node for e in schedule.edges if _is_lossy(e, schedule, found)} - found:
         found |= more
+    return found
 
 
 def fires_without_rate(schedule: Schedule) -> set[str]:
-    """Nodes that no rate binds: they fire as often in a round as they find tokens."""
+    """Return the nodes without a fixed rate, which fire in a round as often as they find tokens."""
     found = set(schedule.any_input_nodes)
-    while (
-        more := {e.to.node for e in schedule.edges if any(s.node in found for s in e.sources)}
-        - found
-    ):
+    while more := {e.to.node for e in schedule.edges if _has_source_in(found, e)} - found:
         found |= more
     return found
 
 
 def may_lack_tokens_anywhere(program: SerialProgram) -> set[str]:
-    """The nodes that may lack tokens in any schedule of a program."""
-    schedules = [
-        program.round,
-        *(w.schedule for w in program.warmup),
-        *(p.schedule for p in program.paced),
-    ]
+    """Return the nodes that may lack tokens in any schedule of a program."""
+    schedules = [*program.schedules, *(warm.schedule for warm in program.warmup)]
     return set().union(*map(may_lack_tokens, schedules))
 
 
 def lossy_edge_problems(graph: Graph, program: SerialProgram) -> Iterator[Problem]:
-    """Edges joined with a lossy edge that are not lossy themselves."""
-    for schedule in (program.round, *(p.schedule for p in program.paced)):
+    """Yield a problem for each lossless edge that is joined with a lossy one."""
+    for schedule in program.schedules:
         may_lack = may_lack_tokens(schedule)
         for name in sorted(may_lack - schedule.any_input_nodes):
             joined = [edge for edge in schedule.edges if edge.to.node == name]
@@ -62,11 +56,15 @@ def _lossless_edge_problems(name: str, joined: Iterable[Edge]) -> Iterator[Probl
 
 def _is_lossy(edge: Edge, schedule: Schedule, may_lack: set[str]) -> bool:
     drops = edge.when_full == "drop_oldest" or edge.to in schedule.stale_dropping_inputs
-    return drops or any(s.node in may_lack for s in edge.sources)
+    return drops or _has_source_in(may_lack, edge)
+
+
+def _has_source_in(nodes: set[str], edge: Edge) -> bool:
+    return any(source.node in nodes for source in edge.sources)
 
 
 def _queue_count(graph: Graph, edge: Edge) -> int:
-    """The number of queues that a replica of the consumer joins."""
+    """Return the number of queues that a replica of the consumer joins."""
     if edge.merge == "any":
         return 1
     consumers = graph.nodes[edge.to.node].replicas

@@ -13,7 +13,7 @@ from flowrl.graph.model import Edge, Graph, link_edges
 
 
 def is_feedback(graph: Graph, edge: Edge) -> bool:
-    """Whether the edge ends in an input that has initial tokens."""
+    """Return whether the edge ends in an input that has initial tokens."""
     port = graph.nodes[edge.to.node].port(edge.to.port)
     return isinstance(port, In) and port.initial is not None
 
@@ -21,7 +21,7 @@ def is_feedback(graph: Graph, edge: Edge) -> bool:
 def firing_order(
     graph: Graph, names: set[str], streams: Iterable[Edge], problems: list[Problem]
 ) -> list[str]:
-    """The nodes in the order of their streams. A cycle without initial tokens is a problem."""
+    """Return the nodes in the order of their streams. A cycle without initial tokens is a problem."""
     edges = [e for e in streams if not is_feedback(graph, e)]
     order = topological_order(names, edges)
     left = names - set(order)
@@ -38,7 +38,7 @@ def firing_order(
 def topological_order(
     names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
 ) -> list[str]:
-    """The names in topological order, ties by rank. Names on a cycle, or downstream of one, are left out."""
+    """Return the names in topological order, ties by rank. Names on a cycle, or downstream of one, are left out."""
     flow = dependency_graph(names, edges)
     stuck: set[str] = set()
     for group in nx.strongly_connected_components(flow):
@@ -49,7 +49,7 @@ def topological_order(
 
 
 def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
-    """The graph of nodes with an arrow from each producer to its consumers."""
+    """Return the graph of nodes with an arrow from each producer to its consumers."""
     flow = nx.DiGraph()
     flow.add_nodes_from(names)
     flow.add_edges_from((s.node, e.to.node) for e in edges for s in e.sources)
@@ -57,7 +57,7 @@ def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
 
 
 def find_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
-    """One cycle among the nodes that a topological order leaves out, and the edge that closes it."""
+    """Return one cycle among the nodes that a topological order leaves out, and the edge that closes it."""
     inside = [e for e in edges if e.to.node in left]
     cycle = [
         name for name, _ in nx.find_cycle(dependency_graph(sorted(left), inside), sorted(left))
@@ -71,7 +71,10 @@ def find_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
 
 
 def exclusive_services(graph: Graph) -> dict[str, list[str]]:
-    """For each node, the services that do not fire and that are called by it, or by other such services, only."""
+    """Return the exclusive services of each node.
+
+    They do not fire, and are called only by the node or by its other exclusive services.
+    """
     order = services_before_clients(graph)
     clients: dict[str, set[str]] = {}
     for edge in link_edges(graph):
@@ -89,6 +92,6 @@ def exclusive_services(graph: Graph) -> dict[str, list[str]]:
 
 
 def services_before_clients(graph: Graph) -> list[str]:
-    """All nodes, each after the services that it calls, otherwise in the order of the file."""
-    place = {name: at for at, name in enumerate(graph.nodes)}
-    return topological_order(graph.nodes, link_edges(graph), place.__getitem__)
+    """Return all nodes, each after the services that it calls, otherwise in the order of the file."""
+    rank = {name: number for number, name in enumerate(graph.nodes)}
+    return topological_order(graph.nodes, link_edges(graph), rank.__getitem__)

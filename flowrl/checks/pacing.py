@@ -14,14 +14,14 @@ Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
 
 
 def stream_groups(graph: Graph) -> dict[str, str]:
-    """The group of each node: nodes that streams or links join are in one group."""
+    """Return the group of each node: nodes that streams or links join are in one group."""
     joined = dependency_graph(graph.nodes, [e for e in graph.edges if e.kind != "state"])
     groups = nx.weakly_connected_components(joined)
     return {name: first for group in groups for first in [min(group)] for name in group}
 
 
 def nodes_paced_by(graph: Graph, name: str) -> set[str]:
-    """The nodes that fire after a node's versions, directly or through other paced nodes."""
+    """Return the nodes that fire after a node's versions, directly or through other paced nodes."""
     groups = stream_groups(graph)
     found: set[str] = set()
     todo = {name}
@@ -36,7 +36,7 @@ def nodes_paced_by(graph: Graph, name: str) -> set[str]:
 def paced_groups(
     graph: Graph, groups: Groups, incomplete: frozenset[str], problems: list[Problem]
 ) -> dict[str, Edge]:
-    """The groups that `every` paces, with the edge that does.
+    """Return the groups that are paced by a state with `every`, each with the edge of that state.
 
     An edge of an `incomplete` node may be missing because of a problem that was reported before.
     """
@@ -79,7 +79,10 @@ def _exclusive_options(edge: Edge, one: str, other: str) -> Problem:
 
 
 def _pace_cycle_problems(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
-    """Groups whose paces do not lead back to a node that fires in rounds. They are taken out of `found`."""
+    """Yield a problem for each group whose paces do not lead back to a node that fires in rounds.
+
+    These groups are removed from `found`.
+    """
     for group in list(found):
         seen, at = {group}, group
         while at in found and (at := groups[found[at].source.node]) not in seen:

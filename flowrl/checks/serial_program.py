@@ -1,8 +1,8 @@
 """The serial program S of a graph, planned before any node is made.
 
-S is: the warm-up phases, then rounds. Within a round, nodes come in topological order (ties by name), each with all its
-firings of the round. A paced node fires right after the version that it sees. Every placement executes this program,
-and every cut is a position in it.
+S consists of the warm-up phases and the rounds after them. Within a round, nodes fire in topological order (ties by
+name), each with all its firings of the round. A paced node fires right after the version that it reads. Every placement
+executes this program, and every cut is a position in it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Schedule:
     firings: dict[str, int]
     edges: list[Edge]
     rates: dict[PortRef, int] = field(default_factory=dict)
-    any_input_nodes: frozenset[str] = frozenset()  # they fire on any input: no rate balances
-    stale_dropping_inputs: frozenset[PortRef] = frozenset()  # tokens that are too old are dropped
+    any_input_nodes: frozenset[str] = frozenset()  # nodes that fire on any input, without a rate
+    stale_dropping_inputs: frozenset[PortRef] = frozenset()  # inputs that drop stale tokens
 
     def active_outputs(self, node: str) -> frozenset[str]:
-        """The stream outputs of a node that are connected."""
+        """Return the connected stream outputs of a node."""
         return frozenset(s.port for e in self.edges for s in e.sources if s.node == node)
 
 
@@ -64,25 +64,30 @@ class SerialProgram:
     # The initial tokens of feedback inputs.
     initial: dict[PortRef, int] = field(default_factory=dict)
 
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedule of a round and the paced schedules, without those of the warm-up."""
+        return [self.round, *(paced.schedule for paced in self.paced)]
+
     def schedule_of(self, node: str) -> Schedule:
-        """The schedule that a node fires in."""
+        """Return the schedule in which a node fires after the warm-up."""
         for paced in self.paced:
             if node in paced.schedule.firings:
                 return paced.schedule
         return self.round
 
     def rate(self, ref: PortRef) -> int:
-        """The rate of a stream port; 1 where it is not connected."""
+        """Return the rate of a stream port; 1 if it is not connected."""
         return self.schedule_of(ref.node).rates.get(ref, 1)
 
 
 def plan_program(
     graph: Graph, problems: list[Problem], incomplete: frozenset[str] = frozenset()
 ) -> SerialProgram:
-    """The program of a graph. Problems that leave it without one are appended to `problems`."""
+    """Plan the program of a graph. Problems are appended to `problems`; without any, the program can be executed."""
     groups = stream_groups(graph)
     paced = paced_groups(graph, groups, incomplete, problems)
-    problems.extend(replica_problems(graph))
+    problems.extend(_replica_problems(graph))
     in_round = [n for n in graph.nodes if groups[n] not in paced]
     program = SerialProgram(make_schedule(graph, in_round, problems))
     for group, edge in paced.items():
@@ -100,12 +105,12 @@ def make_schedule(
     edges: Iterable[Edge] | None = None,
     rates: Mapping[PortRef, int] | None = None,
 ) -> Schedule:
-    """The schedule of some nodes. Services that do not fire are left out."""
+    """Plan the schedule of some nodes. Services that do not fire are left out."""
     fired = {n for n in names if graph.nodes[n].fires}
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
     any_input_nodes = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
-    bound = [e for e in inside if not is_unbalanced(e, any_input_nodes)]
+    bound = [e for e in inside if not _is_unbalanced(e, any_input_nodes)]
     solved = balance(graph, sorted(fired), bound, rates)
     problems.extend(solved.problems)
     for ref in (ref for e in inside for ref in (*e.sources, e.to)):
@@ -117,15 +122,15 @@ def make_schedule(
     )
 
 
-def is_unbalanced(edge: Edge, any_input_nodes: frozenset[str]) -> bool:
-    """Whether the tokens given to an edge and taken from it need not balance."""
+def _is_unbalanced(edge: Edge, any_input_nodes: frozenset[str]) -> bool:
+    """Return whether the tokens given to an edge and taken from it need not balance."""
     return edge.to.node in any_input_nodes or any(
         source.node in any_input_nodes for source in edge.sources
     )
 
 
-def replica_problems(graph: Graph) -> Iterable[Problem]:
-    """Streams between two groups of replicas whose numbers differ."""
+def _replica_problems(graph: Graph) -> Iterable[Problem]:
+    """Yield a problem for each stream between two groups of replicas whose numbers differ."""
     for edge in graph.edges:
         to = graph.nodes[edge.to.node]
         for source in edge.sources if edge.kind == "stream" else ():
@@ -137,11 +142,11 @@ def replica_problems(graph: Graph) -> Iterable[Problem]:
 
 
 def _set_capacities(graph: Graph, program: SerialProgram, problems: list[Problem]) -> None:
-    """Make room for one round on every stream edge, and check the capacities that are written."""
-    for schedule in (program.round, *(p.schedule for p in program.paced)):
+    """Set each stream edge's capacity to one round of tokens or to the graph's value, which is checked."""
+    for schedule in program.schedules:
         for edge in schedule.edges:
             needed = schedule.firings[edge.to.node] * schedule.rates[edge.to]
-            if edge.to.node in schedule.any_input_nodes:  # it takes all tokens of a round
+            if edge.to.node in schedule.any_input_nodes:  # they may take all tokens of a round
                 gives = (schedule.firings[s.node] * schedule.rates[s] for s in edge.sources)
                 needed = max(needed, *gives)
             if is_feedback(graph, edge):

@@ -1,4 +1,4 @@
-"""Checks how old the weights are with which data was made."""
+"""Checks the staleness of data: the age of the weights with which it was made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowrl.graph.model import Edge, Graph
 
 
 def staleness_problems(graph: Graph) -> Iterator[Problem]:
-    """Edges that are staler than their `max_staleness` allows."""
+    """Yield problems for edges whose data is staler than their `max_staleness` allows."""
     for edge in graph.edges:
         if edge.max_staleness is None:
             continue
@@ -25,13 +25,16 @@ def staleness_problems(graph: Graph) -> Iterator[Problem]:
 
 
 def drops_stale_tokens(graph: Graph, edge: Edge) -> bool:
-    """Whether a stream drops tokens that are too old: it has a bound, and no lag says how old they are."""
+    """Return whether a stream drops tokens that are too old: it has a bound, and no fixed lag says their age."""
     limited = edge.kind == "stream" and edge.max_staleness is not None
     return limited and any(state.latest for state in _state_upstream(graph, edge))
 
 
 def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[Problem]:
-    """Bounds that cannot be enforced. Only the learner whose versions a token was made with knows its age."""
+    """Yield problems for bounds that cannot be enforced.
+
+    Only the learner with whose versions a token was made knows the token's age.
+    """
     to = graph.nodes[edge.to.node]
     for state in latest:
         if edge.kind == "state":
@@ -47,7 +50,7 @@ def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[
 
 
 def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
-    """Warnings for on-policy learners that would learn from data of older weights."""
+    """Yield warnings for on-policy learners that would learn from data of older weights."""
     for name in (n for n, f in facts.items() if f.on_policy):
         for edge in graph.edges_into(name):
             for state in _state_upstream(graph, edge) if edge.kind == "stream" else ():
@@ -61,7 +64,7 @@ def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem
 
 
 def _state_upstream(graph: Graph, edge: Edge) -> list[Edge]:
-    """The state edges that the tokens of a stream depend on."""
+    """Return the state edges on which the tokens of a stream depend."""
     into: dict[str, list[Edge]] = {}
     for e in graph.edges:
         into.setdefault(e.to.node, []).append(e)

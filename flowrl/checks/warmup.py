@@ -18,12 +18,12 @@ def plan_warmup(
 ) -> None:
     """Add the warm-up phases to the program. `steps_of` is the env steps of one firing, by node."""
     for phase in graph.phases:
-        nodes, edges, missing = active_nodes_and_edges(graph, phase, program.round)
+        nodes, edges, missing = _active_nodes_and_edges(graph, phase, program.round)
         for a, b in missing:
             what = f"warmup: no stream leads from '{a}' to '{b}'"
             problems.append(Problem(str(phase.location), what, "list edges of the graph"))
         idle = [
-            *_idle_sources(graph, phase, nodes, edges),
+            *_idle_sources(phase, nodes, edges),
             *_idle_inputs(graph, phase, nodes, edges),
         ]
         problems.extend(idle)
@@ -36,10 +36,10 @@ def plan_warmup(
             program.warmup.append(WarmUpSchedule(phase, schedule, rounds))
 
 
-def active_nodes_and_edges(
+def _active_nodes_and_edges(
     graph: Graph, phase: Phase, schedule: Schedule
 ) -> tuple[set[str], list[Edge], list[tuple[str, str]]]:
-    """The nodes and stream edges on the phase's paths, and the paths that do not exist."""
+    """Return the nodes and stream edges on the phase's paths, and the ends of paths that do not exist."""
     flow = dependency_graph(graph.nodes, [e for e in schedule.edges if not is_feedback(graph, e)])
     nodes: set[str] = set()
     hops: set[tuple[str, str]] = set()
@@ -56,10 +56,8 @@ def active_nodes_and_edges(
     return nodes, edges, missing
 
 
-def _idle_sources(
-    graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
-) -> Iterator[Problem]:
-    """Fan-ins of which only some sources fire in the phase."""
+def _idle_sources(phase: Phase, nodes: set[str], edges: list[Edge]) -> Iterator[Problem]:
+    """Yield problems for fan-ins of which only some sources fire in the phase."""
     for edge in edges:
         for source in edge.sources:
             if source.node not in nodes:
@@ -72,7 +70,7 @@ def _idle_sources(
 def _idle_inputs(
     graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
 ) -> Iterator[Problem]:
-    """Nodes that would fire without a required input."""
+    """Yield problems for nodes that would fire without a required input."""
     fed, into = {e.to for e in edges}, {e.to: e for e in graph.edges}
     for name in sorted(nodes):
         for port, kind in graph.nodes[name].cls.ports.items():
@@ -100,7 +98,7 @@ def _rounds_of_phase(
     steps_of: Mapping[str, int],
     problems: list[Problem],
 ) -> int | None:
-    """The phase's length in rounds, env steps rounded up; None, and perhaps a problem, if it is unknown."""
+    """Return the phase's length in rounds, env steps rounded up; None, and perhaps a problem, if it is unknown."""
     if phase.rounds is not None:
         return phase.rounds
     if not steps_of.keys() >= set(schedule.order):

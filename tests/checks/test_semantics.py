@@ -219,7 +219,7 @@ def test_a_describe_that_raises_is_reported_with_its_line(problems):
     assert reported.startswith(
         "g.yaml:1:9: nodes.s: describe raised ZeroDivisionError: no reason (toys.py:"
     )
-    assert reported.endswith("); mend the node type 'toys:Broken'")
+    assert reported.endswith("); fix the node type 'toys:Broken'")
 
 
 def test_a_service_cannot_depend_on_its_clients_outputs(problems, write):
