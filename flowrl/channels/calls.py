@@ -1,4 +1,4 @@
-"""Calls across sites: a channel of requests and a channel of replies, so a call, too, happens exactly once.
+"""Calls across sites: a channel of requests and a channel of replies. So each call happens exactly once.
 
 A site that waits for a reply serves the calls of others meanwhile. A server that is busy, because its service waits
 for a call of its own, does not start a second one.
@@ -16,7 +16,9 @@ from flowrl.channels.site_channels import Channel, SiteChannels
 
 Wait = Callable[[Channel], None]  # waits until the channel is ready
 Handle = Callable[[Any], Any]  # returns the reply to a request
-HandleUnsendable = Callable[[UnsendableValue], Any]  # returns the reply if a reply cannot be sent
+HandleUnsendable = Callable[
+    [UnsendableValue], Any
+]  # returns the reply in place of one that cannot be sent
 
 
 class CallClient:
@@ -26,14 +28,14 @@ class CallClient:
         self._requests, self._wait = requests, wait
         self.replies = replies
         self._number = 0
-        self._last_reply: tuple[int, Any] = 0, None  # with the number of its call
+        self._last_reply: tuple[int, Any] = 0, None  # the number of a call and its reply
 
     def __call__(self, request: Any) -> Any:
         """Send a request, and wait for the reply."""
         return self.wait_for_reply(self.begin(request))
 
     def begin(self, request: Any) -> int:
-        """Send a request, and return the call's number. An earlier call without a reply is abandoned."""
+        """Send a request, and return the call's number. An earlier call that still waits for its reply is abandoned."""
         self._number += 1
         self._wait(self._requests)
         self._requests.send((self._number, request))
@@ -85,7 +87,7 @@ class CallServer:
         self._channels.flush()
 
     def _send_reply(self, number: int, reply: Any) -> None:
-        with suppress(ChannelClosed, ChannelBroken):  # the client is gone, and needs no reply
+        with suppress(ChannelClosed, ChannelBroken):  # a client that has closed needs no reply
             try:
                 self._replies.send((number, reply))
             except UnsendableValue as error:

@@ -1,10 +1,10 @@
 """A channel: one direction of one edge, with a sender on one site and a receiver on another.
 
 Both ends share sequence numbers and nothing else. The sender numbers its tokens and keeps each one until the
-receiver's credit says that it was taken. So it can resend what a broken connection lost, and it limits what is
-under way. The receiver accepts only the next sequence number: it drops a token that it has seen, and requests a
-resend at a gap. It sends credit, the number of tokens taken, when half of the channel's limits is used up, and
-before its site waits.
+receiver's credit acknowledges it. So the sender can resend tokens that a broken connection lost, and it limits the
+tokens in flight. The receiver accepts only the next sequence number: it drops duplicates, and requests a resend at a
+gap. It sends credit, the number of tokens taken, when half of the channel's limits is used up, and before its site
+waits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sender:
         self._kept_bytes = 0
         self._largest = 0
         self._next = 0  # the next token's sequence number
-        self._taken = 0  # how many are known to be taken
+        self._taken = 0  # tokens that credit has acknowledged
         self._clock: Clock | None = None
         self._bytes = self._resent = 0
 
@@ -83,7 +83,7 @@ class Sender:
             self._largest = nbytes
 
     def on_credit(self, taken: int) -> None:
-        """The receiver has taken so many tokens in all."""
+        """Handle credit: the receiver has taken this number of tokens in all."""
         if taken > self._next:
             raise RefusedMessage("credit")
         while self._taken < taken:
@@ -91,7 +91,7 @@ class Sender:
             self._taken += 1
 
     def on_resend_request(self, number: int) -> None:
-        """The receiver has not seen this token nor those after it."""
+        """Resend the tokens from this sequence number on, which the receiver has not seen."""
         if not 0 <= number <= self._next:
             raise RefusedMessage("resend request")
         for packed in self._kept_from(number):
@@ -100,7 +100,7 @@ class Sender:
         self._connection.flush()
 
     def on_receiver_closed(self, number: int, reason: str) -> None:
-        """The receiver is closed, after it received so many tokens."""
+        """Handle that the receiver has closed, after it received `number` tokens."""
         for packed in self._kept_from(number):
             packed.release()
         self._kept.clear()
@@ -116,7 +116,7 @@ class Sender:
         return list(islice(self._kept, max(number - self._taken, 0), None))
 
     def probe(self) -> None:
-        """Request the credit, which may be lost."""
+        """Request the credit again, as it may be lost."""
         self._connection.send_frame(CREDIT_REQUEST, self.name, self.epoch, self._next)
 
     def statistics(self) -> ChannelStatistics:
@@ -202,7 +202,7 @@ class Receiver:
         return WouldBlock(f"channel '{self.name}' is empty: wait until it is ready")
 
     def close(self, reason: str = "") -> None:
-        """Take no more tokens, and notify the sender."""
+        """Discard the queued tokens, take no more, and notify the sender."""
         if not self.closed:
             self.closed = True
             self._close_reason = reason
@@ -211,19 +211,17 @@ class Receiver:
             self.notify_closed()
 
     def notify_closed(self) -> None:
-        """Tell the sender that this end is closed."""
         self._connection.send_frame(
             RECEIVER_CLOSED, self.name, self.epoch, self._next, self._close_reason
         )
         self._connection.flush()
 
     def send_credit(self) -> None:
-        """Send the number of tokens taken, unless it was sent already."""
+        """Send credit, unless the sender has it already."""
         if self._credited != self._taken:
             self.repeat_credit()
 
     def repeat_credit(self) -> None:
-        """Send the number of tokens taken."""
         self._credited = self._taken
         self._uncredited_bytes = 0
         self._connection.send_frame(CREDIT, self.name, self.epoch, self._taken)
@@ -252,26 +250,26 @@ class Receiver:
         self._queue.append(((value, self._clock), nbytes))
 
     def on_end(self, reason: str) -> None:
-        """The sender closed the channel; this takes the place of a token."""
+        """Handle that the sender has closed the channel. The end has a sequence number like a token."""
         self._next += 1
         self._end_reason = reason
         self._take_end()
 
     def _take_end(self) -> None:
-        """Count the end as taken once it is all that is left, since `take` never returns it."""
+        """Acknowledge the end once the queue is empty, since `take` never returns it."""
         if not self._queue:
             self._taken = self._next
             self.send_credit()
 
     def on_credit_request(self, sent: int) -> None:
-        """The sender has sent so many tokens, and waits for credit."""
+        """Handle a credit request of the sender, which has sent this number of tokens."""
         self.repeat_credit()
         if sent > self._next:
             self.probe()
         self._connection.flush()
 
     def probe(self) -> None:
-        """Request the next token, which may be lost."""
+        """Request the next token again, as it may be lost."""
         self._connection.send_frame(RESEND, self.name, self.epoch, self._next)
         self._connection.flush()
 

@@ -1,13 +1,12 @@
 """Encodes values for messages, and decodes them again.
 
-A value becomes a *tree* of what msgpack knows, and a *payload* with the bytes of its arrays. In the tree None,
+A value becomes a *tree* of types that msgpack knows, and a *payload* with the bytes of its arrays. In the tree None,
 booleans, numbers, strings and bytes stand for themselves. Everything else is a list that begins with its kind. An
-array is represented by its dtype, its shape and its offset in the payload, where all arrays follow each other, each
-aligned. How the payload travels (in the message, as parts of their own, or in shared memory) is the transport's
-choice.
+array is represented by its dtype, its shape and its offset in the payload, which holds all arrays in order, each
+aligned. The transport chooses how the payload travels: in the message, as message parts, or in shared memory.
 
-Decoding trusts nothing, as the bytes may come from anybody: no code is executed, no memory is allocated beyond what
-the message itself holds, and the only error is `RefusedMessage`. Decoded arrays are read-only views of the received
+Decoding does not trust the bytes, which may come from anybody: it executes no code, allocates no memory beyond the
+size of the message, and raises no error but `RefusedMessage`. Decoded arrays are read-only views of the received
 memory.
 """
 
@@ -25,7 +24,7 @@ from flowrl.core.batch import Array, Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 ALIGN = 64  # bytes: a cache line, and more than any vector instruction needs
-MAX_DEPTH = 60  # of nested values; msgpack and Python's stack could bear more
+MAX_DEPTH = 60  # of nested values; msgpack and Python's stack allow more
 
 LIST, TUPLE, DICT, INT, SCALAR, TEXT, BYTES, ARRAY, BATCH, STATE, CLOCK = range(11)
 
@@ -47,7 +46,7 @@ class OutgoingPayload:
         self.depth = 0  # of the value that is being encoded
 
     def as_bytes(self) -> bytes:
-        """A copy of all arrays in one piece."""
+        """Return a contiguous copy of all arrays."""
         if len(self.arrays) == 1:
             return self.arrays[0][1].tobytes()
         pieces = []
@@ -60,7 +59,7 @@ class OutgoingPayload:
         return b"".join(pieces)
 
     def as_parts(self) -> list[memoryview]:
-        """The bytes of each array that is not empty, without a copy."""
+        """Return the bytes of each array that is not empty, without a copy."""
         return [a.reshape(-1).view(np.uint8).data for _, a in self.arrays if a.nbytes]
 
     def copy_to(self, memory: Array) -> None:
@@ -74,7 +73,7 @@ _PADDING = bytes(ALIGN)
 
 
 def encode(value: object) -> tuple[Tree, OutgoingPayload]:
-    """Return the tree and the payload of a value; raise `UnsendableValue` if it holds anything else than data."""
+    """Return the tree and the payload of a value; raise `UnsendableValue` for types that cannot be sent."""
     payload = OutgoingPayload()
     return _encode_value(value, payload), payload
 
@@ -147,7 +146,7 @@ def _encode_array(value: Array, payload: OutgoingPayload) -> Tree:
         payload.arrays.append((offset, value))
         payload.nbytes = (offset + value.nbytes + ALIGN - 1) & -ALIGN
         return [ARRAY, dtype, value.shape, offset]
-    # The order of axes in memory is kept: sums over an array run in that order, so their bits depend on it.
+    # The order of axes in memory is kept, because the bits of sums over an array depend on it.
     axes = sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis]))
     tree: list[Tree] = _encode_array(np.ascontiguousarray(value.transpose(axes)), payload)
     tree.append(axes)
@@ -173,7 +172,7 @@ def _encode_state(value: State, payload: OutgoingPayload) -> Tree:
 
 
 def encode_clock(clock: Clock) -> Tree:
-    """Return a flat list: each node is followed by its three counts."""
+    """Return a flat list of each node followed by its three counts."""
     tree: list[Tree] = [CLOCK]
     for node, count in clock.counts.items():
         tree += (node, int(count[0]), int(count[1]), int(count[2]))
@@ -199,7 +198,7 @@ _ENCODERS: dict[type, Callable[[Any, OutgoingPayload], Tree]] = {
 
 
 class IncomingPayload:
-    """A payload as it arrived: a range of memory, or message parts that hold one array each."""
+    """A received payload: a range of memory, or message parts that hold one array each."""
 
     __slots__ = ("depth", "memory", "nbytes", "parts", "start")
 
@@ -212,7 +211,7 @@ class IncomingPayload:
 
     @classmethod
     def from_parts(cls, parts: Sequence[Memory]) -> IncomingPayload:
-        """Return the payload whose arrays, none of them empty, are these parts."""
+        """Return the payload whose non-empty arrays are these parts."""
         payload = cls(b"", 0, 0)
         payload.parts = {}
         offset = 0
@@ -326,7 +325,7 @@ def _decode_state(tree: list[Tree], payload: IncomingPayload) -> State:
 
 
 def decode_clock(tree: Tree) -> Clock:
-    """Return the clock of a tree, which may be hostile."""
+    """Return the clock of a tree, which may be invalid."""
     if type(tree) is not list or len(tree) % 4 != 1 or tree[0] != CLOCK:
         raise RefusedMessage("clock")
     counts = {}

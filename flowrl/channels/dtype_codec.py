@@ -19,7 +19,7 @@ _MAX_DEPTH = 8  # of a structured dtype's nesting
 
 @lru_cache(256)
 def encode_dtype(dtype: DType) -> Any:
-    """Return a dtype's msgpack form; a dtype that would not be decoded to an equal one is unsendable."""
+    """Return a dtype's msgpack form; raise `UnsendableValue` if it would not be decoded to an equal dtype."""
     code: Any = dtype.str
     if dtype.names is not None:
         code = [[name, *_encode_field(dtype[name])] for name in dtype.names]
@@ -39,7 +39,7 @@ def _encode_field(dtype: DType) -> tuple[Any, list[int]]:
 
 
 def decode_dtype(code: Any) -> DType:
-    """Return the dtype of a code, which may be hostile."""
+    """Return the dtype of a code, which may be invalid."""
     return _decode_simple(code) if type(code) is str else _decode_structured(code, _MAX_DEPTH)
 
 
@@ -76,7 +76,7 @@ def _decode_structured(code: Any, depth: int) -> DType:
 
 
 def decode_shape(shape: Any) -> tuple[int, ...]:
-    """Return the shape given in a message, which may be hostile."""
+    """Return the shape given in a message, which may be invalid."""
     if type(shape) is not list or len(shape) > 64:
         raise RefusedMessage("shape")
     for n in shape:

@@ -2,12 +2,12 @@
 
 ChannelError
 ├── ChannelClosed     the channel was closed, on this site or (after its last token) by its sender
-├── ChannelBroken     the receiver is closed: nothing can be sent any more
-├── WouldBlock        there is no room for a token, or no token to take, now
+├── ChannelBroken     the receiver is closed, and nothing can be sent any more
+├── WouldBlock        there is no room for a token now, or no token to take
 ├── WaitTimeout       a wait passed its deadline
 ├── PeerLost          the other site is dead
-├── UnsendableValue   a value that no message can carry
-└── RefusedMessage    bytes that are no valid message of this run; they are counted and otherwise ignored
+├── UnsendableValue   a value has a type that no message can carry
+└── RefusedMessage    received bytes are not a valid message of this run; they are counted and otherwise ignored
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UnsendableValue(ChannelError):
 
 
 class RefusedMessage(ChannelError):
-    """`reason` is one to three words, because refusals are counted by reason."""
+    """`reason` has one to three words, because refusals are counted by reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.channels.messages import TOKEN_REFERENCE, Frame
-from flowrl.channels.transport import Connection, ReceiveCounts, Received, SiteSettings
+from flowrl.channels.transport import Connection, Received, SiteSettings
 from flowrl.core.batch import Batch
 from flowrl.core.errors import UsageError
 from flowrl.core.state import Clock, State
@@ -20,7 +20,7 @@ SCHEME = "inproc://"
 
 
 class Inbox:
-    """A queue of frames from other threads, with a pipe that is readable when its sleeping owner should wake."""
+    """A queue of frames from other threads, with a pipe that becomes readable to wake the sleeping owner."""
 
     def __init__(self) -> None:
         self.wake_fd, self._write_fd = os.pipe()
@@ -28,7 +28,7 @@ class Inbox:
         os.set_blocking(self._write_fd, False)
         self._received: deque[tuple[str, Frame]] = deque()
         self._sleeping = self._woken = self._closed = False
-        self._wake_lock = threading.Lock()  # so that nobody writes to a pipe that was closed
+        self._wake_lock = threading.Lock()  # no thread may write to a closed pipe
 
     def put(self, sender: str, frame: Frame) -> None:
         """Append a frame, from any thread."""
@@ -44,7 +44,7 @@ class Inbox:
 
     def prepare_to_sleep(self) -> bool:
         """Return whether the owner may sleep: nothing is queued, and the next `put` will wake it."""
-        self._sleeping = True  # set before the queue is checked, so that a later `put` sees it
+        self._sleeping = True  # set before the queue is checked: a later `put` sees it
         return not self._received
 
     def take_all(self) -> Received:
@@ -64,9 +64,8 @@ class Inbox:
             os.close(self._write_fd)
 
 
-InboxRegistry = dict[
-    str, Inbox
-]  # the inboxes of all sites in a process, by site; one for each process
+# The inboxes of all sites of a process, by site.
+InboxRegistry = dict[str, Inbox]
 
 
 class ReferenceFrame:
@@ -78,7 +77,7 @@ class ReferenceFrame:
         self.frame, self.nbytes = frame, nbytes
 
     def release(self) -> None:
-        """Do nothing, as nothing was reserved."""
+        """Do nothing: no memory was reserved."""
 
 
 class InprocConnection(Connection[ReferenceFrame]):
@@ -120,20 +119,20 @@ class InprocTransport:
         return InprocConnection(self._site, self._inboxes[address.removeprefix(SCHEME)])
 
     def disconnect(self, peer: str) -> None:
-        """Do nothing, as nothing is kept for a peer."""
+        """Do nothing: the transport keeps nothing for a peer."""
 
     def readers(self) -> Mapping[Any, Callable[[], Received]]:
         return {}
 
-    def receive_counts(self) -> ReceiveCounts:
-        return ReceiveCounts()
+    def lost_connections(self) -> int:
+        return 0
 
     def close(self) -> None:
-        """Do nothing, as nothing is held."""
+        """Do nothing: the transport holds no resources."""
 
 
 def size_bytes(value: object) -> int:
-    """Return about how much memory a value takes: its arrays, strings and bytes."""
+    """Return about how much memory the arrays, strings and bytes of a value take."""
     if isinstance(value, Batch | np.ndarray):
         return value.nbytes
     if isinstance(value, State):

@@ -1,7 +1,7 @@
 """The transport between processes of one machine: Unix sockets, and shared memory for large payloads.
 
-The sockets lie in a folder that only this user may enter. Where no slot of shared memory is free, the socket
-serves.
+The sockets are in a folder that only this user may enter. A payload for which no slot of shared memory is free goes
+through the socket.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from flowrl.channels.zmq_connection import Location, PackedToken, ZmqConnection
 from flowrl.channels.zmq_sockets import Socket
 from flowrl.channels.zmq_transport import ZmqTransport
 
-MIN_SHARED_BYTES = 32 << 10  # larger payloads are shared: `python -m bench channels threshold`
+MIN_SHARED_BYTES = 32 << 10  # measured by `python -m bench channels threshold`
 REPEAT_S = 0.5  # after which an unanswered announcement is repeated
-MAX_RECONNECT_MS = 40  # trying costs next to nothing, and sites that start wait for each other
+MAX_RECONNECT_MS = 40  # short, because sites wait for each other when a run starts
 
 
 class IpcConnection(ZmqConnection):

@@ -1,7 +1,7 @@
 """CURVE keys of sites, and key files.
 
-In a run over several machines each site has a pair of keys that is made for the run. A key file holds one pair that
-all machines of a cluster share, and nobody else has.
+In a run over several machines, each site has a pair of keys that is made for the run. A key file holds one pair,
+which all machines of a cluster share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zmq.utils import z85
 from flowrl.core.errors import UsageError
 
 KEY_COMMENT = (
-    "# a flowrl key: whoever has this file may join runs, and run code on hosts that wait with it"
+    "# a flowrl key: everybody who has this file may join runs, and run code on hosts that use it"
 )
 HOW_TO_MAKE = "make one with 'flowrl host --new-key FILE', and copy it to every machine of the run"
 KEY_BYTES = 32
@@ -57,7 +57,7 @@ def write_key(path: Path) -> None:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise UsageError(
-            f"--new-key {path}: the file exists already; use it, or give another name"
+            f"--new-key {path}: the file exists already; use it, or choose another name"
         ) from None
     except OSError as error:
         raise UsageError(f"--new-key {path}: cannot be written: {error.strerror}") from None
@@ -66,7 +66,7 @@ def write_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> Keys:
-    """Return the key of a file, and refuse a file that others can read."""
+    """Return the key in a file; refuse a file that other users can read."""
     try:
         with path.open(encoding="ascii") as file:
             others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077

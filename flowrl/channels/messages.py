@@ -1,11 +1,11 @@
-"""Messages and their frames, as sites exchange them over sockets.
+"""The messages that sites exchange over sockets, and the frames in them.
 
-A *message* has several parts (ZeroMQ's message parts). Its first part, the header, is read by msgpack: it names the
-run and the sending site and lists *frames*. A frame is a list that begins with its kind; a token is one kind of
+A *message* has several parts (ZeroMQ's message parts). The first part, the header, is packed by msgpack. It names the
+run and the sending site, and lists *frames*. A frame is a list that begins with its kind; a token is one kind of
 frame.
 
-Small payloads follow each other in the second part, the body. The arrays of a large payload are parts of their own,
-and what lies in shared memory is only referred to. A token's `location` says which:
+Small payloads are in the second part, the body. Each array of a large payload is a part of its own, unless the
+payload is in shared memory. A token's `location` says which:
 
     n > 0                 the next n bytes of the body      [k]                   the next k parts
     0                     no payload                        [slab, slot, n]       n bytes of shared memory
@@ -31,20 +31,20 @@ Frame = list[Any]
 
 (
     TOKEN,  # channel, epoch, number, clock, tree, location, bytes: an encoded value
-    TOKEN_REFERENCE,  # channel, epoch, number, clock, value, bytes: a value in this process, never on a socket
-    END,  # channel, epoch, number, reason: in a token's place; the sender is closed
-    CREDIT,  # channel, epoch, number: how many tokens were taken
-    RESEND,  # channel, epoch, number: send again from this sequence number on
-    CREDIT_REQUEST,  # channel, epoch, number: how many tokens were sent; how many were taken?
-    RECEIVER_CLOSED,  # channel, epoch, number, reason: the receiver is closed, after it received so many tokens
-    OUT_OF_BAND,  # text: belongs to no channel; the status of a busy site
-    SLAB,  # number, pid, fd, slot_bytes, slots: open this shared memory
-    SLAB_OPENED,  # number, whether that worked
-    SLAB_RETIRED,  # number: this shared memory is not used any more
+    TOKEN_REFERENCE,  # channel, epoch, number, clock, value, bytes: an object of this process, never on a socket
+    END,  # channel, epoch, number, reason: the sender is closed; numbered like a token
+    CREDIT,  # channel, epoch, number: the receiver has taken this number of tokens
+    RESEND,  # channel, epoch, number: the receiver requests all tokens from this number on
+    CREDIT_REQUEST,  # channel, epoch, number: the sender has sent this number of tokens, and requests credit
+    RECEIVER_CLOSED,  # channel, epoch, number, reason: the receiver is closed; it received this number of tokens
+    OUT_OF_BAND,  # text: the status of a busy site; belongs to no channel
+    SLAB,  # number, pid, fd, slot_bytes, slots: announces shared memory
+    SLAB_OPENED,  # number, bool: whether the peer could open it
+    SLAB_RETIRED,  # number: the shared memory is not used any more
 ) = range(11)
 
 MAX_HEADER_BYTES = 64 << 20  # a larger header is refused
-SURROGATES = "surrogatepass"  # Python's strings may hold halves of characters
+SURROGATES = "surrogatepass"  # Python strings may contain lone surrogates
 TOKEN_FIELDS = 8
 _CHANNEL_FIELDS = (str, int, int)
 _FIELD_TYPES: dict[int, tuple[type, ...]] = {
@@ -63,7 +63,7 @@ ReadSlot = Callable[[int, int, int], Memory]  # slab, slot, bytes: the slot's me
 
 
 def check_frame(frame: Any) -> Frame:
-    """Return the frame; raise `RefusedMessage` if a frame that came through a socket cannot look like this."""
+    """Return the frame; raise `RefusedMessage` if it is not a valid frame from a socket."""
     if type(frame) is not list or not frame or type(frame[0]) is not int:
         raise RefusedMessage("malformed")
     if frame[0] == TOKEN:
@@ -91,7 +91,7 @@ class HeaderCodec:
         self._prefix = self.pack(run) + self.pack(site)
 
     def frame_prefix(self, fields: int, *first: Any) -> bytes:
-        """Return the packed beginning of a frame of so many fields, with the first of them."""
+        """Return the packed beginning of a frame: its number of fields, and the first of them."""
         return b"".join((self._packer.pack_array_header(fields), *map(self.pack, first)))
 
     def header(self, frames: Sequence[bytes], body_bytes: int) -> bytes:
@@ -120,9 +120,9 @@ class HeaderCodec:
 
 
 class SharedPayload:
-    """Where a token's payload lies in shared memory.
+    """The place of a token's payload in shared memory.
 
-    The slot is looked up when the token is accepted, so a token that is dropped does not touch its slot.
+    The slot is opened when the token is accepted, so a duplicate that is dropped does not touch the slot.
     """
 
     __slots__ = ("nbytes", "read_slot", "slab", "slot")
@@ -137,7 +137,7 @@ class SharedPayload:
 def attach_payloads(
     frames: list[Any], body_bytes: int, parts: Sequence[Memory], read_slot: ReadSlot | None
 ) -> list[Frame]:
-    """Check the frames, and replace each token's location by its payload. `parts` are those after the header."""
+    """Check the frames, and replace each token's location by its payload. `parts` are the parts after the header."""
     body, offset, next_part = b"", 0, 0
     if body_bytes:
         if not parts or len(parts[0]) != body_bytes:
@@ -166,9 +166,9 @@ def attach_payloads(
 
 
 def _as_aligned(part: Memory) -> Memory:
-    """Return the part, or a copy if it is not aligned as numpy's own memory is.
+    """Return the part, or a copy if it is not aligned like numpy's own memory.
 
-    BLAS uses other instructions for other alignments, which gives other bits. ZeroMQ's memory is 8 bytes off.
+    The alignment decides which instructions BLAS uses, and so the bits of results. ZeroMQ's memory is 8 bytes off.
     """
     array: Array = np.frombuffer(part, np.uint8)
     return part if starts_aligned(array) else array.tobytes()

@@ -1,12 +1,13 @@
 """Shared memory for large payloads: one copy when sending, none when receiving.
 
-The sending site owns *slabs* of equally large slots. A slab is a memfd: it has no name, so nothing can stay behind
-however the processes end, and a small /dev/shm is no limit. The receiving site opens it through /proc; until it has
-confirmed that, nothing is sent in the slab. Slabs are sealed, so their size cannot change under whoever has them
-mapped.
+The sending site owns *slabs* of equally large slots. A slab is a memfd. It has no name, so it cannot be left behind
+however the processes end, and the size of /dev/shm does not limit it. The receiving site opens the slab through
+/proc. The slab is used once the receiver has confirmed that. Slabs are sealed: their size cannot change while they
+are mapped.
 
 The first page of a slab holds one byte for each slot, which is 1 while the slot is in use. The sender sets the
-byte, and the receiver clears it when the last view of the slot is gone. So returning a slot costs no message.
+byte, and the receiver clears it when the last view of the slot is garbage-collected. So returning a slot costs no
+message.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ class Slot:
 
 
 class Slab:
-    """Equally large slots in one shared memory."""
+    """Equally large slots in one memfd."""
 
     def __init__(self, number: int, slot_bytes: int, slots: int) -> None:
         self.number, self.slot_bytes, self.slots = number, slot_bytes, slots
         self.nbytes = FLAGS_BYTES + slot_bytes * slots
-        self.is_open = False  # at the receiver
+        self.is_open = False  # whether the receiver has opened it
         self.fd = os.memfd_create(f"{NAME_PREFIX}{number}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(self.fd, 0, self.nbytes)  # an error now instead of a signal later
@@ -76,7 +77,7 @@ class Slab:
             raise
 
     def reserve_slot(self) -> Slot | None:
-        """Reserve the first free slot, which is the one most likely to be in the processor's cache."""
+        """Reserve the first free slot, which is most likely to be in the processor's cache."""
         index = self.map.find(b"\0", 0, self.slots)
         if index < 0:
             return None
@@ -85,11 +86,10 @@ class Slab:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no slot is in use."""
         return self.map.find(b"\1", 0, self.slots) < 0
 
     def on_opened(self) -> None:
-        """The receiver has opened the slab, so the descriptor is not needed any more."""
+        """Close the descriptor, which the receiver needed to open the slab."""
         if not self.is_open:
             self.is_open = True
             os.close(self.fd)
@@ -102,7 +102,7 @@ class Slab:
 
 
 class Arena:
-    """The slabs for one receiving site."""
+    """The slabs of a sending site for one receiving site."""
 
     def __init__(
         self, capacity_bytes: int, announce: Announce, retire: Callable[[int], None]
@@ -119,7 +119,7 @@ class Arena:
             yield from slabs
 
     def reserve_slot(self, nbytes: int) -> Slot | None:
-        """Return a slot for so many bytes, or None if none is free now."""
+        """Return a slot for a payload, or None if none is free now."""
         slot_bytes = slot_size(nbytes)
         slabs = self._by_slot_bytes.setdefault(slot_bytes, [])
         if slot := _reserve_in(slabs):
@@ -141,7 +141,7 @@ class Arena:
             slots = 1
             self._make_room(slot_bytes)
         if self.used_bytes + slots * slot_bytes <= self.capacity_bytes:
-            with suppress(OSError):  # out of memory: the payload is counted, and sent by the socket
+            with suppress(OSError):  # out of memory: the payload goes through the socket
                 slab = Slab(self._next_number, slot_bytes, slots)
                 self._next_number += 1
                 self.used_bytes += slab.nbytes
@@ -149,7 +149,7 @@ class Arena:
                 self._announce_slab(slab)
 
     def _make_room(self, nbytes: int) -> None:
-        """Close idle slabs until there is room for so many bytes more."""
+        """Close idle slabs until there is room for `nbytes` more."""
         for slabs in self._by_slot_bytes.values():
             for slab in [s for s in slabs if s.is_open and s.is_idle]:
                 if self.used_bytes + nbytes <= self.capacity_bytes:
@@ -166,13 +166,13 @@ class Arena:
         self._announce(slab.number, os.getpid(), slab.fd, slab.slot_bytes, slab.slots)
 
     def announce_again(self) -> None:
-        """Repeat the announcements that were not answered, which may be lost."""
+        """Repeat the announcements without an answer, as they may be lost."""
         for slab in self.slabs():
             if not slab.is_open:
                 self._announce_slab(slab)
 
     def on_answer(self, number: int, opened: bool) -> None:
-        """The receiver has answered whether it could open a slab. If it could not, no more slabs are made."""
+        """Handle the receiver's answer whether it could open a slab. If it could not, no more slabs are made."""
         for slabs in self._by_slot_bytes.values():
             for slab in slabs:
                 if slab.number == number and not slab.is_open:
@@ -200,7 +200,7 @@ def _reserve_in(slabs: list[Slab]) -> Slot | None:
 
 
 def slot_size(nbytes: int) -> int:
-    """Return the slot size for a payload: whole pages, four sizes per doubling, so that few slabs serve all sizes."""
+    """Return the slot size for a payload: whole pages, and four sizes per doubling, so that few slabs suffice."""
     step = max(4096, 1 << max(nbytes.bit_length() - 3, 0))
     return -(-nbytes // step) * step
 
@@ -209,7 +209,7 @@ def slot_size(nbytes: int) -> int:
 
 
 class _SlotView(weakref.ref[Any]):
-    """Watches the array that all views of a slot are based on, to return the slot with the last of them."""
+    """A weak reference to the array on which all views of a slot are based. Its callback returns the slot."""
 
     __slots__ = ("flags", "slot")
     flags: mmap.mmap
@@ -217,12 +217,12 @@ class _SlotView(weakref.ref[Any]):
 
 
 def _return_slot(view: Any) -> None:
-    """Mark the slot as free. This runs wherever the last view dies, so it takes no lock."""
+    """Mark the slot as free. The garbage collector may call this at any time, so it takes no lock."""
     view.flags[view.slot] = 0
 
 
 class _PeerSlab:
-    """A slab of another site."""
+    """The receiving site's mapping of a slab."""
 
     def __init__(self, pid: int, fd: int, slot_bytes: int, slots: int) -> None:
         if not 0 < slots <= FLAGS_BYTES or slot_bytes <= 0:
@@ -237,7 +237,7 @@ class _PeerSlab:
             self.memory = mmap.mmap(own_fd, nbytes, flags=shared | populate, prot=mmap.PROT_READ)
         finally:
             os.close(own_fd)
-        self._views: list[_SlotView | None] = [None] * slots  # kept, or they would not be called
+        self._views: list[_SlotView | None] = [None] * slots  # callbacks need living references
 
     def read_slot(self, slot: int, nbytes: int) -> Array:
         if not 0 <= slot < self.slots or not 0 < nbytes <= self.slot_bytes:
@@ -251,7 +251,7 @@ class _PeerSlab:
 
 
 def _open_slab(pid: int, fd: int, nbytes: int) -> int:
-    """Return a descriptor of another process's memory, if it is one of flowrl's and cannot shrink."""
+    """Open another process's memory; raise `RefusedMessage` unless it is a sealed slab of this size."""
     path = f"/proc/{pid:d}/fd/{fd:d}"
     if not os.readlink(path).startswith(f"/memfd:{NAME_PREFIX}"):
         raise RefusedMessage("slab")
@@ -266,17 +266,16 @@ def _open_slab(pid: int, fd: int, nbytes: int) -> int:
 
 
 class PeerMemory:
-    """The slabs of one other site, opened once and read in place."""
+    """All slabs of one sending site that the receiving site has open."""
 
     def __init__(self) -> None:
         self._slabs: dict[int, _PeerSlab] = {}
 
     def __len__(self) -> int:
-        """Return the number of open slabs."""
         return len(self._slabs)
 
     def open(self, number: int, pid: int, fd: int, slot_bytes: int, slots: int) -> bool:
-        """Open a slab, and return whether that worked."""
+        """Open a slab; return whether that succeeded."""
         if number not in self._slabs:
             try:
                 self._slabs[number] = _PeerSlab(pid, fd, slot_bytes, slots)
@@ -285,7 +284,7 @@ class PeerMemory:
         return True
 
     def read_slot(self, number: int, slot: int, nbytes: int) -> Array:
-        """Return a read-only view of a slot, which is returned to its owner when no view of it is left."""
+        """Return a read-only view of a slot. The slot becomes free when no view of it is left."""
         slab = self._slabs.get(number)
         if slab is None:
             raise RefusedMessage("slab")

@@ -1,7 +1,7 @@
-"""All channels of one site, multiplexed over its connections. Wherever a site waits, it waits here.
+"""All channels of one site, multiplexed over its connections. Every wait of a site is a wait of its `SiteChannels`.
 
-While a site waits for one channel, all are served: tokens are received, credits are counted, and what was lost is
-requested again. Every wait has a deadline, and notices when a site that it waits for is dead.
+While a site waits for one channel, it serves all of them: it receives tokens, counts credits, and requests lost
+tokens again. Every wait has a deadline, and ends when the site that it waits for is dead.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from flowrl.channels.site_connections import SiteConnections
 from flowrl.channels.transport import ChannelLimits, Received
 
 Channel = Sender | Receiver
-FindFailure = Callable[[str], str | None]  # why a site is dead, or None
+FindFailure = Callable[[str], str | None]  # returns why a site is dead, or None
 
 DEFAULT_LIMITS = ChannelLimits()
-PEER_CHECK_S = 0.2  # how often a wait checks whether its peers are alive
-PROBE_S = 0.5  # after which a wait without progress requests again what may be lost
-CREDIT_S = 1e-3  # how long credits that block nobody wait for a message to go with
-DRAIN_POLLS = 64  # at most, so that a fast sender does not hold up the site
-LAST_MESSAGES_S = 0.05  # a dead site's messages may still be under way
+PEER_CHECK_S = 0.2  # between a wait's checks whether its peers are alive
+PROBE_S = 0.5  # after which a wait without progress requests lost tokens or credits
+CREDIT_S = 1e-3  # how long credits wait for a message that carries them
+DRAIN_POLLS = 64  # a limit, so that a fast sender does not block the site
+LAST_MESSAGES_S = 0.05  # in which the last messages of a dead site may arrive
 
 
 class SiteChannels:
@@ -69,7 +69,7 @@ class SiteChannels:
         return receiver
 
     def on_receive(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever frames have arrived, also while the site waits."""
+        """Have `callback` called after frames have arrived, also while the site waits."""
         self._callbacks.append(callback)
 
     def wait(self, channel: Channel, deadline_s: float) -> None:
@@ -80,7 +80,7 @@ class SiteChannels:
     def wait_until(
         self, condition: Callable[[], bool], channels: Iterable[Channel], deadline_s: float
     ) -> None:
-        """Wait until a condition holds, which these channels may bring about.
+        """Wait until a condition holds, which frames of these channels can make true.
 
         Raise `PeerLost` if a channel's peer is dead, and `WaitTimeout` after `deadline_s`.
         """
@@ -135,11 +135,11 @@ class SiteChannels:
         return False
 
     def flush(self) -> None:
-        """Send what was gathered, and all credits: before a long piece of work."""
+        """Send all gathered frames and credits. A site calls this before long computations."""
         self.connections.flush_credits()
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Process some of the frames that have arrived, or wait for some; return whether there were any."""
+        """Process frames that have arrived, or wait for some; return whether there were any."""
         connections = self.connections
         if timeout_s > 0:
             connections.flush()
@@ -185,7 +185,7 @@ class SiteChannels:
         _HANDLERS[kind](end, number, frame)
 
     def close(self, drop: bool = False) -> None:
-        """Close all connections. Channels are not closed by this: their peers see a site that is gone."""
+        """Close all connections, but no channel: peers see that the site is gone, not that its channels ended."""
         self.connections.close(drop)
 
 

@@ -1,8 +1,8 @@
 """The connections of one site to its peers, over whichever transports their addresses name.
 
-A site may be reached at several addresses at once: `inproc://name` by threads of its process, `ipc://path` by
-processes of its machine, `tcp://host:port` by other machines. Each peer uses one of them, and a message that comes
-over another transport than that of its sender is refused.
+A site can have several addresses at once: `inproc://name` for threads of its process, `ipc://path` for processes of
+its machine, `tcp://host:port` for other machines. Each peer uses one of them. A message that arrives over another
+transport than its sender's is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SiteConnections:
         max_token_bytes: int = 1 << 30,
         shared_bytes: int = 256 << 20,
     ) -> None:
-        """`run` is the run's secret, which is in every message; `shared_bytes` limits shared memory for each peer."""
+        """`run` is the run's secret, a part of every message. `shared_bytes` limits shared memory for each peer."""
         self.site = site
         self.connections: dict[str, Connection[Any]] = {}
         self._inbox = Inbox()
@@ -52,7 +52,7 @@ class SiteConnections:
         self._settings = SiteSettings(
             site, run, keys, max_token_bytes, shared_bytes, self.count_refusal, self._inboxes
         )
-        self._transports: dict[str, Transport] = {}  # those in use, by scheme
+        self._transports: dict[str, Transport] = {}  # by scheme
         self._transport_of: dict[str, Transport] = {}  # by peer
         self._readers: dict[Any, Callable[[], Received]] = {}
         self._extra_fds: list[int] = []
@@ -61,20 +61,20 @@ class SiteConnections:
 
     @property
     def inproc_address(self) -> str:
-        """The address for threads of this process."""
+        """The address of the site for threads of this process."""
         return SCHEME + self.site
 
     def _transport(self, address: str) -> Transport:
-        """Return the transport of an address, made when it is first needed."""
+        """Return the transport of an address, which is made when it is first needed."""
         scheme = scheme_of(address)
         if scheme not in self._transports:
             self._transports[scheme] = TRANSPORTS[scheme].load()(self._settings)
         return self._transports[scheme]
 
     def listen(self, address: str, listening_fd: int | None = None) -> str:
-        """Listen at this address too, and return the address for peers (a port `*` becomes a free one).
+        """Listen at this address, too. Return the address for peers, in which a free port replaces the port `*`.
 
-        `listening_fd` is the descriptor of a socket that already listens there.
+        `listening_fd` is the descriptor of a socket that already listens at this address.
         """
         transport = self._transport(address)
         bound = transport.listen(address, listening_fd)
@@ -95,7 +95,7 @@ class SiteConnections:
                 self._readers[readable] = read
 
     def connect(self, peer: str, address: str) -> Connection[Any]:
-        """Connect to a peer; from now on its messages are accepted."""
+        """Connect to a peer, and accept its messages from now on."""
         if peer in self.connections:
             self.disconnect(peer)
         transport = self._transport_of[peer] = self._transport(address)
@@ -103,7 +103,7 @@ class SiteConnections:
         return connection
 
     def disconnect(self, peer: str) -> None:
-        """Drop what was not sent to a peer, and accept no more of its messages."""
+        """Drop the frames that were not sent to a peer yet, and accept no more of its messages."""
         self.connections.pop(peer).close(drop=True)
         self._transport_of.pop(peer).disconnect(peer)
 
@@ -112,17 +112,17 @@ class SiteConnections:
         self.connections[peer].send_frame(OUT_OF_BAND, text)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send all gathered frames."""
         for connection in self.connections.values():
             connection.flush()
 
     def flush_credits(self) -> None:
-        """Send what was gathered, and all deferred credits."""
+        """Send all gathered frames and all deferred credits."""
         for connection in self.connections.values():
             connection.flush_credits()
 
     def poll(self, timeout_s: float = 0.0) -> Received:
-        """Return some of the frames that have arrived; if there are none, wait for some."""
+        """Return frames that have arrived; if there are none, wait for some."""
         timeout_ms = 0
         if timeout_s > 0 and self._inbox.prepare_to_sleep():
             timeout_ms = int(timeout_s * 1000) + 1
@@ -137,7 +137,7 @@ class SiteConnections:
 
     @contextmanager
     def wake_on(self, fds: Collection[int]) -> Iterator[None]:
-        """Have `poll` return, meanwhile, also when one of these descriptors becomes readable."""
+        """Within the context, have `poll` return also when one of these descriptors becomes readable."""
         self._extra_fds = [*fds]
         for fd in fds:
             self._poller.register(fd, select.POLLIN)
@@ -152,7 +152,7 @@ class SiteConnections:
         self._refused[reason, peer] += 1
 
     def close(self, drop: bool = False) -> None:
-        """Close all connections. What was sent may take a second to leave, unless it is to be dropped."""
+        """Close all connections. Frames may take a second to leave, unless `drop` discards them."""
         if self._inboxes.get(self.site) is self._inbox:
             del self._inboxes[self.site]
         for connection in self.connections.values():
@@ -162,17 +162,13 @@ class SiteConnections:
         self._inbox.close()
 
     def traffic(self) -> SiteTraffic:
-        """Return what was counted so far."""
+        """Return the traffic so far."""
         sent = [connection.traffic() for connection in self.connections.values()]
-        received = [transport.receive_counts() for transport in self._transports.values()]
         return SiteTraffic(
-            messages_sent=sum(t.messages for t in sent),
-            messages_received=sum(t.messages for t in received),
-            bytes_sent=sum(t.bytes for t in sent),
-            bytes_received=sum(t.bytes for t in received),
-            shared_tokens=sum(t.shared_tokens for t in sent),
-            shared_bytes=sum(t.shared_bytes for t in sent),
-            not_shared=sum(t.not_shared for t in sent),
-            lost_connections=sum(t.lost_connections for t in received),
+            bytes_sent=sum(traffic.bytes for traffic in sent),
+            shared_tokens=sum(traffic.shared_tokens for traffic in sent),
+            shared_bytes=sum(traffic.shared_bytes for traffic in sent),
+            not_shared=sum(traffic.not_shared for traffic in sent),
+            lost_connections=sum(t.lost_connections() for t in self._transports.values()),
             refused=dict(self._refused),
         )

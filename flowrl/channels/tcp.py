@@ -1,7 +1,7 @@
 """The transport between machines.
 
-CURVE encrypts and authenticates: both ends are known by their keys. Without keys only the loopback interface is
-allowed.
+CURVE encrypts messages and authenticates both ends by their keys. Without keys, a site may only listen at a loopback
+address.
 """
 
 from __future__ import annotations

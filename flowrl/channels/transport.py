@@ -1,7 +1,7 @@
-"""What a transport provides, and which transports there are.
+"""The interface of transports, and the table of all transports.
 
-A transport moves frames between sites that use the same scheme of addresses, such as `ipc://path`. To add one,
-write a module with a class that satisfies `Transport`, and register it in `TRANSPORTS`.
+A transport moves frames between sites that use the same scheme of addresses, such as `ipc://path`. A new transport is
+a module with a class that satisfies `Transport`, and an entry in `TRANSPORTS`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChannelLimits:
-    """How many tokens, and how many bytes of them, may be sent and not yet taken.
+    """The most tokens, and the most bytes of tokens, that may be sent and not yet taken.
 
-    A token may be sent if it fits beside those already sent, assuming that it is no larger than the largest so far. A
-    token that is larger than the limit itself is sent alone.
+    A token may be sent if one of the largest size so far would fit. A token that is larger than the limit itself is
+    sent when no other token is in flight.
     """
 
     tokens: int = 64
@@ -34,12 +34,12 @@ class ChannelLimits:
 
 
 class PackedFrame(Protocol):
-    """A token, or another frame, ready to be sent once or again."""
+    """A token, or another frame, that can be sent several times."""
 
     nbytes: int
 
     def release(self) -> None:
-        """Free what was reserved for the frame, because its receiver will never accept it."""
+        """Free the memory that is reserved for the frame, because its receiver will never accept it."""
 
 
 P = TypeVar("P", bound=PackedFrame)
@@ -47,9 +47,8 @@ P = TypeVar("P", bound=PackedFrame)
 
 @dataclass(slots=True)
 class Traffic:
-    """What was sent over one connection. Between threads nothing is counted."""
+    """Counts of one connection's sent messages. A connection between threads counts nothing."""
 
-    messages: int = 0
     bytes: int = 0
     shared_tokens: int = 0
     shared_bytes: int = 0
@@ -57,7 +56,7 @@ class Traffic:
 
 
 class Connection(ABC, Generic[P]):
-    """The connection to one other site. Sending never blocks, because channels limit what is under way."""
+    """The connection to one other site. Sending never blocks, because channels limit the tokens in flight."""
 
     def __init__(self) -> None:
         self._deferred_credits: list[Callable[[], None]] = []
@@ -66,7 +65,7 @@ class Connection(ABC, Generic[P]):
     def pack_token(
         self, channel: str, epoch: int, number: int, clock: Clock | None, value: Any
     ) -> P:
-        """Pack a token. A clock of None is that of the token before."""
+        """Pack a token. A clock of None stands for the clock of the token before."""
 
     @abstractmethod
     def pack_frame(self, *frame: Any) -> P:
@@ -74,13 +73,13 @@ class Connection(ABC, Generic[P]):
 
     @abstractmethod
     def send(self, packed: P) -> None:
-        """Send a packed frame, now or with the frames that follow, but no later than `flush`."""
+        """Send a packed frame now, or together with later frames, but no later than `flush`."""
 
     def send_frame(self, *frame: Any) -> None:
         self.send(self.pack_frame(*frame))
 
     def defer_credit(self, send_credit: Callable[[], None]) -> None:
-        """Call `send_credit` when next something is sent to this site, or at `flush_credits`."""
+        """Call `send_credit` before the next message to this site, or at `flush_credits`."""
         self._deferred_credits.append(send_credit)
 
     def _send_deferred_credits(self) -> None:
@@ -89,16 +88,16 @@ class Connection(ABC, Generic[P]):
             send_credit()
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send all gathered frames."""
 
     def flush_credits(self) -> None:
-        """Send the deferred credits, and what was gathered."""
+        """Send the deferred credits and all gathered frames."""
         if self._deferred_credits:
             self._send_deferred_credits()
         self.flush()
 
     def close(self, drop: bool = False) -> None:
-        """Send what was gathered, or drop it, and release all resources."""
+        """Send or drop the gathered frames, and release all resources."""
 
     def traffic(self) -> Traffic:
         return Traffic()
@@ -106,25 +105,18 @@ class Connection(ABC, Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class SiteSettings:
-    """What every transport of a site is made with."""
+    """The constructor argument of every transport of a site."""
 
     site: str
-    run: bytes  # the run's secret, which is in every message
+    run: bytes  # the run's secret, which every message contains
     keys: Keys | None  # for the network
     max_token_bytes: int
-    shared_bytes: int  # of shared memory, at most, for each peer
+    shared_bytes: int  # the limit of shared memory for each peer
     count_refusal: Callable[[str, str], None]  # the reason, and the peer ('?': unknown)
     inboxes: InboxRegistry  # of the sites in this process
 
 
 Received = list[tuple[str, Frame]]  # frames with the sites that sent them
-
-
-@dataclass(slots=True)
-class ReceiveCounts:
-    messages: int = 0
-    bytes: int = 0
-    lost_connections: int = 0
 
 
 class Transport(Protocol):
@@ -140,25 +132,26 @@ class Transport(Protocol):
         """Connect to a peer; from now on its messages are accepted."""
 
     def disconnect(self, peer: str) -> None:
-        """Accept no more messages of this peer, whose connection is closed."""
+        """Accept no more messages of a peer, whose connection is closed."""
 
     def readers(self) -> Mapping[Any, Callable[[], Received]]:
-        """Return what to poll, each with the function that reads from it once it is readable."""
+        """Return the sockets to poll, each with the function that reads from it once it is readable."""
 
-    def receive_counts(self) -> ReceiveCounts: ...
+    def lost_connections(self) -> int:
+        """Return how many connections of peers were lost so far."""
 
     def close(self) -> None: ...
 
 
 class TransportEntry(NamedTuple):
-    """How a transport is registered."""
+    """The registration of a transport."""
 
     factory: str  # module:class, called with the site's settings
-    reach: str  # which sites it connects, a word of `SiteLayout.reach`
+    reach: str  # the distance of the sites that it connects, as in `SiteLayout.reach`
     description: str  # for drawings
 
     def load(self) -> Callable[[SiteSettings], Transport]:
-        """Import the transport. Threads need no sockets, so ZeroMQ is imported only where it is used."""
+        """Import the transport. Sites in threads need no sockets, so ZeroMQ is imported only where it is used."""
         module, _, name = self.factory.partition(":")
         factory: Callable[[SiteSettings], Transport] = getattr(import_module(module), name)
         return factory
@@ -181,37 +174,33 @@ def scheme_of(address: str) -> str:
 
 
 def transport_modules() -> tuple[str, ...]:
-    """Return the modules of all transports, for a process that imports them before it forks."""
+    """Return the modules of all transports, to be imported before a process forks."""
     return tuple(entry.factory.partition(":")[0] for entry in TRANSPORTS.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatistics:
-    """What one end of a channel has counted."""
+    """Counts of one end of a channel."""
 
     channel: str
     peer: str
     tokens: int  # sent, or taken
-    bytes: int  # of those tokens
-    queued: int  # tokens sent and not known to be taken, or received and not taken
+    bytes: int  # of the tokens sent, or taken
+    queued: int  # tokens sent and not acknowledged, or received and not taken
     queued_bytes: int
-    waited_s: float  # in waits that named this channel while it was not ready
-    resent: int  # tokens, counted by the sender
-    duplicates: int  # tokens that arrived twice and were dropped, counted by the receiver
+    waited_s: float  # in waits for this channel
+    resent: int  # tokens that were sent again, counted by the sender
+    duplicates: int  # tokens that arrived again and were dropped, counted by the receiver
 
 
 @dataclass(frozen=True, slots=True)
 class SiteTraffic:
-    """What one site has sent and received over sockets. Threads pass values by reference, which is not counted."""
+    """Counts of one site's messages over sockets. Values that threads pass by reference are not counted."""
 
-    messages_sent: int
-    messages_received: int
     bytes_sent: int  # through sockets, without shared memory
-    bytes_received: int
     shared_tokens: int  # sent through shared memory
-    shared_bytes: int  # of shared memory, held for sending
+    shared_bytes: int  # of shared memory that is held for sending
     not_shared: int  # tokens large enough for shared memory that found no free slot
     lost_connections: int
-    refused: Mapping[tuple[str, str], int] = field(
-        default_factory=dict
-    )  # by reason and peer ('?': unknown)
+    # Refused messages, by reason and peer ('?': unknown).
+    refused: Mapping[tuple[str, str], int] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """A connection to a site in another process: frames are gathered into messages on a socket.
 
-A frame is sent at once if nothing was sent to this site for a short while. What follows in a burst is gathered, and
-sent when enough has come together, when the short while is over, or when the site is about to wait.
+A frame is sent at once if no message was sent to this peer within `BURST_S`. Otherwise it is gathered. Gathered frames
+are sent as one message: when there are enough of them, with the first frame after `BURST_S`, or before the site waits.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from flowrl.channels.transport import Connection, Traffic
 from flowrl.channels.zmq_sockets import NOBLOCK, SNDMORE, Socket
 from flowrl.core.state import Clock
 
-BURST_S = 200e-6  # what follows within this time is gathered
+BURST_S = 200e-6  # frames that follow a message within this time are gathered
 GATHER_BYTES = 64 << 10  # a message is sent when it holds this many bytes
 GATHER_FRAMES = 256  # or this many frames
-MAX_BODY_BYTES = (
-    16 << 10
-)  # a payload up to this size is copied into the body; arrays of larger ones are parts
+MAX_BODY_BYTES = 16 << 10  # larger payloads are not copied into the body
 
 Location = int | list[int]
 
 
 class PackedToken:
-    """A token, or another frame, in the form in which it is sent."""
+    """A packed token, or another frame."""
 
     __slots__ = ("body", "frame", "nbytes", "parts", "slot")
 
@@ -94,7 +92,7 @@ class ZmqConnection(Connection[PackedToken]):
         return [len(packed.parts)]
 
     def _add_prefix(self, channel: str, epoch: int) -> bytes:
-        """Remember how the tokens of a channel begin."""
+        """Store the beginning of all token frames of a channel."""
         prefix = self._headers.frame_prefix(TOKEN_FIELDS, TOKEN, channel, epoch)
         self._prefixes[channel, epoch] = prefix
         return prefix
@@ -139,13 +137,12 @@ class ZmqConnection(Connection[PackedToken]):
         try:
             self._socket.send(header, NOBLOCK | SNDMORE if parts else NOBLOCK)
         except zmq.Again:
-            return  # it stays gathered
+            return  # the frames stay gathered
         traffic = self._traffic
         for i, part in enumerate(parts, 1):
             more = SNDMORE if i < len(parts) else 0
             self._socket.send(part, more, copy=False)  # pyzmq copies small parts
             traffic.bytes += len(part)
-        traffic.messages += 1
         traffic.bytes += len(header)
         self._frames, self._body, self._parts = [], [], []
         self._gathered_bytes = 0

@@ -1,7 +1,7 @@
 """ZeroMQ sockets with CURVE authentication and monitors.
 
-Everything in flowrl that uses ZeroMQ makes its sockets here: channels between processes and machines, and the
-control connections between a run and its hosts.
+All ZeroMQ sockets of flowrl are made by `ZmqSockets`: those of channels between processes and machines, and those of
+the control connections between a run and its hosts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ Socket = zmq.Socket[bytes]
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)  # arithmetic on the enumeration is slow
 READABLE = int(zmq.POLLIN)
 DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
-HANDSHAKE_SUCCEEDED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 HANDSHAKE_ABORTED = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # the other side hung up
 HANDSHAKE_REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 HANDSHAKE_FAILED = HANDSHAKE_ABORTED | HANDSHAKE_REFUSED

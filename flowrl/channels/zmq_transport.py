@@ -1,4 +1,4 @@
-"""What the transports over ZeroMQ have in common: one socket that listens for all peers, and one to each peer."""
+"""The base of transports over ZeroMQ: one socket that receives from all peers, and one that sends to each peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zmq
 
 from flowrl.channels.errors import RefusedMessage
 from flowrl.channels.messages import SLAB, Frame, HeaderCodec, ReadSlot, attach_payloads
-from flowrl.channels.transport import ReceiveCounts, Received, SiteSettings
+from flowrl.channels.transport import Received, SiteSettings
 from flowrl.channels.zmq_connection import ZmqConnection
 from flowrl.channels.zmq_sockets import (
     DISCONNECTED,
@@ -23,22 +23,22 @@ from flowrl.channels.zmq_sockets import (
     ZmqSockets,
 )
 
-MAX_MESSAGES = 64  # received from a socket before others have their turn
-LINGER_MS = 1000  # in which what was sent may still leave after the site has ended
+MAX_MESSAGES = 64  # received from a socket in one poll
+LINGER_MS = 1000  # in which messages may still leave after the site has ended
 RECONNECT_MS = 10
 
 C = TypeVar("C", bound=ZmqConnection)
 
 
 class ZmqTransport(ABC, Generic[C]):
-    """The connections of one site over ZeroMQ. A subclass says what is special about its kind of address."""
+    """The connections of one site over ZeroMQ. A subclass provides the options and connections of its scheme."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self._settings = settings
         self._sockets = ZmqSockets()
         self._headers = HeaderCodec(settings.run, settings.site)
         self._connections: dict[str, C] = {}
-        self._counts = ReceiveCounts()
+        self._lost_connections = 0
 
     @abstractmethod
     def _listen_options(self, address: str) -> dict[str, Any]: ...
@@ -50,10 +50,10 @@ class ZmqTransport(ABC, Generic[C]):
     def _new_connection(self, socket: Socket) -> C: ...
 
     def _authenticate(self, sender: str, header: zmq.Frame) -> None:
-        """Raise `RefusedMessage` if a message does not come from the site that it names."""
+        """Raise `RefusedMessage` if a message is not from the site that it names."""
 
     def _slot_reader(self, peer: str) -> ReadSlot | None:
-        """Return what reads the shared memory of a peer, if the transport has shared memory."""
+        """Return the function that reads a peer's shared memory, if the transport has shared memory."""
         return None
 
     def _handle_memory_frame(self, peer: str, frame: Frame) -> None:
@@ -75,7 +75,7 @@ class ZmqTransport(ABC, Generic[C]):
             zmq.PUSH,
             address,
             linger=LINGER_MS,
-            sndhwm=0,  # channels limit what is under way, and a site never blocks in a send
+            sndhwm=0,  # no limit: channels limit the tokens in flight, and a send never blocks
             reconnect_ivl=RECONNECT_MS,
             **self._connect_options(peer, address),
         )
@@ -103,7 +103,7 @@ class ZmqTransport(ABC, Generic[C]):
     def _count_events(self) -> Received:
         for event in self._sockets.pending_events():
             if event == DISCONNECTED:
-                self._counts.lost_connections += 1
+                self._lost_connections += 1
             else:
                 self._settings.count_refusal("handshake", "?")
         return []
@@ -113,24 +113,18 @@ class ZmqTransport(ABC, Generic[C]):
         for _ in range(MAX_MESSAGES):
             try:
                 header = socket.recv(NOBLOCK, copy=False)
-            except zmq.Again:  # the message that made the socket readable was cut off
+            except zmq.Again:  # the message that made the socket readable was incomplete
                 break
             rest = socket.recv_multipart(NOBLOCK, copy=False) if header.more else []
             self._open_message(header, rest, received)
-            events: Any = socket.get(zmq.EVENTS)  # asking costs less than a failing recv
+            events: Any = socket.get(zmq.EVENTS)  # costs less than a failing recv
             if not events & READABLE:
                 break
         return received
 
     def _open_message(self, header: zmq.Frame, rest: list[zmq.Frame], received: Received) -> None:
         """Append the frames of a message; count it as refused if it is invalid."""
-        counts = self._counts
-        counts.messages += 1
-        counts.bytes += len(header)
-        parts = []
-        for part in rest:
-            parts.append(np.frombuffer(part.buffer.toreadonly(), np.uint8))
-            counts.bytes += len(part)
+        parts = [np.frombuffer(part.buffer.toreadonly(), np.uint8) for part in rest]
         sender = "?"
         try:
             name, body_bytes, frames = self._headers.read(header.buffer)
@@ -151,10 +145,10 @@ class ZmqTransport(ABC, Generic[C]):
             except RefusedMessage as error:
                 self._settings.count_refusal(error.reason, sender)
 
-    def receive_counts(self) -> ReceiveCounts:
+    def lost_connections(self) -> int:
         self._count_events()
-        return self._counts
+        return self._lost_connections
 
     def close(self) -> None:
-        """Close all sockets; what was sent may take a second to leave."""
+        """Close all sockets. Messages may take a second to leave."""
         self._sockets.close()

@@ -17,7 +17,12 @@ import pytest
 
 from flowrl.channels import ChannelClosed, PeerLost, Receiver, Sender, SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys, new_pair
-from flowrl.channels.socket_folder import LOCK, PREFIX, SocketFolder, sweep
+from flowrl.channels.socket_folder import (
+    FOLDER_PREFIX,
+    LOCK_FILE,
+    SocketFolder,
+    remove_dead_folders,
+)
 from flowrl.core.errors import UsageError
 from tests.channels.pairs import RUN, SOCKETS
 
@@ -161,11 +166,11 @@ def test_the_folder_of_a_killed_run_is_swept_and_that_of_a_living_one_is_not(
     command = [sys.executable, "-c", code, str(folder.path.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     dead = Path(done.stdout.strip())
-    assert dead.name.startswith(PREFIX)
+    assert dead.name.startswith(FOLDER_PREFIX)
     assert (dead / "socket").exists()
-    sweep()
+    remove_dead_folders()
     assert not dead.exists()
-    assert (folder.path / LOCK).exists()
+    assert (folder.path / LOCK_FILE).exists()
 
 
 def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
@@ -176,12 +181,12 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
     def swept_first(lock: int, how: int) -> None:
         if how == fcntl.LOCK_SH and not swept:
             swept.extend(set(where.iterdir()) - {folder.path})
-            sweep()
+            remove_dead_folders()
         flock(lock, how)
 
     monkeypatch.setattr("fcntl.flock", swept_first)
     made = SocketFolder()
     assert not swept[0].exists()
-    sweep()
+    remove_dead_folders()
     assert set(where.iterdir()) == {folder.path, made.path}
     made.close()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flowrl.channels.socket_folder import PREFIX
+from flowrl.channels.socket_folder import FOLDER_PREFIX
 from flowrl.graph.yaml_text import flow_text
 from tests.toys.running import tree
 
@@ -85,7 +85,7 @@ class Running:
         """What is still there of the run: processes, socket folders, named shared memory."""
         left = [f"process {pid} ({_command(pid)})" for pid in self.others()]
         inside = self.tmp.rglob("*")  # a user's folder for all runs stays, but nothing in it
-        left += [str(p) for p in inside if not p.is_dir() or p.name.startswith(PREFIX)]
+        left += [str(p) for p in inside if not p.is_dir() or p.name.startswith(FOLDER_PREFIX)]
         return left + [str(p) for p in Path("/dev/shm").glob("*flowrl*")]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.channels.socket_folder import PREFIX
+from flowrl.channels.socket_folder import FOLDER_PREFIX
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
@@ -154,7 +154,7 @@ def test_with_the_coordinator_all_end_and_the_next_run_sweeps(tmp_path: Path) ->
         while run.others():
             assert time.monotonic() < deadline, run.left()
             time.sleep(0.01)
-        [left] = run.tmp.glob(f"{PREFIX}*")
+        [left] = run.tmp.glob(f"{FOLDER_PREFIX}*")
         assert left.stat().st_mode & 0o777 == 0o700
         words = [sys.executable, "-m", "flowrl", "run", "g.yaml", "--placement", "processes"]
         env = {**os.environ, "TMPDIR": str(run.tmp), "PYTHONPATH": str(ROOT)}
