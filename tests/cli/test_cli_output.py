@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-CHATTERING = ["--set", "env.id=tests.nodes.failing_starts:Chattering"]
+CHATTERING = ["--set", "env.id=tests.nodes.env_managers.failing_envs:PrintingEnv"]
 SAID = ("hello from Python", "hello from C")
 
 
@@ -34,7 +34,12 @@ def test_a_runs_json_is_all_of_its_output_whatever_envs_print(
 
 def test_an_env_that_changes_the_working_folder_takes_no_run_with_it(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "flowrl", "run", "cartpole_dqn", "--json", "--out", "there"]
-    env = ["--set", "env.id=tests.nodes.failing_starts:Wandering", "--train-iters", "2"]
+    env = [
+        "--set",
+        "env.id=tests.nodes.env_managers.failing_envs:FolderChangingEnv",
+        "--train-iters",
+        "2",
+    ]
     path = os.pathsep.join(map(os.path.abspath, filter(None, [os.curdir, *sys.path])))
     found = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([*words, *env], capture_output=True, text=True, cwd=tmp_path, env=found)

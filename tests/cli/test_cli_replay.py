@@ -12,11 +12,11 @@ import pytest
 
 from flowrl.cli import main
 from flowrl.nodes.env_managers.env_error import EnvError
-from tests.nodes.env_managers import manager
+from tests.nodes.env_managers.manager_kinds import open_manager
 
 FAILING = [
     "--set",
-    "env.id=tests.nodes.failing_envs:Failing",
+    "env.id=tests.nodes.env_managers.failing_envs:FaultyEnv",
     "--set",
     "envs.retry_waiting_time_s=0.0",
 ]
@@ -70,9 +70,9 @@ def test_a_run_that_began_envs_anew_says_so_in_its_summary(
 
 def crashed(out: Path, fault: str) -> str:
     """The crash file of an env that failed so in its first step, in a process of its own."""
-    failing = "tests.nodes.failing_envs:Failing"
+    failing = "tests.nodes.env_managers.failing_envs:FaultyEnv"
     told = {"faults": [fault], "probability": 1.0, "at": 1}
-    with manager("sync", failing, count=1, step_timeout_s=0.5, **told) as envs:
+    with open_manager("sync", failing, count=1, step_timeout_s=0.5, **told) as envs:
         envs.reset()
         with pytest.raises(EnvError) as error:
             envs.advance(np.zeros(1, np.int64))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -225,87 +223,6 @@ class Recalled(gymnasium.Env):
         self.t += 1
         right = 1.0 if action == self.shown else -1.0
         return np.zeros(1, np.float32), right if self.t == 4 else 0.0, self.t == 4, False, {}
-
-
-class Marked(Counting):
-    """Knows whether a file has been written since."""
-
-    def __init__(self, mark: str) -> None:
-        super().__init__(length=50)
-        self.mark = Path(mark)
-
-
-class Unsteady(Marked):
-    """Gives another reward in its third step."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        obs, reward, *rest = super().step(action)
-        return obs, reward + (self.t == 3 and self.mark.exists()), *rest
-
-
-class Drifting(Marked):
-    """Sees its steps counted by halves, too."""
-
-    def _obs(self) -> Any:
-        obs = super()._obs()
-        return obs + np.array([0.5, 0], np.float32) if self.mark.exists() else obs
-
-
-class EndsEarly(Marked):
-    """Ends in its third step."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        obs, reward, *_ = super().step(action)
-        return obs, reward, self.t > 2 and self.mark.exists(), False, {}
-
-
-class Throwing(Marked):
-    """Fails in its third step, once."""
-
-    thrown = False
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        stepped = super().step(action)
-        if self.t == 3 and self.mark.exists() and not self.thrown:
-            self.thrown = True
-            raise ZeroDivisionError("the simulator fell over")
-        return stepped
-
-
-class KilledOnce(Marked):
-    """The first that takes the mark is killed."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        if self.t == 2 and self.mark.exists():
-            with contextlib.suppress(FileNotFoundError):  # another was faster
-                self.mark.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
-class EndsTwo(Counting):
-    """Ends its process in its fifth step, and that of who takes its place in the second."""
-
-    def __init__(self, ends: str) -> None:
-        super().__init__(length=20)
-        self.ended = Path(ends)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        times = int(self.ended.read_text())
-        if (times, self.t) in ((0, 4), (1, 1)):
-            self.ended.write_text(str(times + 1))
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
-class CarriesOn(Counting):
-    """Keeps something from one episode to the next."""
-
-    def get_carry_over(self) -> int:
-        return 1
-
-    def set_carry_over(self, data: int) -> None:
-        assert data == 1
 
 
 class Gated(Counting):

@@ -22,8 +22,8 @@ from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
-from tests.nodes.comings import GAME, NAMES
-from tests.nodes.test_shared_agents import comings, managed
+from tests.nodes.envs.agent_envs import AGENTS, SCRIPT
+from tests.nodes.envs.agent_managers import make_manager, scripted_agents
 from tests.nodes.toy_policies import Toy, ToyAct, weights
 
 Row = tuple[
@@ -34,10 +34,10 @@ Row = tuple[
 def expected(k: int, games: int) -> list[Row]:
     """An agent's steps in so many games, as they are written."""
     rows: list[Row] = []
-    for t, playing in enumerate(GAME):
-        after = GAME[t + 1] if t + 1 < len(GAME) else ""
-        if NAMES[k] in playing:
-            rows.append((10 * t + k, 100 * k + t, 10 * t + 10 + k, NAMES[k] not in after))
+    for t, playing in enumerate(SCRIPT):
+        after = SCRIPT[t + 1] if t + 1 < len(SCRIPT) else ""
+        if AGENTS[k] in playing:
+            rows.append((10 * t + k, 100 * k + t, 10 * t + 10 + k, AGENTS[k] not in after))
     return rows * games
 
 
@@ -52,8 +52,8 @@ def by_agent(batches: list[Any], steps_of: int = 6) -> list[list[Row]]:
     return found
 
 
-def collector(made: Any = SampleCollector, kind: str = "base", **params: Any) -> Any:
-    envs = params.pop("envs", None) or managed(comings(space="choice"), kind)
+def collector(made: Any = SampleCollector, kind: str = "serial", **params: Any) -> Any:
+    envs = params.pop("envs", None) or make_manager(scripted_agents(space="choice"), kind)
     spec = envs[0].spec() if isinstance(envs, list) else envs.spec()
     policy = params.pop("policy", Toy)(obs=spec.obs, action=spec.action, **params.pop("learns", {}))
     return made(envs=envs, policy=policy, origin=True, **params)
@@ -76,7 +76,7 @@ def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
 @pytest.mark.parametrize("least", [1, 5])
 def test_at_their_independent_rows_are_those_of_all_together(least: int) -> None:
     plain = collector(n_sample=36, policy=StepCountingPolicy, learns={"unroll_steps": None})
-    envs = managed(comings(space="choice"), "thread")
+    envs = make_manager(scripted_agents(space="choice"), "thread")
     params: Any = {"policy": StepCountingPolicy, "learns": {"unroll_steps": None}, "least": least}
     paced = collector(n_sample=36, stepping="independent", envs=envs, **params)
     try:
@@ -88,10 +88,10 @@ def test_at_their_independent_rows_are_those_of_all_together(least: int) -> None
         envs.close()
 
 
-@pytest.mark.parametrize("kind", ["base", "sync", "sync, pre-reset", "thread"])
+@pytest.mark.parametrize("kind", ["serial", "sync", "sync, pre-reset", "thread"])
 def test_of_games_that_fail_nothing_is_given_but_steps_that_follow_each_other(kind: str) -> None:
     retries = {"max_retry": 1000, "retry_waiting_time_s": 0.0}
-    envs = managed(comings(space="choice", fails=0.1), kind, count=4, **retries)
+    envs = make_manager(scripted_agents(space="choice", fails=0.1), kind, count=4, **retries)
     try:
         node = collector(n_sample=120, envs=envs, log_every_steps=1)
         tokens = [node.fire(weights(0)) for _ in range(10)]
@@ -168,7 +168,7 @@ def test_another_collector_goes_on_from_there() -> None:
     one = collector(n_sample=17, learns={"nstep": 2})
     for _ in range(4):
         one.fire(weights(0))
-    envs = managed(comings(space="choice"))
+    envs = make_manager(scripted_agents(space="choice"))
     envs.load_state_dict(one.envs.envs.state_dict())
     other = collector(n_sample=17, learns={"nstep": 2}, envs=envs)
     other.load_state_dict(one.state_dict())
@@ -179,20 +179,24 @@ def test_another_collector_goes_on_from_there() -> None:
 
 
 def test_several_managers_are_as_one() -> None:
-    env = comings(space="choice")
-    node = collector(n_sample=50, envs=[managed(env), managed(env, "thread")])
+    env = scripted_agents(space="choice")
+    node = collector(n_sample=50, envs=[make_manager(env), make_manager(env, "thread")])
     tokens = [node.fire(weights(0)) for _ in range(5)]
     for lane, rows in enumerate(by_agent(tokens, 12)):
         assert rows == expected(lane % 3, 20)[: len(rows)]
-    joint = managed(PettingZoo(id="tests.nodes.comings:Comings"))
+    joint = make_manager(PettingZoo(id="tests.nodes.envs.agent_envs:ScriptedAgents"))
     with pytest.raises(UnsoundError, match="env managers have 3 and 1 agents in each env"):
-        join_specs([managed(env).spec(), joint.spec()])
+        join_specs([make_manager(env).spec(), joint.spec()])
     node.envs._managers[1].envs.close()
 
 
 def test_halves_are_of_whole_envs() -> None:
     with pytest.raises(UnsoundError, match="one env cannot be split into halves"):
-        collector(n_sample=6, stepping="halves", envs=managed(comings(space="choice"), count=1))
+        collector(
+            n_sample=6,
+            stepping="halves",
+            envs=make_manager(scripted_agents(space="choice"), count=1),
+        )
 
 
 @pytest.mark.parametrize("stepping", ["together", "ready"])
@@ -210,14 +214,14 @@ def test_episodes_are_whole_from_their_beginning_and_as_many_as_asked(stepping: 
 
 
 def test_an_agent_that_never_comes_is_told_and_not_waited_for() -> None:
-    env = comings(space="choice", game=["ab", "ab"])
-    node = collector(EpisodeCollector, n_episode=3, envs=managed(env, count=1), most_steps=50)
+    env = scripted_agents(space="choice", game=["ab", "ab"])
+    node = collector(EpisodeCollector, n_episode=3, envs=make_manager(env, count=1), most_steps=50)
     with pytest.raises(ValueError, match=r"env 2: .* after 50 steps"):
         node.collect()
 
 
 def test_an_evaluation_plays_each_agents_share_and_averages_over_them() -> None:
-    envs = managed(comings(space="choice"), count=2)
+    envs = make_manager(scripted_agents(space="choice"), count=2)
     played = play_episodes(envs, ToyAct(), 8)
     totals = [(episode.env_id, episode.total, episode.length) for episode in played]
     first = [(0, 1.0, 2), (0, 7.0, 2), (1, 406.0, 4), (1, 406.0, 4), (2, 612.0, 3)]
@@ -228,7 +232,7 @@ def test_an_evaluation_plays_each_agents_share_and_averages_over_them() -> None:
 
 def test_an_evaluator_makes_no_more_envs_than_its_episodes_need() -> None:
     policy = PartSpec("toy", Toy, Toy.Config())
-    node = Evaluator(env=comings(space="choice"), policy=policy, episodes=4, seed=1)
+    node = Evaluator(env=scripted_agents(space="choice"), policy=policy, episodes=4, seed=1)
     assert node._envs.spec().count == 6  # of two games
     found = node.eval(weights(0))
     assert found.returns == [1.0, 406.0, 612.0, 1.0]
@@ -237,7 +241,7 @@ def test_an_evaluator_makes_no_more_envs_than_its_episodes_need() -> None:
 
 def test_an_evaluators_steps_are_rows_of_those_episodes() -> None:
     policy = PartSpec("toy", Toy, Toy.Config())
-    config = Evaluator.Config(env=comings(space="choice"), policy=policy, episodes=4)
+    config = Evaluator.Config(env=scripted_agents(space="choice"), policy=policy, episodes=4)
     node = Evaluator(
         config=config, context=Context("evaluator", consumed_outputs=frozenset({"data"}))
     )
@@ -249,13 +253,15 @@ def test_an_evaluators_steps_are_rows_of_those_episodes() -> None:
 
 
 def crowd(**kwargs: Any) -> PettingZoo:
-    return PettingZoo(id="tests.nodes.crowds:Crowd", agents="shared", kwargs=kwargs)
+    return PettingZoo(
+        id="tests.nodes.envs.agent_envs:NumberedAgents", agents="shared", kwargs=kwargs
+    )
 
 
 @pytest.mark.parametrize("learns", ["ppo", "dqn"])
 def test_one_policy_learns_to_act_for_each_by_what_it_sees(learns: str) -> None:
     """Each agent sees its number, and is right to do that; some leave early."""
-    envs = managed(crowd(masks=True, stays=[5, 2, 4]), count=4)
+    envs = make_manager(crowd(masks=True, stays=[5, 2, 4]), count=4)
     spec = envs.spec()
     params: Any = {"gamma": 0.0, "lr": 0.01}
     params |= {"epsilon_decay_steps": 2000} if learns == "dqn" else {}
@@ -272,7 +278,7 @@ def test_one_policy_learns_to_act_for_each_by_what_it_sees(learns: str) -> None:
 
 
 GRAPH = """
-env: {type: pettingzoo, id: "tests.nodes.crowds:Crowd", agents: shared, kwargs: {stays: [5, 2, 4]}}
+env: {type: pettingzoo, id: "tests.nodes.envs.agent_envs:NumberedAgents", agents: shared, kwargs: {stays: [5, 2, 4]}}
 policy: {type: ppo, gamma: 0.5, lr: 0.01, minibatch_size: 32}
 nodes:
   envs: {type: env_manager, count: 4}

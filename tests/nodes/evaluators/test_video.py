@@ -133,7 +133,9 @@ def test_of_agents_whole_games_are_filmed(
     without_ffmpeg(monkeypatch)
     games = [{"game": ["ab"] * length} for length in (2, 5, 3)]
     kwargs = {"names": ["a", "b"], "space": "choice"}
-    env = PettingZoo(id="tests.nodes.comings:Comings", agents=agents, kwargs=kwargs, each=games)
+    env = PettingZoo(
+        id="tests.nodes.envs.agent_envs:ScriptedAgents", agents=agents, kwargs=kwargs, each=games
+    )
     policy = (
         PartSpec("toy", Toy, Toy.Config())
         if agents == "shared"

@@ -23,7 +23,7 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 
-GAME = "tests.nodes.game:Game"
+GAME = "tests.nodes.envs.game:Game"
 
 
 def game() -> SerialEnvManager:

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 TOOLS = ("pip==23.2.1", "setuptools==65.5.0", "wheel==0.38.4")  # the last that build gym 0.21
-HERE = Path(__file__).parents[2]
+HERE = Path(__file__).parents[3]
 
 
 def pip(into: Path, *wanted: str, path: str = "") -> subprocess.CompletedProcess[str]:
@@ -50,7 +50,7 @@ def test_envs_of_an_old_gym_give_what_they_give_by_hand(
     assert built.returncode == 0, built.stderr
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "gym"), str(HERE)])}
     played = subprocess.run(
-        [sys.executable, "-m", "tests.nodes.beside_gym", version],
+        [sys.executable, "-m", "tests.nodes.envs.legacy_gym_program", version],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

@@ -14,9 +14,9 @@ from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
-from tests.nodes.env_managers import KINDS, manager, same
-from tests.nodes.test_shared_agents import comings, managed
-from tests.nodes.test_wrappers import GAME, part
+from tests.nodes.env_managers.manager_kinds import KINDS, open_manager, steps_are_equal
+from tests.nodes.envs.agent_managers import make_manager, scripted_agents
+from tests.nodes.envs.test_wrappers import GAME, part
 
 PROCESSES = [kind for kind in KINDS if "sync" in kind]  # slow to start: a few tests for each
 HERE = [kind for kind in KINDS if kind not in PROCESSES]
@@ -61,7 +61,7 @@ def pairs() -> Iterator[Any]:
 def game(kind: str, wrappers: str = "none") -> AbstractContextManager[Any]:
     """A manager of small games, each with rewards of its own."""
     each = [{"rewards": [1.0, 0.3, -2.7]}, {"rewards": [0.1, 7.9]}, {"length": 9, "lives": 3}]
-    return manager(kind, env=Gymnasium(id=GAME, each=each, wrappers=WRAPPERS[wrappers]))
+    return open_manager(kind, env=Gymnasium(id=GAME, each=each, wrappers=WRAPPERS[wrappers]))
 
 
 def actions(envs: Any, n: int, seed: int) -> list[Any]:
@@ -76,7 +76,7 @@ def play(envs: Any, steps: int, seed: int = 0) -> list[Any]:
 
 def goes_on_alike(envs: Any, other: Any, steps: int, seed: int = 1) -> None:
     for one, two in zip(play(envs, steps, seed), play(other, steps, seed), strict=True):
-        assert same(one, two)
+        assert steps_are_equal(one, two)
 
 
 def plain(value: Any) -> Any:
@@ -95,7 +95,7 @@ def test_it_goes_on_from_there(kind: str, wrappers: str) -> None:
     cuts = np.random.default_rng(len(kind) * 100 + len(wrappers)).integers(
         1, 60, size=2 if kind in HERE else 1
     )
-    with game(kind, wrappers) as envs, game("base", wrappers) as whole:
+    with game(kind, wrappers) as envs, game("serial", wrappers) as whole:
         assert np.array_equal(envs.reset(), whole.reset())
         for cut in map(int, cuts):
             play(envs, cut), play(whole, cut)
@@ -112,7 +112,7 @@ def test_it_goes_on_from_there(kind: str, wrappers: str) -> None:
 @kinds
 @pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Acrobot-v1"])
 def test_what_one_kind_saved_another_loads(kind: str, id: str) -> None:
-    with manager("base", id) as envs, manager(kind, id) as other:
+    with open_manager("serial", id) as envs, open_manager(kind, id) as other:
         envs.reset()
         play(envs, 37)
         other.load_state_dict(envs.state_dict())
@@ -124,7 +124,7 @@ def test_what_one_kind_saved_another_loads(kind: str, id: str) -> None:
 @kinds_here
 @pytest.mark.parametrize("steps", [0, 1])
 def test_one_that_has_hardly_begun_is_saved_too(kind: str, steps: int) -> None:
-    with manager(kind) as envs, manager(kind) as other:
+    with open_manager(kind) as envs, open_manager(kind) as other:
         envs.reset()
         play(envs, steps)
         other.load_state_dict(envs.state_dict())
@@ -133,7 +133,7 @@ def test_one_that_has_hardly_begun_is_saved_too(kind: str, steps: int) -> None:
 
 @kinds_here
 def test_one_that_has_not_begun_is_saved_as_that(kind: str) -> None:
-    with manager(kind) as envs, manager(kind) as other:
+    with open_manager(kind) as envs, open_manager(kind) as other:
         other.reset()
         other.load_state_dict(envs.state_dict())
         assert np.array_equal(other.reset(), envs.reset())
@@ -141,7 +141,7 @@ def test_one_that_has_not_begun_is_saved_as_that(kind: str) -> None:
 
 @kinds
 def test_envs_that_are_stepped_apart_are_saved_too(kind: str) -> None:
-    with manager(kind, length=9) as envs, manager(kind, length=9) as other:
+    with open_manager(kind, length=9) as envs, open_manager(kind, length=9) as other:
         envs.reset()
         for k, action in enumerate(actions(envs, 30, 0)):
             ids = np.array([[0], [1, 2], [2, 0]][k % 3])
@@ -152,7 +152,7 @@ def test_envs_that_are_stepped_apart_are_saved_too(kind: str) -> None:
 
 @kinds_here
 def test_by_hand_it_goes_on_with_the_same_envs_to_play(kind: str) -> None:
-    with manager("base") as envs, manager(kind) as other:
+    with open_manager("serial") as envs, open_manager(kind) as other:
         envs.launch(episodes=2)
         while len(envs.ready_obs) == 3:
             envs.step(dict.fromkeys(envs.ready_obs, 1))
@@ -174,7 +174,7 @@ def test_agents_that_share_a_policy_go_on_too_each_with_its_own_unit(kind: str) 
         wrappers: tuple[Any, ...] = ()
     else:
         wrappers = (part("reward_normalise"), part("frame_stack", n=2))
-    envs, other = (managed(comings(*wrappers), kind) for _ in range(2))
+    envs, other = (make_manager(scripted_agents(*wrappers), kind) for _ in range(2))
     try:
         envs.launch()
         for _ in range(13):
@@ -191,7 +191,10 @@ def test_agents_that_share_a_policy_go_on_too_each_with_its_own_unit(kind: str) 
 
 @kinds_here
 def test_with_fixed_seeds_a_reset_begins_the_same_list_again(kind: str) -> None:
-    with manager(kind, dynamic_seeds=False) as envs, manager(kind, dynamic_seeds=False) as other:
+    with (
+        open_manager(kind, dynamic_seeds=False) as envs,
+        open_manager(kind, dynamic_seeds=False) as other,
+    ):
         first = envs.reset()
         play(envs, 12)
         other.load_state_dict(envs.state_dict())
@@ -201,7 +204,7 @@ def test_with_fixed_seeds_a_reset_begins_the_same_list_again(kind: str) -> None:
 
 @kinds_here
 def test_while_a_step_is_under_way_nothing_is_saved(kind: str) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         envs.reset()
         envs.send(np.array([1]), np.array([0]))
         with pytest.raises(ValueError, match="steps are under way; receive them before"):
@@ -211,7 +214,7 @@ def test_while_a_step_is_under_way_nothing_is_saved(kind: str) -> None:
 
 
 def test_a_state_of_other_envs_is_refused() -> None:
-    with manager("base", count=3) as envs, manager("base", count=4) as other:
+    with open_manager("serial", count=3) as envs, open_manager("serial", count=4) as other:
         envs.reset()
         with pytest.raises(ValueError, match="3 envs were saved, and there are 4; have as many"):
             other.load_state_dict(envs.state_dict())
@@ -220,16 +223,16 @@ def test_a_state_of_other_envs_is_refused() -> None:
 # failures
 
 
-FAILING = "tests.nodes.failing_envs:Failing"
+FAILING = "tests.nodes.env_managers.failing_envs:FaultyEnv"
 
 
-@pytest.mark.parametrize("kind", ["base", "thread"])
+@pytest.mark.parametrize("kind", ["serial", "thread"])
 def test_attempts_and_counts_go_on(kind: str) -> None:
     """A third attempt is the third one, restored or not."""
     failing = {"faults": ("raise",), "probability": 0.6, "retry_waiting_time_s": 0.0}
     with (
-        manager(kind, FAILING, max_retry=30, **failing) as envs,
-        manager(kind, FAILING, max_retry=30, **failing) as other,
+        open_manager(kind, FAILING, max_retry=30, **failing) as envs,
+        open_manager(kind, FAILING, max_retry=30, **failing) as other,
     ):
         envs.reset()
         play(envs, 40)
@@ -242,17 +245,19 @@ def test_attempts_and_counts_go_on(kind: str) -> None:
         assert envs.failures.retries > 5
 
 
-OTHER_ENVS = ["Unsteady", "Drifting", "EndsEarly", "Throwing"]
+UNREPRODUCIBLE = "tests.nodes.env_managers.unreproducible_envs"
+CHANGED = ["ChangedReward", "ChangedObservation", "ChangedLength", "RaisesOnce"]
 
 
 @kinds_here
-@pytest.mark.parametrize("cls", OTHER_ENVS)
+@pytest.mark.parametrize("cls", CHANGED)
 def test_an_env_that_does_not_keep_to_its_seed_begins_anew_and_that_is_told(
     kind: str, cls: str, tmp_path: Any
 ) -> None:
     """It gives other rewards, sees something else, ends, or fails, where it is played again."""
     mark = str(tmp_path / "mark")
-    with manager(kind, cls, mark=mark) as envs, manager(kind, cls, mark=mark) as other:
+    path = f"{UNREPRODUCIBLE}:{cls}"
+    with open_manager(kind, path, mark=mark) as envs, open_manager(kind, path, mark=mark) as other:
         envs.reset()
         play(envs, 4)
         (tmp_path / "mark").write_text("from now on it differs")
@@ -273,7 +278,7 @@ def test_an_env_that_does_not_keep_to_its_seed_begins_anew_and_that_is_told(
 
 def test_only_the_env_that_cannot_be_restored_begins_anew() -> None:
     for kind in (*HERE, "sync"):
-        with manager(kind, length=20) as envs, manager(kind, length=20) as other:
+        with open_manager(kind, length=20) as envs, open_manager(kind, length=20) as other:
             envs.reset()
             play(envs, 5)
             state = envs.state_dict()
@@ -287,13 +292,13 @@ def test_only_the_env_that_cannot_be_restored_begins_anew() -> None:
 
 
 def test_every_kind_begins_the_same_episode_where_one_is_not_restored() -> None:
-    with manager("base") as envs:
+    with open_manager("serial") as envs:
         envs.reset()
         state = envs.state_dict()
         state["envs"]["seen"][1] += 1
     seen = []
     for kind in (*HERE, "sync, pre-reset"):
-        with manager(kind) as other:
+        with open_manager(kind) as other:
             other.load_state_dict(state)
             seen.append([step.obs.tolist() for step in play(other, 30)])
     assert all(one == seen[0] for one in seen)
@@ -302,7 +307,7 @@ def test_every_kind_begins_the_same_episode_where_one_is_not_restored() -> None:
 def test_an_episode_too_long_to_be_kept_is_not_restored(monkeypatch: Any) -> None:
     for name, value in (("RECENT", 16), ("MOST_BYTES", 300)):
         monkeypatch.setattr(f"flowrl.nodes.env_managers.action_log.{name}", value)
-    with manager("base", length=500) as envs, manager("sync", length=500) as other:
+    with open_manager("serial", length=500) as envs, open_manager("sync", length=500) as other:
         envs.reset()
         play(envs, 100)
         state = envs.state_dict()
@@ -318,8 +323,8 @@ def test_a_worker_that_is_killed_while_its_envs_are_restored_costs_time_only(
     kind: str, tmp_path: Any
 ) -> None:
     params = {"mark": str(tmp_path / "mark"), "envs_per_worker": 2}
-    cls = "KilledOnce"
-    with manager(kind, cls, **params) as envs, manager(kind, cls, **params) as other:
+    cls = f"{UNREPRODUCIBLE}:KilledOnce"
+    with open_manager(kind, cls, **params) as envs, open_manager(kind, cls, **params) as other:
         envs.reset()
         play(envs, 4)
         (tmp_path / "mark").write_text("the next who plays is killed")
@@ -331,7 +336,7 @@ def test_a_worker_that_is_killed_while_its_envs_are_restored_costs_time_only(
 
 @pytest.mark.parametrize("wrappers", ["lives", "lives, normalised, stacked, limited"])
 def test_a_killed_worker_does_not_lose_what_envs_carry_across_episodes(wrappers: str) -> None:
-    with game("base", wrappers) as base, game("sync", wrappers) as envs:
+    with game("serial", wrappers) as base, game("sync", wrappers) as envs:
         base.reset(), envs.reset()
         for k in range(6):
             goes_on_alike(base, envs, 7, seed=k)
@@ -345,7 +350,7 @@ def test_what_is_carried_must_not_be_lost_by_resetting_ahead() -> None:
     """Of a wrapper of one's own, this is known only once it runs."""
     with (
         pytest.raises(Exception, match=r"leave .*pre_reset"),
-        manager("sync, pre-reset", "CarriesOn") as envs,
+        open_manager("sync, pre-reset", f"{UNREPRODUCIBLE}:CarriesData") as envs,
     ):
         envs.reset()
 
@@ -363,7 +368,7 @@ def collectors(stepping: str) -> list[tuple[type[Collector], dict[str, Any]]]:
 @pytest.mark.parametrize("stepping", ["together", "halves"])
 def test_a_collector_and_its_envs_go_on_with_the_same_rows(kind: str, stepping: str) -> None:
     for cls, params in collectors(stepping):
-        with manager(kind, "CartPole-v1") as envs, manager(kind, "CartPole-v1") as others:
+        with open_manager(kind, "CartPole-v1") as envs, open_manager(kind, "CartPole-v1") as others:
             node, other = (
                 cls(envs=m, policy=Random(obs=m.spec().obs, action=m.spec().action), **params)
                 for m in (envs, others)
@@ -378,14 +383,14 @@ def test_a_collector_and_its_envs_go_on_with_the_same_rows(kind: str, stepping: 
 
 
 def test_as_ready_a_collector_receives_what_is_under_way_before_its_envs_are_saved() -> None:
-    with manager("async, asked by id", GAME, count=4) as envs:
+    with open_manager("async, received by id", GAME, count=4) as envs:
         policy = Random(obs=envs.spec().obs, action=envs.spec().action)
         make = {"policy": policy, "n_sample": 20, "stepping": "ready"}
         node = SampleCollector(envs=envs, **make)
         for _ in range(3):
             node.fire(None)
         saved = node.state_dict()
-        with manager("base", GAME, count=4) as others:
+        with open_manager("serial", GAME, count=4) as others:
             others.load_state_dict(envs.state_dict())
             other = SampleCollector(envs=others, **make)
             other.load_state_dict(saved)
@@ -396,7 +401,7 @@ def test_as_ready_a_collector_receives_what_is_under_way_before_its_envs_are_sav
 
 
 def test_a_collector_drops_the_trajectory_of_an_env_that_is_not_restored() -> None:
-    with manager("base", length=50) as envs, manager("base", length=50) as others:
+    with open_manager("serial", length=50) as envs, open_manager("serial", length=50) as others:
         policy = Random(obs=envs.spec().obs, action=envs.spec().action)
         node = SampleCollector(envs=envs, policy=policy, n_sample=10)
         other = SampleCollector(envs=others, policy=policy, n_sample=10)

@@ -22,9 +22,9 @@ from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.images import make_resizer
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 from flowrl.nodes.observations import NestedColumns
-from tests.nodes.env_managers import KINDS
+from tests.nodes.env_managers.manager_kinds import KINDS
 
-GAME = "tests.nodes.game:Game"
+GAME = "tests.nodes.envs.game:Game"
 ON_A_GAME: dict[str, dict[str, Any]] = {  # every wrapper, on a game that bears it
     "frame_stack": {"n": 3},
     "gray": {},
@@ -367,12 +367,12 @@ def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
 
 
 def test_an_env_may_come_from_a_function() -> None:
-    env = Gymnasium(id="tests.nodes.game:make_game", kwargs={"size": 3}).make(0)
+    env = Gymnasium(id="tests.nodes.envs.game:make_game", kwargs={"size": 3}).make(0)
     assert isinstance(env, gymnasium.Env)
     assert isinstance(env.action_space, Discrete)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "base"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "serial"])
 def test_wrapped_envs_are_the_same_in_every_kind_of_manager(kind: str) -> None:
     names = ["sticky_actions", "noop_start", "gray", "frame_stack", "action_mask"]
     names += ["episodic_life", "reward_normalise"] if "pre-reset" not in kind else []
@@ -382,7 +382,7 @@ def test_wrapped_envs_are_the_same_in_every_kind_of_manager(kind: str) -> None:
         wrappers=[part(n, **ON_A_GAME[n]) for n in names],
     )
     told = []
-    for made, own in (KINDS["base"], KINDS[kind]):
+    for made, own in (KINDS["serial"], KINDS[kind]):
         node = made(config=made.Config(env=env, count=3, **own), context=Context("envs", seed=1))
         try:
             node.reset()

@@ -15,19 +15,20 @@ import pytest
 
 from flowrl.nodes.env_managers.crash_replay import replay
 from flowrl.nodes.env_managers.env_error import EnvError
-from tests.nodes.env_managers import KINDS, manager
-from tests.nodes.failing_envs import RESET_FAULTS, STEP_FAULTS
-from tests.nodes.following import Follower
+from tests.nodes.env_managers.failing_envs import RESET_FAULTS, STEP_FAULTS
+from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
+from tests.nodes.env_managers.transition_checker import TransitionChecker
 
-FAILING = "tests.nodes.failing_envs:Failing"
+FAILING = "tests.nodes.env_managers.failing_envs:FaultyEnv"
+KILLED_TWICE = "tests.nodes.env_managers.unreproducible_envs:KilledTwice"
 kinds = pytest.mark.parametrize("kind", KINDS)
-processes = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "async, asked by id"])
+processes = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "async, received by id"])
 apart = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "thread"])
 
 
 def failing(kind: str, *faults: str, count: int = 3, **params: Any) -> Any:
     given = {"max_retry": 10, "retry_waiting_time_s": 0.0, "probability": 0.3, **params}
-    return manager(kind, FAILING, count=count, faults=faults, **given)
+    return open_manager(kind, FAILING, count=count, faults=faults, **given)
 
 
 @kinds
@@ -36,19 +37,19 @@ def test_envs_that_fail_are_begun_anew_and_all_kept_transitions_are_right(
     kind: str, retry_type: str
 ) -> None:
     with failing(kind, *STEP_FAULTS, *RESET_FAULTS, retry_type=retry_type) as envs:
-        follower = Follower(envs)
+        follower = TransitionChecker(envs)
         follower.play(60)
         follower.check_counts()
         assert envs.failures.dropped_trajectories > 0
         assert envs.failures.replaced_workers == 0
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != "base" and "pre-reset" not in k])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "serial" and "pre-reset" not in k])
 def test_failures_that_follow_from_seeds_have_the_same_consequences_in_every_kind(
     kind: str,
 ) -> None:
-    with failing("base", *STEP_FAULTS) as base, failing(kind, *STEP_FAULTS) as other:
-        one, two = Follower(base), Follower(other)
+    with failing("serial", *STEP_FAULTS) as base, failing(kind, *STEP_FAULTS) as other:
+        one, two = TransitionChecker(base), TransitionChecker(other)
         one.play(40), two.play(40)
         assert one.kept == two.kept
         assert base.failures == other.failures
@@ -60,7 +61,7 @@ def test_a_worker_that_ends_is_replaced_and_its_other_envs_go_on_where_they_were
     kind: str, fault: str
 ) -> None:
     with failing(kind, fault, probability=0.06, envs_per_worker=3) as envs:
-        follower = Follower(envs)
+        follower = TransitionChecker(envs)
         follower.play(25)
         follower.check_counts()
         assert envs.failures.replaced_workers > 0
@@ -71,7 +72,7 @@ def test_a_worker_that_ends_is_replaced_and_its_other_envs_go_on_where_they_were
 def test_an_env_that_hangs_is_ended_at_its_deadline(kind: str) -> None:
     limits = {"step_timeout_s": 0.3, "reset_timeout_s": 0.3}
     with failing(kind, "hang", "reset hangs", probability=0.1, **limits) as envs:
-        follower = Follower(envs)
+        follower = TransitionChecker(envs)
         follower.play(30)
         follower.check_counts()
         assert envs.failures.replaced_workers > 0
@@ -79,8 +80,11 @@ def test_an_env_that_hangs_is_ended_at_its_deadline(kind: str) -> None:
 
 @processes
 def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: str) -> None:
-    with manager("base", FAILING, count=4) as base, manager(kind, FAILING, count=4) as envs:
-        one, two = Follower(base), Follower(envs)
+    with (
+        open_manager("serial", FAILING, count=4) as base,
+        open_manager(kind, FAILING, count=4) as envs,
+    ):
+        one, two = TransitionChecker(base), TransitionChecker(envs)
         for _ in range(4):
             one.play(6)
             two.play(6)
@@ -97,9 +101,9 @@ def test_an_env_that_ends_the_next_worker_too_is_lost_and_its_neighbours_go_on(
     tmp_path: Path,
 ) -> None:
     """It ends one worker in its fifth step, and the next while the envs are brought back."""
-    ends = str(tmp_path / "ends")
-    Path(ends).write_text("0")
-    with manager("sync", "EndsTwo", ends=ends, envs_per_worker=3, max_retry=2) as envs:
+    kills = str(tmp_path / "kills")
+    Path(kills).write_text("0")
+    with open_manager("sync", KILLED_TWICE, kills=kills, envs_per_worker=3, max_retry=2) as envs:
         first = envs.reset()
         steps = [envs.advance(np.zeros(3, np.int64)) for _ in range(9)]
         assert [k for k, step in enumerate(steps) if len(step.failed)] == [4]
@@ -113,7 +117,7 @@ def test_an_env_that_ends_the_next_worker_too_is_lost_and_its_neighbours_go_on(
 
 def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> None:
     with failing("sync", "flood", probability=1.0, at=1, envs_per_worker=3) as envs:
-        follower, crew = Follower(envs), envs._crew
+        follower, crew = TransitionChecker(envs), envs._crew
         while crew.workers[0].printed_bytes() <= 16 << 20 and not crew.dropped_output_bytes:
             follower.play(1)
         crew.look()
@@ -122,8 +126,11 @@ def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> Non
 
 
 def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
-    with manager("base", FAILING) as base, manager("sync", FAILING, max_worker_bytes=1) as envs:
-        one, two = Follower(base), Follower(envs)
+    with (
+        open_manager("serial", FAILING) as base,
+        open_manager("sync", FAILING, max_worker_bytes=1) as envs,
+    ):
+        one, two = TransitionChecker(base), TransitionChecker(envs)
         one.play(5), two.play(5)
         envs._crew.look_at_sizes()
         one.play(5), two.play(5)
@@ -131,7 +138,7 @@ def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
         assert envs.failures.replaced_workers >= 1
 
 
-@pytest.mark.parametrize("kind", ["base", "sync"])
+@pytest.mark.parametrize("kind", ["serial", "sync"])
 def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
     kind: str, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,13 +146,13 @@ def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
         failing(kind, "raise", probability=1.0, max_retry=3) as envs,
         pytest.raises(EnvError, match="the simulator fell over") as raised,
     ):
-        Follower(envs).play(20)
+        TransitionChecker(envs).play(20)
     (path,) = raised.value.save(tmp_path)
     assert path.name == f"crash-envs-{raised.value.index}.json"
     assert replay(str(path))
     told = capfd.readouterr()
     assert "it failed again: ZeroDivisionError: the simulator fell over" in told.out
-    assert "in raise_" in told.err
+    assert "in raise_error" in told.err
 
 
 def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() -> None:
@@ -153,13 +160,13 @@ def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() ->
         failing("sync", "segfault", probability=1.0, count=1, max_retry=1) as envs,
         pytest.raises(EnvError, match="killed by SIGSEGV") as raised,
     ):
-        Follower(envs).play(20)
+        TransitionChecker(envs).play(20)
     assert "Segmentation fault" in "".join(raised.value.files.values())
 
 
 def test_a_worker_that_cannot_begin_ends_in_an_error_that_shows_what_it_printed() -> None:
     with (
-        manager("sync", "tests.nodes.failing_starts:Dying") as envs,
+        open_manager("sync", "tests.nodes.env_managers.failing_envs:CrashingEnv") as envs,
         pytest.raises(EnvError, match="ended with status 7") as raised,
     ):
         envs.reset()
@@ -169,7 +176,9 @@ def test_a_worker_that_cannot_begin_ends_in_an_error_that_shows_what_it_printed(
 def test_an_env_in_this_process_that_is_late_is_told_of_while_it_is_and_counted_after(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with manager("base", "tests.nodes.failing_starts:Slow", step_timeout_s=0.05) as envs:
+    with open_manager(
+        "serial", "tests.nodes.env_managers.failing_envs:SlowEnv", step_timeout_s=0.05
+    ) as envs:
         envs.reset()
         envs.advance(np.array([0, 1, 0]))
         assert envs.failures.late == 1
@@ -179,7 +188,7 @@ def test_an_env_in_this_process_that_is_late_is_told_of_while_it_is_and_counted_
 
 
 def test_no_process_is_left_when_a_manager_is_closed() -> None:
-    with manager("sync, one env a worker") as envs:
+    with open_manager("sync, one env per worker") as envs:
         envs.reset()
         pids = [worker.pid for worker in envs._crew.workers]
     for pid in pids:
@@ -189,8 +198,8 @@ def test_no_process_is_left_when_a_manager_is_closed() -> None:
 
 def test_workers_end_with_their_manager_however_it_ends() -> None:
     program = (
-        "from tests.nodes.env_managers import manager\n"
-        "with manager('sync', 'tests.nodes.failing_envs:Failing', faults=['hang'], at=1) as envs:\n"
+        "from tests.nodes.env_managers.manager_kinds import open_manager\n"
+        "with open_manager('sync', 'tests.nodes.env_managers.failing_envs:FaultyEnv', faults=['hang'], at=1) as envs:\n"
         "    envs.reset()\n"
         "    print(*(w.pid for w in envs._crew.workers), flush=True)\n"
         "    import numpy\n"

@@ -1,4 +1,4 @@
-"""Every kind of env manager, made alike: one contract, many implementations."""
+"""All kinds of env managers that give the same bits, and a way to open each of them with toy envs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from flowrl.nodes.envs.steps import Steps
 
 TOYS = "tests.nodes.toy_envs"
 KINDS: dict[str, tuple[type[EnvManager], dict[str, Any]]] = {
-    "base": (SerialEnvManager, {}),
+    "serial": (SerialEnvManager, {}),
     "sync": (SyncSubprocessEnvManager, {}),
-    "sync, one env a worker": (SyncSubprocessEnvManager, {"envs_per_worker": 1}),
+    "sync, one env per worker": (SyncSubprocessEnvManager, {"envs_per_worker": 1}),
     "sync, pre-reset": (SyncSubprocessEnvManager, {"pre_reset": True}),
     "thread": (ThreadEnvManager, {}),
     "thread, shared, pre-reset": (ThreadEnvManager, {"envs_per_worker": 3, "pre_reset": True}),
-    "async, asked by id": (AsyncSubprocessEnvManager, {}),
+    "async, received by id": (AsyncSubprocessEnvManager, {}),
 }
-OTHERS = [kind for kind in KINDS if kind != "base"]
+OTHERS = [kind for kind in KINDS if kind != "serial"]
 
 
 @contextmanager
-def manager(
+def open_manager(
     kind: str,
     cls: str = "Counting",
     count: int = 3,
@@ -40,23 +40,26 @@ def manager(
     env: Gymnasium | None = None,
     **params: Any,
 ) -> Iterator[Any]:
-    """A manager of toy envs, closed at the end."""
-    made, own = KINDS[kind]
-    mine = {name: params.pop(name) for name in list(params) if name in made.Config.model_fields}
+    """Open a manager of toy envs, and close it at the end. Parameters are the manager's, or else the env's."""
+    manager_class, defaults = KINDS[kind]
+    fields = manager_class.Config.model_fields
+    own_params = {name: params.pop(name) for name in list(params) if name in fields}
     env = env or Gymnasium(id=cls if "-v" in cls or ":" in cls else f"{TOYS}:{cls}", kwargs=params)
-    config = made.Config(env=env, count=count, **{**own, **mine})
-    node = made(config=config, seed=seed)
-    node.ctx.name = "envs"  # as in a graph: seeds follow from the name
-    node.seed(node.ctx.seed_for("episodes"), node.config.dynamic_seeds)
+    config = manager_class.Config(env=env, count=count, **{**defaults, **own_params})
+    manager = manager_class(config=config, seed=seed)
+    manager.ctx.name = "envs"  # as in a graph: seeds follow from the name
+    manager.seed(manager.ctx.seed_for("episodes"), manager.config.dynamic_seeds)
     try:
-        yield node
+        yield manager
     finally:
-        node.close()
+        manager.close()
 
 
-def same(one: Steps, other: Steps) -> bool:
-    """Whether two steps are, to the bit."""
+def steps_are_equal(one: Steps, other: Steps) -> bool:
+    """Whether two steps are equal to the bit."""
     arrays = zip(one[:5], other[:5], strict=True)
     equal = all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in arrays)
-    void = all(list(getattr(one, of)) == list(getattr(other, of)) for of in ("failed", "absent"))
-    return equal and one.episodes == other.episodes and void
+    rows = all(
+        list(getattr(one, name)) == list(getattr(other, name)) for name in ("failed", "absent")
+    )
+    return equal and one.episodes == other.episodes and rows

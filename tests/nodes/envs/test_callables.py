@@ -20,7 +20,7 @@ from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random
-from tests.nodes.env_managers import same
+from tests.nodes.env_managers.manager_kinds import steps_are_equal
 from tests.nodes.toy_envs import Counting
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1", disable_env_checker=True)
@@ -57,7 +57,7 @@ def test_it_is_as_if_the_id_had_been_given(make: Any) -> None:
     first, *expected = played(named)
     begun, *found = played(envs)
     np.testing.assert_array_equal(first, begun)
-    assert all(map(same, expected, found))
+    assert all(map(steps_are_equal, expected, found))
 
 
 @pytest.mark.parametrize("kind", [SerialEnvManager, SyncSubprocessEnvManager])

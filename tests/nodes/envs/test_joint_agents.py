@@ -17,12 +17,12 @@ from flowrl.nodes.envs.wrappers.episodes import TimeLimit
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.ppo import Ppo
-from tests.nodes.env_managers import KINDS
+from tests.nodes.env_managers.manager_kinds import KINDS
 
 
 def crowd(*wrappers: Any, reward: str = "sum", limit: int | None = None, **kwargs: Any) -> Any:
     return PettingZoo(
-        id="tests.nodes.crowds:Crowd",
+        id="tests.nodes.envs.agent_envs:NumberedAgents",
         kwargs=kwargs,
         reward=reward,
         max_episode_steps=limit,
@@ -117,7 +117,7 @@ def test_what_cannot_be_played_as_one_says_so(env: PettingZoo, what: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_manager_plays_a_crowd_alike(kind: str) -> None:
     told = []
-    for made, own in (KINDS["base"], KINDS[kind]):
+    for made, own in (KINDS["serial"], KINDS[kind]):
         node = made(config=made.Config(env=crowd(stays=[3, 2, 4]), count=2, **own), seed=1)
         try:
             node.reset()
@@ -129,7 +129,7 @@ def test_every_kind_of_manager_plays_a_crowd_alike(kind: str) -> None:
 
 
 def test_one_policy_learns_to_act_for_all_within_their_masks() -> None:
-    made, own = KINDS["base"]
+    made, own = KINDS["serial"]
     envs = made(config=made.Config(env=crowd(masks=True), count=8, **own), seed=1)
     spec = envs.spec()
     assert isinstance(spec.obs, NestedColumns)

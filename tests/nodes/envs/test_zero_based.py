@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from tests.nodes.env_managers import manager, same
+from tests.nodes.env_managers.manager_kinds import open_manager, steps_are_equal
 
 DIE = f"{__name__}:Die"
 
@@ -95,8 +95,11 @@ def test_an_env_that_begins_at_0_is_let_be() -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "thread"])
 def test_it_is_the_same_in_every_kind_of_manager(kind: str) -> None:
-    with manager("base", DIE, nested=True) as base, manager(kind, DIE, nested=True) as other:
+    with (
+        open_manager("serial", DIE, nested=True) as base,
+        open_manager(kind, DIE, nested=True) as other,
+    ):
         np.testing.assert_array_equal(base.reset(), other.reset())
         for action in (0, 1, 2, 1):
             acts = np.full(3, action)
-            assert same(base.advance(acts), other.advance(acts))
+            assert steps_are_equal(base.advance(acts), other.advance(acts))

@@ -17,11 +17,11 @@ import pytest
 import flowrl.nodes.env_managers.worker_env_manager as worker_module
 import flowrl.nodes.env_managers.workers.worker_pool as crew_module
 from flowrl.nodes.env_managers.env_error import EnvCloseError
-from tests.nodes.env_managers import KINDS, manager
-from tests.nodes.following import Follower
+from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
+from tests.nodes.env_managers.transition_checker import TransitionChecker
 
-STARTS = "tests.nodes.failing_starts"
-FAILING = "tests.nodes.failing_envs:Failing"
+STARTS = "tests.nodes.env_managers.failing_envs"
+FAILING = "tests.nodes.env_managers.failing_envs:FaultyEnv"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
 
@@ -30,7 +30,7 @@ def test_envs_that_raise_when_they_are_closed_are_all_closed_and_one_is_told(
     kind: str, tmp_path: Path
 ) -> None:
     closed = tmp_path / "closed"
-    with manager(kind, f"{STARTS}:ClosingBadly", closed=str(closed)) as envs:
+    with open_manager(kind, f"{STARTS}:EnvFailingToClose", closed=str(closed)) as envs:
         envs.reset()
         envs.advance(np.zeros(3, np.int64))
         with pytest.raises(
@@ -49,7 +49,7 @@ def test_envs_that_hang_when_they_are_closed_are_given_up_in_bounded_time_and_to
     for module in (crew_module, worker_module):
         monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.2)
     told = {"closed": str(tmp_path / "closed"), "hangs": True}
-    with manager(kind, f"{STARTS}:ClosingBadly", **told) as envs:
+    with open_manager(kind, f"{STARTS}:EnvFailingToClose", **told) as envs:
         envs.reset()
         with pytest.raises(
             EnvCloseError, match=r"^env 0: close took longer than 0.2 s; its worker was"
@@ -58,7 +58,7 @@ def test_envs_that_hang_when_they_are_closed_are_given_up_in_bounded_time_and_to
 
 
 def test_a_worker_that_is_sent_home_before_it_began_leaves_by_itself() -> None:
-    with manager("sync, one env a worker") as envs:
+    with open_manager("sync, one env per worker") as envs:
         envs.reset()
         crew, envs._crew = envs._crew, None
         crew.give_up(0)
@@ -70,8 +70,8 @@ def test_a_worker_that_is_sent_home_before_it_began_leaves_by_itself() -> None:
 
 def test_a_worker_that_was_stopped_while_it_rested_is_replaced_and_nobody_notices() -> None:
     limits = {"step_timeout_s": 0.3, "reset_timeout_s": 5.0}
-    with manager("base", FAILING) as base, manager("sync", FAILING, **limits) as envs:
-        one, two = Follower(base), Follower(envs)
+    with open_manager("serial", FAILING) as base, open_manager("sync", FAILING, **limits) as envs:
+        one, two = TransitionChecker(base), TransitionChecker(envs)
         one.play(5), two.play(5)
         crew = envs._crew
         while not crew.board.rest.all():
@@ -86,7 +86,7 @@ def test_a_worker_that_was_stopped_while_it_rested_is_replaced_and_nobody_notice
 def test_workers_that_cannot_all_be_started_leave_nothing_behind() -> None:
     before, children_before = descriptors(), children()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with manager("sync, one env a worker", count=40) as envs:
+    with open_manager("sync, one env per worker", count=40) as envs:
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + 40, hard))
         try:
             with pytest.raises(
@@ -102,7 +102,7 @@ def test_workers_that_cannot_all_be_started_leave_nothing_behind() -> None:
 @linux
 def test_workers_need_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    with manager("sync", f"{STARTS}:Chattering") as envs:
+    with open_manager("sync", f"{STARTS}:PrintingEnv") as envs:
         envs.reset()
         for _ in range(3):
             envs.advance(np.zeros(3, np.int64))
@@ -113,8 +113,8 @@ def test_workers_need_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_envs_have_started_ends_when_the_managers_process_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     program = (
-        "from tests.nodes.env_managers import manager\n"
-        f"with manager('sync', '{STARTS}:WithSimulator', pids={str(pids)!r}) as envs:\n"
+        "from tests.nodes.env_managers.manager_kinds import open_manager\n"
+        f"with open_manager('sync', '{STARTS}:EnvWithSimulator', pids={str(pids)!r}) as envs:\n"
         "    envs.reset()\n"
         "    print('begun', flush=True)\n"
         "    input()\n"

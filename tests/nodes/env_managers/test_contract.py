@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrl.nodes.env_managers.env_error import EnvError
-from tests.nodes.env_managers import KINDS, OTHERS, manager, same
+from tests.nodes.env_managers.manager_kinds import KINDS, OTHERS, open_manager, steps_are_equal
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 others = pytest.mark.parametrize("kind", OTHERS)
@@ -20,19 +20,19 @@ def zeros(count: int = 3) -> Any:
 
 @others
 def test_every_kind_gives_the_bits_of_the_base_kind(kind: str) -> None:
-    with manager("base") as base, manager(kind) as other:
+    with open_manager("serial") as base, open_manager(kind) as other:
         np.testing.assert_array_equal(base.reset(), other.reset())
         for _ in range(40):
-            assert same(base.advance(zeros()), other.advance(zeros()))
+            assert steps_are_equal(base.advance(zeros()), other.advance(zeros()))
         np.testing.assert_array_equal(base.reset(), other.reset())
         for _ in range(5):
-            assert same(base.advance(zeros()), other.advance(zeros()))
+            assert steps_are_equal(base.advance(zeros()), other.advance(zeros()))
 
 
 @others
 def test_halves_and_single_envs_are_sent_and_received_as_in_the_base_kind(kind: str) -> None:
     turns = [[[0, 1], [2]], [[2, 0], [1]], [[1], [0], [2]], [[0, 2, 1]]] * 4
-    with manager("base") as base, manager(kind) as other:
+    with open_manager("serial") as base, open_manager(kind) as other:
         base.reset(), other.reset()
         for halves in turns:
             for envs in (base, other):
@@ -41,25 +41,25 @@ def test_halves_and_single_envs_are_sent_and_received_as_in_the_base_kind(kind: 
             for half in reversed(halves):
                 (ids, one), (_, two) = (envs.recv(np.array(half)) for envs in (base, other))
                 assert ids.tolist() == half
-                assert same(one, two)
+                assert steps_are_equal(one, two)
 
 
 @others
 @pytest.mark.parametrize("cls", ["Pushing", "Stubborn", "Reusing"])
 def test_other_observations_and_actions_pass_as_in_the_base_kind(kind: str, cls: str) -> None:
-    with manager("base", cls) as base, manager(kind, cls) as other:
+    with open_manager("serial", cls) as base, open_manager(kind, cls) as other:
         np.testing.assert_array_equal(base.reset(), other.reset())
         rng, column = np.random.default_rng(0), base.spec().action
         for _ in range(20):
             actions = np.asarray(
                 rng.integers(column.n, size=3) if column.n else rng.uniform(-1, 1, (3, 2))
             ).astype(column.dtype)
-            assert same(base.advance(actions), other.advance(actions))
+            assert steps_are_equal(base.advance(actions), other.advance(actions))
 
 
 @kinds
 def test_arrays_that_were_given_are_not_written_to_again(kind: str) -> None:
-    with manager(kind, length=2) as envs:
+    with open_manager(kind, length=2) as envs:
         given = [envs.reset()]
         for _ in range(4):
             steps = envs.advance(zeros())
@@ -69,7 +69,7 @@ def test_arrays_that_were_given_are_not_written_to_again(kind: str) -> None:
 
 @kinds
 def test_fixed_seeds_begin_the_same_episodes_again(kind: str) -> None:
-    with manager(kind, dynamic_seeds=False) as envs:
+    with open_manager(kind, dynamic_seeds=False) as envs:
         plays = []
         for _ in range(2):
             plays.append([envs.reset(), *(envs.advance(zeros()).obs for _ in range(7))])
@@ -89,7 +89,7 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: str) -> None:
 def test_a_failing_env_is_named_with_seed_step_actions_and_traceback(
     kind: str, how: str, told: str
 ) -> None:
-    with manager(kind, "Broken", how=how) as envs:
+    with open_manager(kind, "Broken", how=how) as envs:
         obs = envs.reset()
         envs.advance(zeros(1), [1])  # so that env 1 is the first to reach its third step
         envs.advance(np.array([0, 1, 2]))
@@ -105,7 +105,7 @@ def test_a_failing_env_is_named_with_seed_step_actions_and_traceback(
 
 @kinds
 def test_an_env_that_cannot_begin_is_named_too(kind: str) -> None:
-    with manager(kind, "BrokenReset", length=1) as envs:
+    with open_manager(kind, "BrokenReset", length=1) as envs:
         envs.reset()  # pre-reset envs may have failed already, but nobody waits for them yet
         with pytest.raises(EnvError, match="step 0: reset raised OSError: no simulator answers"):
             [envs.advance(zeros()) for _ in range(3)]
@@ -113,7 +113,7 @@ def test_an_env_that_cannot_begin_is_named_too(kind: str) -> None:
 
 @kinds
 def test_misuse_is_refused_and_changes_nothing(kind: str) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         envs.reset()
         with pytest.raises(ValueError, match="4 actions for 3 envs"):
             envs.advance(zeros(4))
@@ -140,7 +140,7 @@ def test_misuse_is_refused_and_changes_nothing(kind: str) -> None:
 def test_only_envs_that_there_are_can_be_stepped_each_once(
     kind: str, ids: list[int], told: str
 ) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         envs.reset()
         for step in (envs.advance, lambda acts, at: envs.send(np.array(at), acts)):
             with pytest.raises(ValueError, match=told):
@@ -150,7 +150,7 @@ def test_only_envs_that_there_are_can_be_stepped_each_once(
 
 @kinds
 def test_envs_that_have_not_begun_cannot_be_stepped(kind: str) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         with pytest.raises(ValueError, match=r"^the envs have not begun; call reset\(\) first"):
             envs.advance(zeros())
         with pytest.raises(ValueError, match=r"^nothing was launched; call launch\(\) first"):
@@ -173,7 +173,7 @@ def test_envs_that_have_not_begun_cannot_be_stepped(kind: str) -> None:
 def test_by_hand_what_is_no_action_of_an_env_is_told_and_changes_nothing(
     kind: str, actions: Any, told: str
 ) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         with pytest.raises(ValueError, match=r"episodes is 0; give 1 or more"):
             envs.launch(episodes=0)
         envs.launch(episodes=1)
@@ -187,7 +187,7 @@ def test_by_hand_what_is_no_action_of_an_env_is_told_and_changes_nothing(
 
 @kinds
 def test_by_hand_every_env_plays_its_episodes_and_is_done(kind: str) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         envs.launch(episodes=2)
         ended: list[int] = []
         while not envs.done:
@@ -201,7 +201,7 @@ def test_by_hand_every_env_plays_its_episodes_and_is_done(kind: str) -> None:
 
 @kinds
 def test_after_closing_a_reset_begins_anew(kind: str) -> None:
-    with manager(kind) as envs:
+    with open_manager(kind) as envs:
         first = envs.reset()
         envs.close()
         again = envs.reset()

@@ -1,4 +1,4 @@
-"""Follows an env manager step by step, and checks every transition that it keeps."""
+"""Steps an env manager of `FaultyEnv`s, and checks every transition that is kept."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.nodes.failing_envs import length_of, observed, reward_of
+from tests.nodes.env_managers.failing_envs import length_of, observation_after, reward_of
 
 Transition = tuple[int, int, int, float, bool]  # env, seed, step, reward, end
 
 
-class Follower:
-    """Plays with actions that follow from what is seen. `kept` are transitions by env, in order."""
+class TransitionChecker:
+    """Chooses actions by what is observed. `kept` are the transitions of finished episodes, by env and in order."""
 
     def __init__(self, envs: Any) -> None:
         self.envs, self.count = envs, envs.spec().count
@@ -20,44 +20,40 @@ class Follower:
         self.kept: list[list[Transition]] = [[] for _ in range(self.count)]
         self.unfinished: list[list[Transition]] = [[] for _ in range(self.count)]
         self.dropped_trajectories = self.dropped_steps = self.episodes = 0
-        self.waiting = list(range(self.count))
 
     def play(self, steps: int) -> None:
-        """Step all envs so often."""
+        """Step all envs together, this many times."""
         for _ in range(steps):
             actions = self.actions(range(self.count))
             ids = np.arange(self.count)
             self.envs.send(ids, actions)
-            self.take(*self.envs.recv(ids))
+            self.check(*self.envs.recv(ids))
 
     def actions(self, ids: Any) -> np.ndarray:
-        """What each does next."""
+        """The next action of each of these envs."""
         return np.array([int(self.obs[i].sum()) % 2 for i in ids])
 
-    def take(self, ids: Any, steps: Any) -> None:
-        """Check what came of these envs' steps."""
-        broken = set(steps.failed)
+    def check(self, ids: Any, steps: Any) -> None:
+        """Check the steps of these envs."""
+        failed = set(steps.failed)
         episodes = {episode.env_id: episode for episode in steps.episodes}
         for k, env in enumerate(ids.tolist()):
-            if k in broken:
+            if k in failed:
                 self.dropped_trajectories += 1
                 self.dropped_steps += len(self.unfinished[env]) + 1
                 self.unfinished[env] = []
                 assert env not in episodes
             else:
-                self._check(env, k, steps, episodes.get(env))
+                self._check_transition(env, k, steps, episodes.get(env))
             self.obs[env] = steps.obs[k]
-            assert steps.obs[k][1] == self._next_t(env)
+            assert steps.obs[k][1] == len(self.unfinished[env])
 
-    def _next_t(self, env: int) -> int:
-        return len(self.unfinished[env])
-
-    def _check(self, env: int, k: int, steps: Any, episode: Any) -> None:
+    def _check_transition(self, env: int, k: int, steps: Any, episode: Any) -> None:
         before, after = self.obs[env], steps.next_obs[k]
         t = len(self.unfinished[env]) + 1
         seed = self.seed_of(before, env, t)
         action = int(before.sum()) % 2
-        np.testing.assert_array_equal(after, observed(seed, t))
+        np.testing.assert_array_equal(after, observation_after(seed, t))
         reward = reward_of(seed, t, action)
         assert steps.reward[k] == reward
         end = t == length_of(seed)
@@ -67,7 +63,7 @@ class Follower:
         )
         self.unfinished[env].append((env, seed, t, reward, end))
         if end:
-            total = sum(one[3] for one in self.unfinished[env])
+            total = sum(transition[3] for transition in self.unfinished[env])
             assert (episode.total, episode.length) == (total, t)
             self.kept[env] += self.unfinished[env]
             self.unfinished[env] = []
@@ -77,15 +73,15 @@ class Follower:
             np.testing.assert_array_equal(steps.obs[k], after)
 
     def seed_of(self, before: Any, env: int, t: int) -> int:
-        """The episode's seed, found by what is seen of it among those that the env can have."""
+        """The episode's seed: the only one of those that the env can have which explains the observation."""
         for ahead in range(-40, 1):
             seed: int = self.envs._accounts.seed_of(env, ahead)
-            if np.array_equal(before, observed(seed, t - 1)):
+            if np.array_equal(before, observation_after(seed, t - 1)):
                 return seed
-        raise AssertionError(f"env {env} sees no seed of its own: {before}")
+        raise AssertionError(f"no episode of env {env} begins with this observation: {before}")
 
     def check_counts(self) -> None:
-        """What the manager says was dropped is what was."""
+        """Check that the manager counts what was dropped."""
         counts = self.envs.failures
         assert counts.dropped_trajectories == self.dropped_trajectories
         assert counts.dropped_steps == self.dropped_steps

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.crash_replay import replay
 from flowrl.nodes.env_managers.env_error import EnvError
@@ -24,26 +23,8 @@ from flowrl.nodes.envs.wrappers.leaves import Previous
 from flowrl.nodes.envs.wrappers.rewards import RewardClip
 from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper
 from flowrl.nodes.observations import NestedColumns
-from tests.nodes.env_managers import KINDS, OTHERS, same
-
-COMINGS = "tests.nodes.comings:Comings"
-
-
-def comings(*wrappers: Any, limit: int | None = None, each: Any = (), **kwargs: Any) -> PettingZoo:
-    return PettingZoo(
-        id=COMINGS,
-        agents="shared",
-        kwargs=kwargs,
-        wrappers=wrappers,
-        max_episode_steps=limit,
-        each=list(each),
-    )
-
-
-def managed(env: PettingZoo, kind: str = "base", count: int = 2, **params: Any) -> Any:
-    made, own = KINDS[kind]
-    config = made.Config(env=env, count=count, **{**own, **params})
-    return made(config=config, context=Context("envs", seed=1))  # as in a graph
+from tests.nodes.env_managers.manager_kinds import KINDS, OTHERS, steps_are_equal
+from tests.nodes.envs.agent_managers import SCRIPTED_AGENTS, make_manager, scripted_agents
 
 
 def zeros(rows: int = 6) -> Any:
@@ -51,16 +32,16 @@ def zeros(rows: int = 6) -> Any:
 
 
 def test_rows_are_of_one_agent_and_counted_in_all_envs() -> None:
-    spec = managed(comings(), count=4).spec()
+    spec = make_manager(scripted_agents(), count=4).spec()
     assert (spec.obs, spec.action) == (Column("float32", (2,)), Column("float32", (1,)))
     assert (spec.count, spec.agents) == (12, 3)
     assert spec.action.high == (2.0,)
-    discrete = managed(comings(space="discrete")).spec()
+    discrete = make_manager(scripted_agents(space="discrete")).spec()
     assert (discrete.obs.n, discrete.action.n) == (99, 2)
 
 
 def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
-    envs = as_agent_rows(managed(comings(cut="b"), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(cut="b"), count=1))
     seed = envs.reset()[0, 0]
     assert envs.reset()[:, 1].tolist() == [0, 1, 0]
     table = []
@@ -89,26 +70,26 @@ def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("space", ["box", "mask"])
 def test_every_kind_of_manager_gives_the_bits_of_the_base_kind(kind: str, space: str) -> None:
-    env = comings(cut="b", space=space)
+    env = scripted_agents(cut="b", space=space)
     acts = zeros() if space == "box" else np.zeros(6, np.int64)
-    base, other = managed(env), managed(env, kind)
+    base, other = make_manager(env), make_manager(env, kind)
     try:
         one, two = as_agent_rows(base), as_agent_rows(other)
         np.testing.assert_array_equal(one.reset(), two.reset())
         for _ in range(15):
-            assert same(one.advance(acts), two.advance(acts))
+            assert steps_are_equal(one.advance(acts), two.advance(acts))
         second = np.array([3, 4, 5])
         for envs in (one, two):
             envs.send(second, acts[:3])
         (at, a), (_, b) = one.recv(second), two.recv(second)
         assert at.tolist() == [3, 4, 5]
-        assert same(a, b)
+        assert steps_are_equal(a, b)
     finally:
         base.close(), other.close()
 
 
 def test_agents_of_an_env_step_together() -> None:
-    envs = as_agent_rows(managed(comings()))
+    envs = as_agent_rows(make_manager(scripted_agents()))
     envs.reset()
     for ids in ([0, 1], [1, 2, 3], [0, 1, 2, 3], [2, 1, 0]):
         with pytest.raises(ValueError, match="the 3 agents of an env step together"):
@@ -122,14 +103,14 @@ def test_agents_of_an_env_step_together() -> None:
 def test_an_order_that_changes_does_not_change_whose_row_is_whose() -> None:
     rows = []
     for game in (["abc", "abc", "abc"], ["abc", "cab", "bca"]):
-        envs = as_agent_rows(managed(comings(game=game), count=1))
+        envs = as_agent_rows(make_manager(scripted_agents(game=game), count=1))
         envs.reset()
         rows.append([envs.advance(np.array([[0.0], [1], [0]], np.float32)) for _ in range(3)])
-    assert all(same(a, b) for a, b in zip(*rows, strict=True))
+    assert all(steps_are_equal(a, b) for a, b in zip(*rows, strict=True))
 
 
 def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
-    envs = as_agent_rows(managed(comings(game=["abc"], cut="ac"), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(game=["abc"], cut="ac"), count=1))
     envs.reset()
     steps = envs.advance(zeros(3))
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == (
@@ -142,7 +123,7 @@ def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
 
 
 def test_a_limit_cuts_off_all_who_still_play() -> None:
-    envs = as_agent_rows(managed(comings(limit=4), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(limit=4), count=1))
     envs.reset()
     *_, steps = (envs.advance(zeros(3)) for _ in range(4))
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == (
@@ -155,11 +136,11 @@ def test_a_limit_cuts_off_all_who_still_play() -> None:
 
 def test_envs_differ_and_are_seeded_as_others_are() -> None:
     games: Any = [{"game": ["ab"]}, {"game": ["ab", "ab"]}]
-    envs = as_agent_rows(managed(comings(each=games), count=3))
+    envs = as_agent_rows(make_manager(scripted_agents(each=games), count=3))
     first = envs.reset()
     assert len({*first[::3, 0]}) == 3
     assert [e.env_id for e in envs.advance(zeros(9)).episodes] == [0, 1, 6, 7]
-    again = as_agent_rows(managed(comings(each=games), count=3))
+    again = as_agent_rows(make_manager(scripted_agents(each=games), count=3))
     np.testing.assert_array_equal(again.reset(), first)
 
 
@@ -178,7 +159,7 @@ def doubled(env: Any) -> Any:
 
 
 def test_frames_are_stacked_agent_by_agent() -> None:
-    envs = as_agent_rows(managed(comings(FrameStack(n=2)), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(FrameStack(n=2)), count=1))
     assert envs.spec().obs.frames == 2
     envs.reset()
     seen = [envs.advance(zeros(3)).obs[..., 1].tolist() for _ in range(5)]
@@ -192,7 +173,7 @@ def test_frames_are_stacked_agent_by_agent() -> None:
 
 
 def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> None:
-    envs = as_agent_rows(managed(comings(RewardClip(low=-1, high=2)), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(RewardClip(low=-1, high=2)), count=1))
     envs.reset()
     rows = [envs.advance(zeros(3)) for _ in range(5)]
     assert [r.reward.tolist() for r in rows[3:]] == [[2, 2, 2], [2, 0, 2]]
@@ -200,13 +181,16 @@ def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> No
 
 
 def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
-    envs = managed(comings(ActionScale(), Previous()), count=1)
+    envs = make_manager(scripted_agents(ActionScale(), Previous()), count=1)
     rows = as_agent_rows(envs)
     assert (rows.spec().action.low, rows.spec().action.high) == ((-1.0,), (1.0,))
     rows.reset()
     steps = rows.advance(np.array([[0.5], [-1], [0]], np.float32))
     inner = envs._here.envs[0]._env
-    assert {a: float(act[0]) for a, act in inner.asked[-1].items()} == {"a": 1.0, "b": -2.0}
+    assert {a: float(act[0]) for a, act in inner.received_actions[-1].items()} == {
+        "a": 1.0,
+        "b": -2.0,
+    }
     assert steps.reward.tolist() == [0.5, 100, 0]  # agent a did 1
     assert steps.obs["last_action"].tolist() == [[0.5], [-1], [0]]
     assert steps.obs["last_reward"].tolist() == [[0.5], [100], [0]]
@@ -225,12 +209,15 @@ def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
 )
 def test_wrappers_that_take_steps_or_end_episodes_are_refused(wrapper: Any) -> None:
     with pytest.raises(UnsoundError, match="cannot be put on one of many agents; leave it out"):
-        comings(wrapper, space="mask").spec()
+        scripted_agents(wrapper, space="mask").spec()
 
 
 def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
     envs = as_agent_rows(
-        managed(comings(ImportedWrapper(id="tests.nodes.test_shared_agents:doubled")), count=1)
+        make_manager(
+            scripted_agents(ImportedWrapper(id="tests.nodes.envs.test_shared_agents:doubled")),
+            count=1,
+        )
     )
     envs.reset()
     with pytest.raises(EnvError, match=r"a wrapper makes \[2.\] of the action \[1.\]"):
@@ -241,7 +228,7 @@ def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
 
 
 def test_each_agent_has_its_own_mask_and_never_all_actions_forbidden() -> None:
-    envs = as_agent_rows(managed(comings(space="mask"), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(space="mask"), count=1))
     obs = envs.spec().obs
     assert isinstance(obs, NestedColumns)
     assert obs.columns["action_mask"] == Column("int8", (2,))
@@ -258,18 +245,21 @@ def test_each_agent_has_its_own_mask_and_never_all_actions_forbidden() -> None:
     ("kwargs", "what"),
     [
         (
-            {"wrong": "silent"},
+            {"wrong": "leaves without an end"},
             "agent a is not active any more, but was neither terminated nor truncated",
         ),
-        ({"wrong": "stays"}, "agent a is still active, but its episode has ended"),
+        ({"wrong": "stays after its end"}, "agent a is still active, but its episode has ended"),
         ({"wrong": "nan"}, "b: the reward is nan; it must be a finite number"),
-        ({"wrong": "unseen"}, "agent b is active, but the env returns no observation for it"),
+        (
+            {"wrong": "no observation"},
+            "agent b is active, but the env returns no observation for it",
+        ),
         ({"names": ["a", "b"]}, "agent c is active and not one of the env's possible_agents"),
         ({"game": [""]}, "no agent is active after the reset"),
     ],
 )
 def test_an_agent_error_names_the_agent(kwargs: dict[str, Any], what: str) -> None:
-    envs = as_agent_rows(managed(comings(**kwargs), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(**kwargs), count=1))
 
     def play() -> None:
         rows = len(envs.reset())
@@ -280,16 +270,16 @@ def test_an_agent_error_names_the_agent(kwargs: dict[str, Any], what: str) -> No
         play()
 
 
-@pytest.mark.parametrize("kind", ["base", "sync, one env a worker", "thread"])
+@pytest.mark.parametrize("kind", ["serial", "sync, one env per worker", "thread"])
 def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: str) -> None:
-    env = comings(each=[{"wrong": "raises"}, {}])
-    manager = managed(env, kind, max_retry=2, retry_waiting_time_s=0.0)
-    calm = as_agent_rows(managed(comings(), count=2))
+    env = scripted_agents(each=[{"wrong": "raises"}, {}])
+    manager = make_manager(env, kind, max_retry=2, retry_waiting_time_s=0.0)
+    calm = as_agent_rows(make_manager(scripted_agents(), count=2))
     try:
         envs = as_agent_rows(manager)
         np.testing.assert_array_equal(envs.reset(), calm.reset())
         for _ in range(2):
-            assert same(envs.advance(zeros()), calm.advance(zeros()))
+            assert steps_are_equal(envs.advance(zeros()), calm.advance(zeros()))
         steps, other = envs.advance(zeros()), calm.advance(zeros())
         assert (list(steps.failed), steps.absent.tolist()) == ([0, 1, 2], [3, 5])
         assert steps.episodes == []
@@ -302,7 +292,7 @@ def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: st
 
 
 def test_a_game_that_failed_is_played_again_from_its_crash_file(tmp_path: Path) -> None:
-    envs = as_agent_rows(managed(comings(wrong="raises"), count=1))
+    envs = as_agent_rows(make_manager(scripted_agents(wrong="raises"), count=1))
 
     def play() -> None:
         envs.reset()
@@ -318,15 +308,15 @@ def test_a_game_that_failed_is_played_again_from_its_crash_file(tmp_path: Path) 
 
 
 def test_a_worker_that_dies_costs_time_and_nothing_else() -> None:
-    manager = managed(comings(), "sync, one env a worker")
-    calm = as_agent_rows(managed(comings(), count=2))
+    manager = make_manager(scripted_agents(), "sync, one env per worker")
+    calm = as_agent_rows(make_manager(scripted_agents(), count=2))
     try:
         envs = as_agent_rows(manager)
         np.testing.assert_array_equal(envs.reset(), calm.reset())
         for step in range(8):
             if step == 4:
                 manager._crew.workers[0]._process.kill()
-            assert same(envs.advance(zeros()), calm.advance(zeros()))
+            assert steps_are_equal(envs.advance(zeros()), calm.advance(zeros()))
         assert manager.failures.restored_envs == 1
     finally:
         manager.close()
@@ -334,18 +324,18 @@ def test_a_worker_that_dies_costs_time_and_nothing_else() -> None:
 
 def test_rewards_are_not_shared_by_those_who_act_for_themselves() -> None:
     with pytest.raises(ValueError, match="`reward` is for `agents: joint`"):
-        PettingZoo(id=COMINGS, agents="shared", reward="mean")
+        PettingZoo(id=SCRIPTED_AGENTS, agents="shared", reward="mean")
 
 
 def test_a_game_under_way_is_saved_and_goes_on_to_the_same_bits() -> None:
-    one, two = (managed(comings(cut="b")) for _ in range(2))
+    one, two = (make_manager(scripted_agents(cut="b")) for _ in range(2))
     rows, others = as_agent_rows(one), as_agent_rows(two)
     rows.reset()
     for _ in range(3):
         rows.advance(zeros())
     two.load_state_dict(one.state_dict())
     for _ in range(9):
-        assert same(rows.advance(zeros()), others.advance(zeros()))
+        assert steps_are_equal(rows.advance(zeros()), others.advance(zeros()))
 
 
 # by hand
@@ -353,7 +343,7 @@ def test_a_game_under_way_is_saved_and_goes_on_to_the_same_bits() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_by_hand_ids_are_of_agents_and_an_env_goes_on_until_all_are_done(kind: str) -> None:
-    envs = managed(comings(), kind)
+    envs = make_manager(scripted_agents(), kind)
     try:
         envs.launch(episodes=1)
         assert sorted(envs.ready_obs) == [0, 1, 2, 3, 4, 5]
@@ -375,7 +365,7 @@ def test_the_record_of_an_env_has_the_described_columns() -> None:
     agents = AgentColumns(2, Column("float32", (3,)), Column("int64", n=4))
     assert agents.actions == Column("int64", (2,))
     assert agents.record.columns["obs"] == Column("float32", (2, 3))
-    part = comings()
+    part = scripted_agents()
     env = part.make(0)
     record, _ = env.reset(seed=3)
     assert record.dtype == part.spec()[0].dtype  # type: ignore[union-attr]
@@ -387,7 +377,7 @@ def test_a_pettingzoo_env_steps_as_by_its_own_interface(continuous: bool) -> Non
     mpe = pytest.importorskip("mpe2.simple_spread_v3")
     kwargs = {"max_cycles": 7, "continuous_actions": continuous}
     env = PettingZoo(id="mpe2.simple_spread_v3:parallel_env", agents="shared", kwargs=kwargs)
-    manager = managed(env, count=1)
+    manager = make_manager(env, count=1)
     envs, bare, rng = as_agent_rows(manager), mpe.parallel_env(**kwargs), np.random.default_rng(0)
     obs = envs.reset()
     for _ in range(3):

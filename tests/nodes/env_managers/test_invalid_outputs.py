@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from flowrl.nodes.env_managers.env_error import EnvError
-from tests.nodes.env_managers import manager
+from tests.nodes.env_managers.manager_kinds import open_manager
 
-ENVS = "tests.nodes.garbage_envs"
+ENVS = "tests.nodes.env_managers.invalid_envs"
 OLD_GYM = r"; envs of the old gym package take `type: gym`"
-kinds = pytest.mark.parametrize("kind", ["base", "sync", "thread"])
+kinds = pytest.mark.parametrize("kind", ["serial", "sync", "thread"])
 
 
 def said(kind: str, cls: str, **params: Any) -> str:
     """The error of an env of this class."""
-    with manager(kind, f"{ENVS}:{cls}", count=2, **params) as envs:
+    with open_manager(kind, f"{ENVS}:{cls}", count=2, **params) as envs:
         with pytest.raises(EnvError) as told:
             begin_and_step(envs)
         assert (told.value.index, envs.failures.failures) == (0, 1)
@@ -35,7 +35,7 @@ def begin_and_step(envs: Any) -> Any:
 @kinds
 def test_an_env_that_keeps_to_its_interface_is_let_through(kind: str) -> None:
     for cls, params in {"Sound": {}, "Switches": {"value": 1, "dtype": "int64"}}.items():
-        with manager(kind, f"{ENVS}:{cls}", count=2, **params) as envs:
+        with open_manager(kind, f"{ENVS}:{cls}", count=2, **params) as envs:
             assert begin_and_step(envs).obs.shape == (2, 2)
 
 

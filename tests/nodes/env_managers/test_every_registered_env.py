@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from tests.nodes.env_managers import manager, same
+from tests.nodes.env_managers.manager_kinds import open_manager, steps_are_equal
 
 FAMILIES = ("classic_control", "toy_text", "box2d")
 IDS = sorted(
@@ -35,24 +35,24 @@ def test_all_kinds_play_it_alike(id: str) -> None:
     count = 2
     taken = actions_for(env.action_space, count, STEPS // count)
     env.close()
-    with manager("base", id, count=count) as base:
+    with open_manager("serial", id, count=count) as base:
         first = base.reset()
         expected = [base.advance(actions) for actions in taken]
-    for kind in ("sync", "thread", "async, asked by id", "sync, pre-reset"):
+    for kind in ("sync", "thread", "async, received by id", "sync, pre-reset"):
         if kind == "sync, pre-reset" and id in LEAVES_TRACES | ONE_THREAD:
             continue  # CarRacing takes as long as all others together
         shared = {"envs_per_worker": count} if kind == "thread" and id in ONE_THREAD else {}
-        with manager(kind, id, count=count, **shared) as envs:
+        with open_manager(kind, id, count=count, **shared) as envs:
             np.testing.assert_array_equal(first, envs.reset())
             for actions, steps in zip(taken, expected, strict=True):
-                assert same(steps, envs.advance(actions))
+                assert steps_are_equal(steps, envs.advance(actions))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("id", sorted({*IDS} - ONE_THREAD))
 def test_it_is_played_as_envs_become_ready(id: str) -> None:
-    with manager("async, asked by id", id, count=2) as envs:
+    with open_manager("async, received by id", id, count=2) as envs:
         envs.reset()
         space = gymnasium.make(id, disable_env_checker=True).action_space
         ids, played = np.arange(2), 0
