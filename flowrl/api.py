@@ -17,9 +17,9 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.loading import load_graph as load_file
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.yaml_text import flow_text
+from flowrl.runs.display import Watcher
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from flowrl.runs.watcher import Watcher
 
 
 class FlowGraph:

@@ -9,8 +9,8 @@ from typing import Any
 from bench.peers.protocol import EPISODES, EVERY_STEPS, GOAL, MOST_STEPS, Report, main, report
 from flowrl.api import load
 from flowrl.checks.check import CheckedGraph
+from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
-from flowrl.runs.watcher import Watcher
 
 
 class Stopwatch(Watcher):

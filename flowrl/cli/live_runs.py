@@ -15,7 +15,7 @@ from typing import Any
 from flowrl.cli.arguments import add_run
 from flowrl.core.errors import FlowError, UsageError, spelling_hint
 from flowrl.core.wording import count_text
-from flowrl.runs.folder import instance_of_log
+from flowrl.runs.folder import SUMMARY_FILE, instance_of_log
 from flowrl.runs.queries import (
     NoAnswerError,
     ask,
@@ -23,7 +23,7 @@ from flowrl.runs.queries import (
     find_run_folder,
     query_status,
 )
-from flowrl.runs.registry import RunEntry, is_alive, live_entries
+from flowrl.runs.registry import RunEntry, is_active, is_alive, live_entries
 from flowrl.runs.top import (
     RUN_RATES,
     RUN_ROW,
@@ -38,9 +38,9 @@ from flowrl.runtime.status import SITE_STATUS, RunStatus
 
 INTERVAL_S = 0.5  # between two statuses, from which rates are computed
 REFRESH_S = 1.0  # of top
-EXPLAIN_AFTER_S = 5.0  # a stop that takes longer is explained
+EXPLAIN_AFTER_S = 5.0  # of waiting for a stop, the reason is printed
 STOP_TIMEOUT_S, STOP_NOW_TIMEOUT_S = 120.0, 20.0
-LOG_POLL_S = 0.2
+STOP_POLL_S, LOG_POLL_S = 0.05, 0.2
 LOG_LINE_BYTES = 1 << 20  # a longer line is printed in several
 CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 ALTERNATE_SCREEN, MAIN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -99,13 +99,13 @@ def top(arguments: Namespace) -> int:
             try:
                 after = query_status(entry)
             except NoAnswerError:
-                if not is_alive(entry) or not Path(entry.socket).exists():
-                    break
-                raise
+                if is_active(entry):
+                    raise
+                break
             _redraw(top_text(rates_between(before, after), _width()))
             before, pause_s = after, REFRESH_S
-    if not Path(entry.socket).exists():
-        print(_ended(entry)[1])
+    if not is_active(entry):
+        print(_summary(entry)[1])
     return 0
 
 
@@ -183,34 +183,36 @@ def stop_arguments(parser: ArgumentParser) -> None:
 
 def stop(arguments: Namespace) -> int:
     entry = find_live_run(arguments.run)
-    if arguments.now:
-        ask(entry, ask="stop", now=True)
-    else:
-        ask(entry, ask="stop")
+    try:
+        ask(entry, ask="stop", now=arguments.now)
+    except NoAnswerError:
+        if is_active(entry):
+            raise
+    if not arguments.now:
         print(f"{Path(entry.run_dir).name} stops at its next cut", flush=True)
     start_s, explained = time.monotonic(), False
-    while is_alive(entry) and Path(entry.socket).exists():
+    while is_active(entry):
         passed_s = time.monotonic() - start_s
         if passed_s > (STOP_NOW_TIMEOUT_S if arguments.now else STOP_TIMEOUT_S):
             hint = f"kill -9 {entry.pid}" if arguments.now else f"flowrl stop {entry.pid} --now"
             raise FlowError(f"{entry.run_dir}: has not stopped in {passed_s:.0f} s; try: {hint}")
-        if passed_s > EXPLAIN_AFTER_S and not explained and (seen := _status_or_none(entry)):
+        if passed_s > EXPLAIN_AFTER_S and not explained and (found := _status_or_none(entry)):
             explained = True
-            print(f"not yet: {verdict(seen)}; --now stops at once", file=sys.stderr, flush=True)
-        time.sleep(0.05)
-    status, text = _ended(entry)
+            print(f"not yet: {verdict(found)}; --now stops at once", file=sys.stderr, flush=True)
+        time.sleep(STOP_POLL_S)
+    status, text = _summary(entry)
     print(text)
     return 1 if status in ("failed", "?") else 0
 
 
-def _ended(entry: RunEntry) -> tuple[str, str]:
-    """The status of an ended run, and its summary in words, from its folder."""
-    path = Path(entry.run_dir) / "summary.json"
+def _summary(entry: RunEntry) -> tuple[str, str]:
+    """The status of an ended run, and its summary in words."""
+    path = Path(entry.run_dir) / SUMMARY_FILE
     try:
         summary = json.loads(path.read_text())
     except (OSError, ValueError):
         return "?", f"{entry.run_dir}: process {entry.pid} has ended without a summary"
-    again = f"\nthe same again: {summary['repeat']}" if summary.get("repeat") else ""
+    again = f"\nto repeat: {summary['repeat']}" if summary.get("repeat") else ""
     done = count_text(summary["env_steps"], "env step")
     done = f"{done}, {count_text(summary['train_iters'], 'train iteration')}"
     return summary["status"], f"{summary['status']}: {summary['why']}\n{done}{again}"
@@ -230,8 +232,7 @@ def logs(arguments: Namespace) -> int:
     width = max((len(log.node) for log in readers), default=0) if arguments.node is None else 0
     try:
         while True:
-            active = arguments.follow and entry is not None and is_alive(entry)
-            active = active and entry is not None and Path(entry.socket).exists()
+            active = arguments.follow and entry is not None and is_active(entry)
             for log in readers:
                 for line in log.new_lines():
                     print(f"{log.node:<{width}} | {line}" if width else line, flush=True)

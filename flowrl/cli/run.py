@@ -15,8 +15,7 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.runs.display import watcher_for
-from flowrl.runs.result import RunResult
-from flowrl.runs.result_text import result_text
+from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
 
 

@@ -92,7 +92,7 @@ class JoinedHosts:
         """What a placement may call the hosts that are there."""
         return [joined.offer for joined in self._here()]
 
-    def about(self) -> dict[str, Any]:
+    def facts_by_host(self) -> dict[str, Any]:
         """What is known of each host."""
         return {joined.name: dict(joined.about) for joined in self._here()}
 

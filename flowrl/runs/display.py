@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: a live table on a terminal, plain lines elsewhere."""
+"""What a person sees of a run while it lasts: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import MetricsRecord, Record
-from flowrl.runs.result_text import return_text
-from flowrl.runs.run import Run
+from flowrl.runs.result import return_text
 from flowrl.runs.top import clock_text
-from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 
 if TYPE_CHECKING:
@@ -20,53 +18,67 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from flowrl.runs.run import Run
+
 REFRESH_PER_S = 4
-RATE_S = 5.0  # over which steps are counted: sites tell them some rounds at a time
-BAR = 20  # characters of a whole
-
-
-def watcher_for(quiet: bool) -> Watcher:
-    """Whoever suits the place that output goes to."""
-    if quiet:
-        return Watcher()
-    return LiveDisplay() if sys.stdout.isatty() else Lines()
-
-
+RATE_S = 5.0  # the rate is an average over this time, because sites report some rounds at a time
+BAR_WIDTH = 20  # characters
 STOPPING = "stopping after this train iteration; Ctrl-C again stops at once"
 
 
-class Lines(Watcher):
-    """A line at the beginning, and one for each evaluation."""
+class Watcher:
+    """Is notified of what happens in a run. This base class ignores everything."""
 
     def begin(self, run: Run) -> None:
-        """Where it goes."""
+        """The run's folder exists; its nodes are not made yet."""
+
+    def note(self, run: Run, text: str) -> None:
+        """Something happened to the run itself; for example, a host joined."""
+
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
+        """A node emitted a record."""
+
+    def stopping(self, run: Run) -> None:
+        """The run was asked to stop. A signal handler may call this, so it must not use Python's buffered output."""
+
+    def end(self, run: Run) -> None:
+        """The run has ended, whether it succeeded or not."""
+
+
+def watcher_for(quiet: bool) -> Watcher:
+    """The watcher that suits standard output."""
+    if quiet:
+        return Watcher()
+    return LiveDisplay() if sys.stdout.isatty() else LineDisplay()
+
+
+class LineDisplay(Watcher):
+    """Prints a line when the run begins, and one for each evaluation."""
+
+    def begin(self, run: Run) -> None:
         print(begin_line(run), flush=True)
 
     def note(self, run: Run, text: str) -> None:
-        """A host, say, that has joined."""
         print(text, file=sys.stderr, flush=True)
 
     def event(self, run: Run, source: RecordSource, record: Record) -> None:
-        """An evaluation."""
         if isinstance(record, MetricsRecord) and source.role == "evaluator":
             print(evaluation_line(run, source, record), flush=True)
 
     def stopping(self, run: Run) -> None:
-        """Past Python's buffers, which the signal may have come in the midst of."""
         os.write(2, f"{STOPPING}\n".encode())
 
 
 class LiveDisplay(Watcher):
-    """A line for each new best, and below them a table that is drawn anew some times a second."""
+    """Prints a line for each new best evaluation, above a table that is redrawn some times a second."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
-        self._steps: deque[tuple[float, int]] = deque([(0.0, 0)])  # when there were how many
+        self._steps: deque[tuple[float, int]] = deque([(0.0, 0)])  # time, and env steps by then
         self._best = -math.inf
         self._note = ""
 
     def begin(self, run: Run) -> None:
-        """Draw, from a thread of its own."""
         from rich.live import Live
 
         self._live = Live(
@@ -74,24 +86,20 @@ class LiveDisplay(Watcher):
             refresh_per_second=REFRESH_PER_S,
             transient=True,
         )
-        self._live.start()
+        self._live.start()  # a thread of its own draws
         self._live.console.print(begin_line(run), highlight=False, style="dim", soft_wrap=True)
 
     def note(self, run: Run, text: str) -> None:
-        """A host, say, that has joined: above the table."""
         if self._live is None:
             print(text, file=sys.stderr, flush=True)
         else:
             self._live.console.print(text, highlight=False, soft_wrap=True)
 
     def event(self, run: Run, source: RecordSource, record: Record) -> None:
-        """An evaluation that is the best so far, above the table."""
-        if (
-            not isinstance(record, MetricsRecord)
-            or source.role != "evaluator"
-            or self._live is None
-        ):
+        is_evaluation = isinstance(record, MetricsRecord) and source.role == "evaluator"
+        if not is_evaluation or self._live is None:
             return
+        assert isinstance(record, MetricsRecord)
         mean = record.values.get("return_mean", math.inf)
         if mean > self._best:
             self._best = mean
@@ -99,17 +107,14 @@ class LiveDisplay(Watcher):
             self._live.console.print(line, highlight=False, soft_wrap=True)
 
     def stopping(self, run: Run) -> None:
-        """Drawn with the next picture."""
-        self._note = STOPPING
+        self._note = STOPPING  # drawn with the next picture
 
     def end(self, run: Run) -> None:
-        """Leave the lines, take the table away."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def picture(self, run: Run) -> Group:
-        """What is drawn now."""
         from rich.console import Group
         from rich.text import Text
 
@@ -121,52 +126,51 @@ class LiveDisplay(Watcher):
         return Group(Text(self.headline(run), style="bold"), node_table(run), *note)
 
     def headline(self, run: Run) -> str:
-        """Steps and rate; return and time, that left too where a limit tells it."""
-        done, times = run.counts, [clock_text(run.wall_s)]
+        """Counts and rate on one line; return, elapsed time and, if there is a limit, the time left on another."""
+        counts, times = run.counts, [clock_text(run.wall_s)]
         left_s = time_left_s(run)
         if left_s is not None:
             times.append(f"{clock_text(left_s)} left at most")
         if run.eval_return is not None:
             best = "" if run.best_return is None else f" (best {return_text(run.best_return)})"
             times.insert(0, f"return {return_text(run.eval_return)}{best}")
-        rate = f"{self.rate(run, done.env_steps):,.0f}/s"
-        steps = [f"{done.env_steps:,} env steps", rate, f"{done.train_iters:,} train iters"]
+        rate = f"{self.rate(run, counts.env_steps):,.0f}/s"
+        steps = [f"{counts.env_steps:,} env steps", rate, f"{counts.train_iters:,} train iters"]
         return f"{' · '.join(steps)}\n{' · '.join(times)}"
 
     def rate(self, run: Run, env_steps: int) -> float:
-        """Env steps a second, over the last seconds."""
-        now, seen = run.firing_s, self._steps
-        seen.append((now, env_steps))
-        while len(seen) > 2 and now - seen[1][0] >= RATE_S:
-            seen.popleft()
-        then, steps = seen[0]
-        return (env_steps - steps) / max(now - then, 1e-9)
+        """Env steps a second, over the last `RATE_S` seconds."""
+        now, steps = run.firing_s, self._steps
+        steps.append((now, env_steps))
+        while len(steps) > 2 and now - steps[1][0] >= RATE_S:
+            steps.popleft()
+        before, steps_before = steps[0]
+        return (env_steps - steps_before) / max(now - before, 1e-9)
 
 
 def begin_line(run: Run) -> str:
-    """What begins, and where it is written down."""
+    """The graph, the seed, the placement and the folder of a run that begins."""
     where = run.folder.path if run.folder else ""
     return f"{run.graph.name}: seed {run.seed}, {run.placement}, in {where}"
 
 
 def evaluation_line(run: Run, source: RecordSource, record: MetricsRecord) -> str:
-    """An evaluation in a line."""
     total = source.total
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {return_text(mean)}"
     steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
-    return f"{run.wall_s:7.1f} s  {steps}{shown}{_whose(run, source)}"
+    return f"{run.wall_s:7.1f} s  {steps}{shown}{_evaluator_text(run, source)}"
 
 
-def _whose(run: Run, source: RecordSource) -> str:
-    """Which evaluator it was, where there are several."""
+def _evaluator_text(run: Run, source: RecordSource) -> str:
+    """The name of the evaluator, if there are several."""
     nodes = run.graph.nodes
     evaluators = sum(nodes[name].replicas for name in run.graph.nodes_of_role("evaluator"))
     return f"  by {source.key}" if evaluators > 1 else ""
 
 
 def node_table(run: Run) -> Table:
-    """Where the time goes."""
+    """A row for each instance: its firings, and its share of the time."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -178,17 +182,17 @@ def node_table(run: Run) -> Table:
     for node in run.node_stats():
         fired, share = node.fired, node.busy_s / firing_s
         each_ms = f"{1e3 * node.busy_s / fired:.2f}" if fired else ""
-        bar = "█" * round(BAR * share)
+        bar = "█" * round(BAR_WIDTH * share)
         table.add_row(node.instance, f"{fired:,}", each_ms, f"{share:.0%}", bar)
     return table
 
 
 def time_left_s(run: Run) -> float | None:
-    """How much longer, as far as the limits tell; a verdict may come earlier."""
-    done, limits = run.counts, run.limits
+    """The time until the nearest limit is reached; None if that is not known. A verdict may end the run earlier."""
+    counts, limits = run.counts, run.limits
     parts = [
-        done.env_steps / limits.steps if limits.steps else 0.0,
-        done.train_iters / limits.train_iters if limits.train_iters else 0.0,
+        counts.env_steps / limits.steps if limits.steps else 0.0,
+        counts.train_iters / limits.train_iters if limits.train_iters else 0.0,
         run.firing_s / limits.time_s if limits.time_s else 0.0,
     ]
     part = min(max(parts), 1.0)

@@ -15,6 +15,7 @@ from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.folder import ENVIRONMENT_FILE
 from flowrl.runtime.linked_nodes import context_of
 from flowrl.version import VERSION
 
@@ -87,7 +88,7 @@ def evaluate_best_checkpoint(
 
 def _version_warnings(run: Path) -> list[str]:
     """A warning if another version of flowrl made the run, as its evaluator may have played differently."""
-    path = run / "environment.json"
+    path = run / ENVIRONMENT_FILE
     made_by = json.loads(path.read_text(encoding="utf-8")).get("flowrl") if path.is_file() else None
     if made_by in (None, VERSION):
         return []

@@ -33,6 +33,7 @@ from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.token_hashing import Note, TokenHash
 
+ENVIRONMENT_FILE, SUMMARY_FILE = "environment.json", "summary.json"
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
 
@@ -44,9 +45,8 @@ def create_run_folder(graph: str, out: str | Path | None) -> Path:
         with explain_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             try:
-                (path / "graph.yaml").touch(
-                    exist_ok=False
-                )  # two runs may start at once: only one creates the file
+                # Two runs may start at once: only one of them creates the file.
+                (path / "graph.yaml").touch(exist_ok=False)
             except FileExistsError:
                 raise UsageError(
                     f"--out {path}: it already contains a run; choose another folder, or remove it"
@@ -65,13 +65,15 @@ def create_run_folder(graph: str, out: str | Path | None) -> Path:
 
 @contextlib.contextmanager
 def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Raise a `RunError` that says how to mend it where writing below `path` fails."""
+    """Raise a `RunError` that names a remedy where writing below `path` fails."""
     try:
         yield
     except OSError as error:
-        mend = "free some space, or" if error.errno == errno.ENOSPC else "fix this, or"
+        remedy = "free some space" if error.errno == errno.ENOSPC else "fix this"
         why = error.strerror or str(error)
-        raise RunError(f"{path}: cannot be written: {why}; {mend} choose another --out") from error
+        raise RunError(
+            f"{path}: cannot be written: {why}; {remedy}, or choose another --out"
+        ) from error
 
 
 class RunFolder:
@@ -89,7 +91,7 @@ class RunFolder:
                 (path / name).mkdir(parents=True, exist_ok=True)
 
     def open_tensorboard(self) -> None:
-        """Write metrics for TensorBoard too, from now on."""
+        """Write metrics for TensorBoard, too, from now on."""
         with explain_disk_errors(self.path):
             self._tensorboard = TensorBoardWriter(self.absolute_path / "tb")
 
@@ -126,7 +128,7 @@ class RunFolder:
             file.flush()
 
     def write_record(self, source: RecordSource, record: Record) -> None:
-        """Write what a node emitted in a firing to the file that it belongs to."""
+        """Write a record to the file for records of its kind."""
         if isinstance(record, MetricsRecord):
             self._append_metrics(source, record.values)
         elif isinstance(record, CheckpointRecord):

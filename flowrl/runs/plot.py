@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import RunError, UsageError
-from flowrl.runs.folder import read_jsonl
+from flowrl.runs.folder import SUMMARY_FILE, read_jsonl
 
 MEASURE = "return_mean"
 
@@ -81,7 +81,7 @@ def _is_number(value: object) -> bool:
 def _graph_name(run: Path) -> str:
     """The graph's name, from the summary or, before there is one, from the resolved graph."""
     try:
-        return str(json.loads((run / "summary.json").read_text(encoding="utf-8"))["graph"])
+        return str(json.loads((run / SUMMARY_FILE).read_text(encoding="utf-8"))["graph"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:

@@ -1,4 +1,4 @@
-"""Queries to a run that goes on: finding the run that a user names, asking it, and reading its answer."""
+"""Queries to active runs: find the run that a user names, ask it, and read its answer."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from typing import Any
 
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.core.plain_data import MalformedDataError
+from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE
 from flowrl.runs.registry import RunEntry, live_entries
 from flowrl.runtime.status import RUN_STATUS, RunStatus
 
-ANSWER_S = 5.0
-ANSWER_BYTES = 64 << 20
-RUNS = Path("runs")  # has the runs that were given no folder
+ANSWER_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 64 << 20
+RUNS = Path("runs")  # contains the runs that were started without --out
+MAX_NAMED = 8  # runs in an error message
 
 
 class NoAnswerError(FlowError):
-    """The process of a run is there and does not answer."""
+    """The process of a run exists, but does not answer."""
 
 
-def ask(entry: RunEntry, **question: Any) -> dict[str, Any]:
-    """The answer of a run to a question, see `query_server`."""
-    deadline = time.monotonic() + ANSWER_S
+def ask(entry: RunEntry, **query: Any) -> dict[str, Any]:
+    """The answer of a run to a query (see `Run.answer`)."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(ANSWER_S)
+            connection.settimeout(ANSWER_TIMEOUT_S)
             connection.connect(entry.socket)
-            connection.sendall(json.dumps(question).encode() + b"\n")
+            connection.sendall(json.dumps(query).encode() + b"\n")
             answer = _read_answer(connection, deadline)
         data: dict[str, Any] = json.loads(answer)
     except (OSError, ValueError) as error:
@@ -49,13 +51,12 @@ def _read_answer(connection: socket.socket, deadline: float) -> bytes:
     while part := connection.recv(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > ANSWER_BYTES or time.monotonic() > deadline:
+        if size > MAX_ANSWER_BYTES or time.monotonic() > deadline:
             raise OSError("the answer does not end")
     return b"".join(parts)
 
 
 def query_status(entry: RunEntry) -> RunStatus:
-    """The status of a run."""
     try:
         return RUN_STATUS.decode(ask(entry, ask="status"))
     except MalformedDataError as error:
@@ -68,7 +69,7 @@ def query_status(entry: RunEntry) -> RunStatus:
 
 
 def find_live_run(text: str) -> RunEntry:
-    """The live run that a word names: a folder, its name or a unique prefix of it, a pid, or `last`."""
+    """The active run that a word names: a folder, its name or a unique prefix of it, a pid, or `last`."""
     found = live_entries()
     if text == "last" and found:
         return found[-1]
@@ -82,13 +83,21 @@ def find_live_run(text: str) -> RunEntry:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise UsageError(f"{text}: is ambiguous; {_listed(matches)}")
-    ended = "it has ended" if (Path(path) / "summary.json").is_file() else "no such run is going on"
-    raise UsageError(f"{text}: {ended}; {_listed(found)}")
+            raise UsageError(f"{text}: is ambiguous; {_active_runs(matches)}")
+    has_ended = (Path(path) / SUMMARY_FILE).is_file()
+    what = "the run has ended" if has_ended else "there is no such active run"
+    raise UsageError(f"{text}: {what}; {_active_runs(found)}")
+
+
+def _active_runs(found: list[RunEntry]) -> str:
+    if not found:
+        return "no run is active (flowrl ps lists those of this user on this machine)"
+    shown = ", ".join(f"{Path(e.run_dir).name} (pid {e.pid})" for e in found[-MAX_NAMED:])
+    return f"active runs: {shown}"
 
 
 def find_run_folder(text: str) -> tuple[Path, RunEntry | None]:
-    """The folder of a run, live or ended, and its entry while it lives."""
+    """The folder of a run, and its entry if it is active."""
     live = {Path(e.run_dir): e for e in live_entries()}
     if (Path(text) / "graph.yaml").is_file():
         path = Path(os.path.abspath(text))
@@ -104,18 +113,12 @@ def find_run_folder(text: str) -> tuple[Path, RunEntry | None]:
         if len(matches) == 1:
             return matches[0], live.get(matches[0])
         if matches:
-            raise UsageError(f"{text}: is ambiguous; {', '.join(p.name for p in matches[-8:])}")
-    names = ", ".join(p.name for p in every[-8:]) or "there is none"
+            names = ", ".join(p.name for p in matches[-MAX_NAMED:])
+            raise UsageError(f"{text}: is ambiguous; {names}")
+    names = ", ".join(p.name for p in every[-MAX_NAMED:]) or "there is none"
     raise UsageError(f"{text}: there is no such run here; runs: {names}")
 
 
 def _started_at(folder: Path) -> float:
-    environment = folder / "environment.json"
+    environment = folder / ENVIRONMENT_FILE
     return environment.stat().st_mtime if environment.is_file() else folder.stat().st_mtime
-
-
-def _listed(found: list[RunEntry]) -> str:
-    if not found:
-        return "no run is going on (flowrl ps lists those of this user on this machine)"
-    shown = ", ".join(f"{Path(e.run_dir).name} (pid {e.pid})" for e in found[-8:])
-    return f"runs that go on: {shown}"

@@ -1,6 +1,6 @@
-"""A run can be asked: a socket beside its registry entry, and a thread that answers.
+"""Answers queries to a run, on a socket beside its registry entry and in a thread of its own.
 
-A question is a line of JSON, and so is the answer. Nothing that happens here can stop the run or slow it down.
+A query and its answer are one line of JSON each. The thread can neither stop the run nor slow it down.
 """
 
 from __future__ import annotations
@@ -26,32 +26,38 @@ from flowrl.runs.registry import (
     write_entry,
 )
 
-QUESTION_BYTES = 4096
-QUESTION_TIMEOUT_S = 2.0  # with one who asks and does not go on
-TRIES = 3  # at what changes while it is looked at
+QUERY_BYTES = 4096
+QUERY_TIMEOUT_S = 2.0  # for a client that has connected, but does not finish its query
+TRIES = 3  # because the run may change what is being read
 
-AnswerQuestion = Callable[[Mapping[str, Any]], dict[str, Any]]
+AnswerQuery = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class QueryServer:
-    """The socket of one run, and its thread."""
+    """The socket of one run, and the thread that serves it."""
 
-    def __init__(self, graph: str, placement: str, run_dir: Path, answer: AnswerQuestion) -> None:
-        """Begin to answer; `NoRegistry` where that is not possible."""
+    def __init__(self, graph: str, placement: str, run_dir: Path, answer: AnswerQuery) -> None:
         self._answer = answer
         self._entry, path = new_entry_paths(runtime_folder())
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        entry = RunEntry(
+            pid=os.getpid(),
+            process_start_time=process_start_time(os.getpid()) or "?",
+            begun_at=time.time(),
+            graph=graph,
+            placement=placement,
+            run_dir=str(run_dir.absolute()),
+            socket=str(path),
+        )
         try:
             self._socket.bind(str(path))
             self._socket.listen(8)
-            entry = RunEntry(os.getpid(), process_start_time(os.getpid()) or "?", time.time(), graph, placement,
-                          str(run_dir.absolute()), str(path))  # fmt: skip
             write_entry(self._entry, entry)
         except (OSError, RegistryUnavailable) as error:
             self._socket.close()
             remove_entry(self._entry)
             raise RegistryUnavailable(str(error)) from error
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="queries", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
@@ -59,51 +65,48 @@ class QueryServer:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # it was closed
-            with connection, contextlib.suppress(OSError):  # who asked may be gone
-                connection.settimeout(QUESTION_TIMEOUT_S)
-                connection.sendall(self._reply(connection) + b"\n")
+                return  # the socket was closed
+            with connection, contextlib.suppress(OSError):  # the client may be gone
+                connection.settimeout(QUERY_TIMEOUT_S)
+                connection.sendall(json.dumps(self._reply(connection)).encode() + b"\n")
 
-    def _reply(self, connection: socket.socket) -> bytes:
-        """The answer to what comes; what is not a question is told so."""
-        deadline, asked = time.monotonic() + QUESTION_TIMEOUT_S, b""
-        while not asked.endswith(b"\n"):
-            part = connection.recv(QUESTION_BYTES + 1 - len(asked))
-            asked += part
-            if not part or len(asked) > QUESTION_BYTES or time.monotonic() > deadline:
+    def _reply(self, connection: socket.socket) -> dict[str, Any]:
+        """Read a query and return its answer, or an error if it is malformed."""
+        deadline, line = time.monotonic() + QUERY_TIMEOUT_S, b""
+        while not line.endswith(b"\n"):
+            part = connection.recv(QUERY_BYTES + 1 - len(line))
+            line += part
+            if not part or len(line) > QUERY_BYTES or time.monotonic() > deadline:
                 break
         try:
-            question = json.loads(asked)
-            if not isinstance(question, dict):
+            query = json.loads(line)
+            if not isinstance(query, dict):
                 raise ValueError("not an object")
         except ValueError:
-            return json.dumps({"error": "expected a line of JSON: an object"}).encode()
-        return json.dumps(self._tried(question)).encode()
-
-    def _tried(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """A run goes on while it is looked at, and then some of it may have changed under the eye."""
+            return {"error": "expected a line of JSON: an object"}
         for _ in range(TRIES):
             try:
-                return self._answer(question)
-            except Exception as error:  # the asker is told: the run is none of its business
-                told = {"error": f"{type(error).__name__}: {error}"}
-        return told
+                return self._answer(query)
+            except Exception as error:  # goes to the client, as it must not affect the run
+                answer = {"error": f"{type(error).__name__}: {error}"}
+        return answer
 
     def close(self) -> None:
-        """Answer no more."""
+        """Accept no more queries. The answer to the last one is sent first: it may be what ended the run."""
         remove_entry(self._entry)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self._thread.join(QUERY_TIMEOUT_S)
         self._socket.close()
 
 
 @contextmanager
 def answering_queries(
-    graph: str, placement: str, run_dir: Path, answer: AnswerQuestion, warn: Callable[[str], None]
+    graph: str, placement: str, run_dir: Path, answer: AnswerQuery, warn: Callable[[str], None]
 ) -> Iterator[None]:
-    """Meanwhile the run can be asked; where that is not possible, it is told once."""
+    """Answer queries meanwhile. Where that is not possible, `warn` is called once."""
     try:
-        control = QueryServer(graph, placement, run_dir, answer)
+        server = QueryServer(graph, placement, run_dir, answer)
     except RegistryUnavailable as error:
         warn(f"flowrl ps, top, why and stop will not find this run: {error}")
         yield
@@ -111,4 +114,4 @@ def answering_queries(
     try:
         yield
     finally:
-        control.close()
+        server.close()

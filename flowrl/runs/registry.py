@@ -1,6 +1,7 @@
-"""The runs of this user on this machine: a small file for each in a folder that only the user may enter.
+"""The active runs of this user on this machine: one file for each, in a folder that only the user may enter.
 
-Beside each file lies the socket on which that run can be asked. What dead processes left is swept by whoever looks.
+Beside each file lies the socket on which the run answers queries. Entries of dead processes are removed when the
+registry is read.
 """
 
 from __future__ import annotations
@@ -17,22 +18,21 @@ from typing import Any
 
 from flowrl.core.errors import FlowError
 
-PATH_BYTES = 100  # of a unix socket's name; the system allows a few more
-ENTRY_BYTES = 1 << 16
+MAX_PATH_BYTES = 100  # of a unix socket; the system allows a few more
+FILE_NAME_BYTES = 24
+MAX_ENTRY_BYTES = 1 << 16
 
 
 class RegistryUnavailable(FlowError):
-    """The folder cannot be used."""
+    """The folder of the registry cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run that can be asked."""
+    """A run that answers queries."""
 
     pid: int
-    process_start_time: (
-        str  # when the process began, as the system tells it: another may get the same number
-    )
+    process_start_time: str  # tells the process from a later one with the same pid
     begun_at: float  # seconds since the epoch
     graph: str
     placement: str
@@ -41,11 +41,11 @@ class RunEntry:
 
 
 def runtime_folder() -> Path:
-    """Where the entries lie; made if it is missing."""
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    path = Path(given) / "flowrl" if given else _in_temp()
-    if len(os.fsencode(path)) > PATH_BYTES - 24:
-        path = _in_temp()
+    """The folder of the entries, which is made if it is missing."""
+    runtime_dir = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(runtime_dir) / "flowrl" if runtime_dir else _temporary_folder()
+    if len(os.fsencode(path)) > MAX_PATH_BYTES - FILE_NAME_BYTES:
+        path = _temporary_folder()
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         about = path.lstat()
@@ -58,40 +58,39 @@ def runtime_folder() -> Path:
     return path
 
 
-def _in_temp() -> Path:
+def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"flowrl-{os.getuid()}"
 
 
 def new_entry_paths(folder: Path) -> tuple[Path, Path]:
-    """A new entry's file, and its socket."""
+    """The file of a new entry, and its socket."""
     stem = f"{os.getpid()}-{secrets.token_hex(3)}"
     return folder / f"{stem}.json", folder / f"{stem}.sock"
 
 
 def write_entry(path: Path, entry: RunEntry) -> None:
-    """Written aside and renamed: nobody sees half of it."""
-    aside = path.with_suffix(".part")
+    """Write to a temporary file and rename it, so that no reader sees a partial entry."""
+    partial = path.with_suffix(".part")
     try:
-        aside.write_text(json.dumps(asdict(entry)))
-        aside.replace(path)
+        partial.write_text(json.dumps(asdict(entry)))
+        partial.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise RegistryUnavailable(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def remove_entry(path: Path) -> None:
-    """The entry and its socket, whatever is left of them."""
-    for left in (path, path.with_suffix(".sock"), path.with_suffix(".part")):
+    """Remove an entry and its socket, as far as they exist."""
+    for file in (path, path.with_suffix(".sock"), path.with_suffix(".part")):
         with contextlib.suppress(OSError):
-            left.unlink()
+            file.unlink()
 
 
 def live_entries() -> list[RunEntry]:
-    """The runs that live, the oldest first; what the dead left is removed."""
-    folder = runtime_folder()
+    """The entries of live processes, the oldest first. All others are removed."""
     found = []
-    for path in folder.glob("*.json"):
-        entry = _read(path)
+    for path in runtime_folder().glob("*.json"):
+        entry = _read_entry(path)
         if entry is None or not is_alive(entry):
             remove_entry(path)
         else:
@@ -99,22 +98,27 @@ def live_entries() -> list[RunEntry]:
     return sorted(found, key=lambda entry: entry.begun_at)
 
 
-def _read(path: Path) -> RunEntry | None:
+def _read_entry(path: Path) -> RunEntry | None:
     try:
         with path.open("rb") as file:
-            told: Any = json.loads(file.read(ENTRY_BYTES))
-        return RunEntry(**told)
+            fields: Any = json.loads(file.read(MAX_ENTRY_BYTES))
+        return RunEntry(**fields)
     except (OSError, ValueError, TypeError):
         return None
 
 
 def is_alive(entry: RunEntry) -> bool:
-    """Whether the process that made the entry is still there."""
+    """Whether the process that made the entry still exists."""
     return process_start_time(entry.pid) == entry.process_start_time
 
 
+def is_active(entry: RunEntry) -> bool:
+    """Whether the run has not ended: its process exists, and so does its socket."""
+    return is_alive(entry) and os.path.exists(entry.socket)
+
+
 def process_start_time(pid: int) -> str | None:
-    """When a process began, in the system's own words; None: there is none."""
+    """When a process began, in the system's units, or "?" where the system does not say; None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         return text.rpartition(")")[2].split()[19]

@@ -1,18 +1,22 @@
-"""How a run ended, as data."""
+"""How a run ended, as data and as text for a terminal."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from flowrl.core.wording import count_text
+from flowrl.runtime.status import NodeStats
 
 Status = Literal["solved", "finished", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The keys of `flowrl run --json`."""
+    """The summary of a run. Its fields are the keys of `summary.json` and of `flowrl run --json`."""
 
     graph: str
     run_dir: str
@@ -30,15 +34,75 @@ class RunResult:
     digest: str
     seed: int = 0
     why: str = ""
-    repeat: str = ""
-    happened: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()  # of the machines that it ran on
+    repeat: str = ""  # the command that repeats the run, if its cut was not known ahead
+    happened: tuple[str, ...] = ()  # irregularities: restarts, dropped tokens and the like
+    warnings: tuple[str, ...] = ()  # about the machines that it ran on
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
         return dataclasses.asdict(self)
 
 
 def finite(value: float | None) -> float | None:
-    """JSON knows no nan."""
+    """The value, or None if JSON cannot express it."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def bottleneck_sentence(nodes: Iterable[NodeStats], firing_s: float) -> str:
+    """Where the time of a run went, in one sentence. The time to make its nodes does not count."""
+    fired = [times for times in nodes if times.busy_s and firing_s]
+    if not fired:
+        return "nothing fired"
+    first, *others = sorted(fired, key=lambda a: (-a.busy_s, a.instance))
+    shown = [
+        _share(a, firing_s) for a in others[:3] if a.busy_s >= 0.01 * firing_s or _longest_wait(a)
+    ]
+    share = f"{first.busy_s / firing_s:.0%}"
+    text = f"{first.instance} is the bottleneck: it fired for {share} of the time"
+    return f"{text} (then {', '.join(shown)})" if shown else text
+
+
+def _share(times: NodeStats, firing_s: float) -> str:
+    """The share of the time in which an instance fired, and its longest wait if it matters."""
+    text = f"{times.instance} {times.busy_s / firing_s:.0%}"
+    wait = _longest_wait(times)
+    if wait is None or wait[0] < 0.01 * firing_s:
+        return text
+    s, kind, edge = wait
+    return f"{text}, {kind} {s / firing_s:.0%} {edge}"
+
+
+def _longest_wait(times: NodeStats) -> tuple[float, str, str] | None:
+    """The longest of an instance's waits: seconds, kind, and the edge in words."""
+    waits = [(s, "waiting", f"for {edge}") for edge, s in times.waiting_s.items()]
+    waits += [(s, "blocked", f"on {edge}") for edge, s in times.blocked_s.items()]
+    return max(waits, default=None)
+
+
+def result_text(result: RunResult) -> str:
+    """How a run ended, for a terminal. The reason of a failure is printed with its error instead."""
+    done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
+    pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
+    lines = [
+        "failed: its folder has an error.txt"
+        if result.status == "failed"
+        else f"{result.status}: {result.why}",
+        f"{done}, {count_text(result.episodes, 'episode')} {pace}",
+    ]
+    if result.eval_return is not None:
+        best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"
+        lines.append(f"evaluation return {return_text(result.eval_return)}{best}")
+    if result.bottleneck:
+        lines.append(result.bottleneck)
+    lines += [f"note: {line}" for line in result.happened]
+    lines += [f"warning: {line}" for line in result.warnings]
+    if result.repeat:
+        lines.append(f"to repeat: {result.repeat}")
+    if result.digest:
+        lines.append(f"digest {result.digest}")
+    lines.append(f"run folder {result.run_dir}")
+    return "\n".join(lines)
+
+
+def return_text(value: float) -> str:
+    """A return with one decimal, or with three significant digits if it is below 10."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:#.3g}"

@@ -1,4 +1,4 @@
-"""A run: a sound graph, executed up to its cut, with a folder that records everything about it."""
+"""A run: executes a sound graph up to its cut, and records everything about it in a folder."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
-from flowrl.core.context import CheckpointRecord, MetricsRecord, Record
+from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, instance_key
 from flowrl.core.errors import RunError, UsageError, attached_files
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
+from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
+from flowrl.graph.yaml_text import flow_text
+from flowrl.machine.environment import environment
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runs.folder import RunFolder, create_run_folder
-from flowrl.runs.initial_files import ENVIRONMENT_FILE, run_environment, write_initial_files
+from flowrl.render.dot import graph_dot_text
+from flowrl.runs.display import Watcher
+from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE, RunFolder, create_run_folder
 from flowrl.runs.query_server import answering_queries
-from flowrl.runs.result import RunResult, Status, finite
-from flowrl.runs.result_text import bottleneck_sentence
+from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_status import status_of, timings_row
-from flowrl.runs.watcher import Watcher
 from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.processes.graph_transfer import graph_to_send
@@ -46,7 +48,7 @@ STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "int
 
 
 class Run:
-    """One run, from making its folder and nodes to writing its summary."""
+    """One run, from making its folder to writing its summary."""
 
     def __init__(
         self,
@@ -69,7 +71,8 @@ class Run:
         self.graph = replace(given, seed=self.seed, limits=self.limits)
         self.checked = replace(checked, graph=self.graph)
         self._placed = resolve_placement(self.graph, placement)
-        self.layout = make_layout(self.graph, self._placed)  # as if all hosts had joined
+        # Until hosts have joined, each place that is a host stands for one host.
+        self.layout = make_layout(self.graph, self._placed)
         self.rendezvous = rendezvous
         self.hosts: JoinedHosts | None = None
         self._places = host_places(self.graph, self._placed)
@@ -83,17 +86,17 @@ class Run:
         self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
-        self.is_stopping = False  # as it was asked to
+        self.is_stopping = False
         self._thread = threading.current_thread()
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since this object was made."""
         return time.perf_counter() - self.begun_s
 
     @property
     def firing_s(self) -> float:
-        """Seconds in which nodes fire: since they were made, until the cut."""
+        """Seconds since the nodes were made, until now or until the cut."""
         executor = self.executor
         if executor is None or executor.began_s is None:
             return 0.0
@@ -106,7 +109,7 @@ class Run:
 
     @property
     def best_return(self) -> float | None:
-        """The return of the best checkpoint."""
+        """The return of the evaluation that saved the best checkpoint."""
         return self._returns.best
 
     @property
@@ -115,7 +118,7 @@ class Run:
         return self.executor.counts if self.executor else Count()
 
     def node_stats(self) -> list[NodeStats]:
-        """What each instance has done, and where its time went."""
+        """The firings of each instance, and where its time went."""
         return self.executor.node_stats() if self.executor else []
 
     def timings(self) -> dict[str, Any]:
@@ -134,7 +137,7 @@ class Run:
             with answering_queries(self.graph.name, self.placement, folder.path, self.answer, warn):
                 try:
                     self.watcher.begin(self)
-                    write_initial_files(folder, self.checked, self.seed, self.placement)
+                    self._write_initial_files(folder)
                     return self._finish(folder, self._execute())
                 except BaseException as error:
                     self._fail(folder, error)
@@ -142,22 +145,21 @@ class Run:
                 finally:
                     self._close(folder)
 
-    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a question to this run, see `query_server`; called by its thread."""
-        if question.get("ask") == "status":
+    def answer(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a query. The thread of the query server calls this."""
+        if query.get("ask") == "status":
             answer: dict[str, Any] = RUN_STATUS.encode(status_of(self))
             return answer
-        if question.get("ask") == "stop":
-            self.stop(now=bool(question.get("now")))
+        if query.get("ask") == "stop":
+            self.stop(now=bool(query.get("now")))
             return {"stopping": True}
-        raise UsageError(f"unknown question {question.get('ask')!r}; known: status, stop")
+        raise UsageError(f"unknown query {query.get('ask')!r}; known: status, stop")
 
     def stop(self, now: bool = False) -> None:
-        """Ask for a cut, as Ctrl-C does; `now`: end at once, as a second Ctrl-C does. May be called from any
-        thread."""
+        """Ask for a cut, as Ctrl-C does, or end the run at once, as a second Ctrl-C does. Any thread may call this."""
         if not now:
             self.is_stopping = True
-            if self.executor is not None:  # else when it is made
+            if self.executor is not None:  # otherwise `_execute` does this
                 self.executor.stop("interrupt", "flowrl stop")
             self.watcher.stopping(self)
         elif self._thread is threading.main_thread():
@@ -169,7 +171,7 @@ class Run:
             )
 
     def record(self, source: RecordSource, record: Record) -> None:
-        """Take a record of the executor: write it down, remember the returns, show it."""
+        """Write a record of the executor to the folder, and show it."""
         assert self.folder is not None
         record = self._returns.take_in(source, record)
         self.folder.write_record(source, record)
@@ -177,7 +179,7 @@ class Run:
         self.watcher.event(self, source, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
-        """The summary, as far as the run is now."""
+        """The summary of the run up to now."""
         wall_s, counts = self.wall_s, self.counts
         return RunResult(
             graph=self.graph.name,
@@ -203,15 +205,31 @@ class Run:
 
     # the parts of a run
 
+    def _write_initial_files(self, folder: RunFolder) -> None:
+        """Write what is known before a node is made: the graph, the environment, and each node's parameters."""
+        folder.write_text("graph.yaml", expand(self.graph))
+        folder.write_text("graph.dot", graph_dot_text(self.checked))
+        folder.write_json(ENVIRONMENT_FILE, self._environment())
+        for spec in self.graph.nodes.values():
+            for replica in range(spec.replicas):
+                params = flow_text(written_params(spec.config))
+                folder.append_log(instance_key(spec.name, replica), f"{spec.type} {params}")
+        folder.open_tensorboard()
+
+    def _environment(self) -> dict[str, Any]:
+        """This machine and its libraries, and how the run was started."""
+        files = self.graph.files
+        project = files[-1].parent if files else Path()
+        return {**environment(project), "seed": self.seed, "placement": self.placement}
+
     def _execute(self) -> Cut:
         reset_numerics(self.graph.torch_threads)
         if self.rendezvous is not None:
             self._wait_for_hosts(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
             self.executor = SerialExecutor(self.checked, self, self.seed, self.limits)
-            reset_numerics(
-                self.graph.torch_threads
-            )  # which modules that its nodes imported may have changed
+            # Modules that the nodes imported may have changed the numerics.
+            reset_numerics(self.graph.torch_threads)
         else:
             self.executor = Coordinator(
                 self.checked, self, self.layout, self.seed, self.limits, self.hosts
@@ -224,16 +242,17 @@ class Run:
         return self.executor.run()
 
     def _wait_for_hosts(self, rendezvous: Rendezvous) -> None:
-        """Wait for hosts; then it is known which site is on which host."""
-        from flowrl.cluster.joined_hosts import JoinedHosts  # only now: it loads ZeroMQ
+        """Wait for hosts, and decide which site is on which host."""
+        from flowrl.cluster.joined_hosts import JoinedHosts  # imported late, as it loads ZeroMQ
 
         assert self.folder is not None
         sent = graph_to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
-        environment = run_environment(self.checked, self.seed, self.placement)
-        self.folder.write_json(ENVIRONMENT_FILE, {**environment, "hosts": self.hosts.about()})
+        self.folder.write_json(
+            ENVIRONMENT_FILE, {**self._environment(), "hosts": self.hosts.facts_by_host()}
+        )
 
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
         assert self.executor is not None
@@ -246,7 +265,7 @@ class Run:
             self.hosts.close(cut.why)
         status = STATUS_OF_REASON.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat_command(folder, cut))
-        folder.write_json("summary.json", result.as_dict())
+        folder.write_json(SUMMARY_FILE, result.as_dict())
         self.ended = result
         return result
 
@@ -260,12 +279,14 @@ class Run:
         return f"flowrl run {graph} --train-iters {cut.counts.train_iters}"
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
-        """Write into the folder what ended the run. An error in doing that must not hide the first one."""
+        """Write to the folder what ended the run. An error of that must not hide the first one."""
         interrupted = isinstance(error, KeyboardInterrupt)
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
-        with contextlib.suppress(RunError):  # such as a full disk, which may be the first error
-            folder.write_json("summary.json", self.ended.as_dict())
+        with contextlib.suppress(
+            RunError
+        ):  # a full disk, for example, which may be the first error
+            folder.write_json(SUMMARY_FILE, self.ended.as_dict())
             if not interrupted:
                 folder.write_text("error.txt", "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():
@@ -291,7 +312,7 @@ class Run:
 
 
 class EvaluationReturns:
-    """The latest and the best return that the first evaluator has reported: those that the summary shows."""
+    """The latest and the best return of the first evaluator, which the summary shows."""
 
     def __init__(self, first_evaluator: str) -> None:
         self._first_evaluator = first_evaluator
@@ -299,10 +320,9 @@ class EvaluationReturns:
         self.best: float | None = None
 
     def take_in(self, source: RecordSource, record: Record) -> Record:
-        """Remember the returns of a record, and give the record as it is to be written.
+        """Remember the returns of a record, and return the record that is written.
 
-        Checkpoints of other evaluators get names of their own, as the returns of several evaluators cannot be
-        compared.
+        Checkpoints of other evaluators are renamed, as the returns of several evaluators cannot be compared.
         """
         if source.role != "evaluator":
             return record
@@ -319,7 +339,7 @@ class EvaluationReturns:
 
 @contextmanager
 def handling_signals(on_signal: Callable[[str], None]) -> Iterator[None]:
-    """Call this with the name of each SIGINT and SIGTERM. Python delivers signals to the main thread only."""
+    """Call `on_signal` with the name of each SIGINT and SIGTERM. Python delivers signals to the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

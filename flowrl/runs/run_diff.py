@@ -9,30 +9,24 @@ from typing import Any
 
 from flowrl.core.errors import RunError
 from flowrl.graph.yaml_text import flow_text
+from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE
 from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import TOKEN_FILE
 
-SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 CUT_KEYS = ("env_steps", "train_iters", "episodes")  # equal if the cuts are
-ENVIRONMENT_KEYS = (
-    "flowrl",
-    "python",
-    "packages",
-    "cpu",
-    "choices",
-    "git",
-)  # what bits may depend on
+# What bits may depend on.
+ENVIRONMENT_KEYS = ("flowrl", "python", "packages", "cpu", "choices", "git")
 
 JsonObject = Mapping[str, Any]
 
 
 def is_ended_run(folder: Path) -> bool:
-    return (folder / SUMMARY).is_file()
+    return (folder / SUMMARY_FILE).is_file()
 
 
 def diff_runs(a: Path, b: Path, equal_graphs: bool) -> str:
     """Describe the difference of two runs. `equal_graphs`: their graphs compute the same."""
-    first, second = _read_json(a / SUMMARY), _read_json(b / SUMMARY)
+    first, second = _read_json(a / SUMMARY_FILE), _read_json(b / SUMMARY_FILE)
     lines = [*_digest_lines(first, second), *_environment_lines(a, b)]
     recorded = any((run / TOKEN_FILE).is_file() for run in (a, b))
     if recorded or first["digest"] != second["digest"]:
@@ -54,9 +48,12 @@ def _digest_lines(first: JsonObject, second: JsonObject) -> Iterator[str]:
 
 def _environment_lines(a: Path, b: Path) -> Iterator[str]:
     """The differences of the environments that bits may depend on."""
-    if not all((run / ENVIRONMENT).is_file() for run in (a, b)):
+    if not all((run / ENVIRONMENT_FILE).is_file() for run in (a, b)):
         return
-    first, second = _flattened(_read_json(a / ENVIRONMENT)), _flattened(_read_json(b / ENVIRONMENT))
+    first, second = (
+        _flattened(_read_json(a / ENVIRONMENT_FILE)),
+        _flattened(_read_json(b / ENVIRONMENT_FILE)),
+    )
     for key in {**first, **second}:
         if first.get(key) != second.get(key):
             yield f"ran on: {key} {_shown(first.get(key))} -> {_shown(second.get(key))}"

@@ -1,4 +1,4 @@
-"""ps, top, why, logs and stop, as a person calls them."""
+"""The verbs ps, top, why, logs and stop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from flowrl.runs.queries import query_status
 from flowrl.runs.registry import RunEntry, live_entries
 from tests.cli.conftest import Called, one_line, process, write
-from tests.runs.going import pair, running_in_a_thread, wait_for, wait_for_status
+from tests.runs.threaded_runs import pair, running_in_a_thread, wait_for, wait_for_status
 
 Flowrl = Callable[..., Called]
 
@@ -31,66 +31,68 @@ def as_process(folder: Path, *words: str) -> Iterator[tuple[Any, RunEntry]]:
         )
 
 
-def test_ps_lists_what_goes_on(flowrl: Flowrl, folder: Path) -> None:
+def test_ps_lists_active_runs(flowrl: Flowrl, folder: Path) -> None:
     assert flowrl("ps") == (0, "no run is active\n", "")
     with running_in_a_thread(pair(a={"each_s": 0.01}), folder / "r", "threads") as run:
         wait_for_status(run, lambda found: found.status == "running")
-        (told,) = json.loads(flowrl("ps", "--json")[1])
+        (row,) = json.loads(flowrl("ps", "--json")[1])
         status, out, _ = flowrl("ps")
     assert status == 0
     head, line = out.splitlines()
     assert head.split()[:4] == ["graph", "pid", "status", "elapsed"]
     assert line.split()[1:3] == [str(os.getpid()), "running"]
     assert line.endswith(str(folder / "r"))
-    assert (told["pid"], told["placement"], told["status"]) == (os.getpid(), "threads", "running")
-    assert told["run_dir"] == str(folder / "r")
-    assert 20 < told["env_steps_per_s"] < 120
+    assert (row["pid"], row["placement"], row["status"]) == (os.getpid(), "threads", "running")
+    assert row["run_dir"] == str(folder / "r")
+    assert 20 < row["env_steps_per_s"] < 120
 
 
 def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
     with running_in_a_thread(pair(b={"each_s": 0.01}), folder / "r", "threads") as run:
         wait_for_status(run, lambda found: found.env_steps > 5)
         status, out, _ = flowrl("top", "r", "--once")
-        told = one_line(flowrl("top", "last", "--json")[1])
+        answer = one_line(flowrl("top", "last", "--json")[1])
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
     assert status == 0
     assert float(lines["b"][1].strip("%")) > 70
     assert float(lines["a"][3].strip("%")) > 70
-    assert told["nodes"][1]["firing"] > 0.7
-    assert told["edges"][0]["edge"] == "a.data -> b.data"
-    assert told["status"]["sites"][1]["nodes"][0]["instance"] == "b"
+    assert answer["nodes"][1]["firing"] > 0.7
+    assert answer["edges"][0]["edge"] == "a.data -> b.data"
+    assert answer["status"]["sites"][1]["nodes"][0]["instance"] == "b"
 
 
-def test_why_says_who_all_wait_for(flowrl: Flowrl, folder: Path) -> None:
+def test_why_names_the_node_that_all_wait_for(flowrl: Flowrl, folder: Path) -> None:
     with running_in_a_thread(pair(b={"hangs_in": 3}), folder / "r") as run:
         wait_for_status(run, lambda found: found.sites[0].activity.for_s > 1)
         status, out, _ = flowrl("why", "r")
-        told = one_line(flowrl("why", "r", "--json")[1])
+        answer = one_line(flowrl("why", "r", "--json")[1])
     assert status == 0
     assert out.splitlines()[-1].startswith("b has been firing for 1.")
-    assert told["verdict"].startswith("b has been firing for ")
-    assert told["sites"][0]["activity"]["instance"] == "b"
-    assert told["cycle"] == []
+    assert answer["verdict"].startswith("b has been firing for ")
+    assert answer["sites"][0]["activity"]["instance"] == "b"
+    assert answer["cycle"] == []
 
 
 @pytest.mark.parametrize("verb", ["top", "why", "stop"])
-def test_a_run_that_is_not_there_is_told_with_those_that_are(
+def test_the_name_of_no_active_run_is_refused_with_those_of_active_runs(
     verb: str, flowrl: Flowrl, folder: Path
 ) -> None:
     status, out, err = flowrl(verb, "nowhere")
     assert (status, out) == (2, "")
-    assert err.startswith("flowrl: nowhere: no such run is going on; no run is going on (flowrl ps")
+    assert err.startswith("flowrl: nowhere: there is no such active run; no run is active (")
 
 
-def test_stop_takes_the_next_cut_and_tells_how_it_ended(flowrl: Flowrl, folder: Path) -> None:
+def test_stop_waits_for_the_next_cut_and_prints_how_the_run_ended(
+    flowrl: Flowrl, folder: Path
+) -> None:
     with as_process(folder) as (running, entry):
         wait_for_status(entry, lambda found: found.env_steps > 2)
         status, out, err = flowrl("stop", "r")
-        told, _ = running.communicate(timeout=30)
+        printed, _ = running.communicate(timeout=30)
     assert (status, err) == (0, "")
     assert out.startswith("r stops at its next cut\ninterrupted: flowrl stop\n")
     assert running.returncode == 130
-    assert "interrupted: flowrl stop" in told
+    assert "interrupted: flowrl stop" in printed
 
 
 def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
@@ -105,17 +107,17 @@ def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
     assert running.returncode == 130
 
 
-def test_stop_of_a_run_that_is_killed_meanwhile_says_so(flowrl: Flowrl, folder: Path) -> None:
+def test_stop_of_a_killed_run_finds_no_active_run(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
         wait_for_status(entry, lambda found: found.sites[0].activity.for_s > 0.3)
         os.kill(running.pid, signal.SIGKILL)
         running.communicate(timeout=30)
         status, _, err = flowrl("stop", "r")
     assert (status, entry in live_entries()) == (2, False)
-    assert "no such run is going on" in err
+    assert "there is no such active run" in err
 
 
-def test_logs_tell_what_nodes_told(flowrl: Flowrl, folder: Path) -> None:
+def test_logs_print_the_log_lines_of_nodes(flowrl: Flowrl, folder: Path) -> None:
     flowrl("run", "g.yaml", "--out", "runs/one", "--train-iters", "3", "--quiet")
     status, out, _ = flowrl("logs", "one", "c")
     assert status == 0
@@ -128,7 +130,7 @@ def test_logs_tell_what_nodes_told(flowrl: Flowrl, folder: Path) -> None:
     assert (status, err) == (2, "flowrl: two: there is no such run here; runs: one\n")
 
 
-def test_logs_are_followed_until_the_run_ends(folder: Path) -> None:
+def test_logs_are_followed_until_the_run_has_ended(folder: Path) -> None:
     write(folder / "g.yaml", {"l": {"type": "Learner"}})
     with process("run", "g.yaml", "--out", "r", "--quiet", folder=folder) as running:
         entry = wait_for(lambda: next((e for e in live_entries() if e.pid == running.pid), None))

@@ -84,8 +84,8 @@ def test_limits_of_the_graph_are_those_of_the_command_line_where_it_gives_them(
 
 def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None:
     _, out, _ = flowrl("run", "g.yaml", "--time", "0.05s", "--out", "r")
-    [again] = [line for line in out.splitlines() if line.startswith("the same again: ")]
-    words = again.removeprefix("the same again: flowrl ").split()
+    [again] = [line for line in out.splitlines() if line.startswith("to repeat: ")]
+    words = again.removeprefix("to repeat: flowrl ").split()
     digest = json.loads(Path("r/summary.json").read_text())["digest"]
     assert one_line(flowrl(*words, "--out", "s", "--json")[1])["digest"] == digest
 

@@ -28,7 +28,7 @@ def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
     assert status == 130
     assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
     assert f"interrupted: {name}\n" in out
-    assert "the same again: flowrl run r/graph.yaml --train-iters 4\n" in out
+    assert "to repeat: flowrl run r/graph.yaml --train-iters 4\n" in out
     summary = json.loads(Path("r/summary.json").read_text())
     assert (summary["status"], summary["train_iters"]) == ("interrupted", 4)
     signalling(folder, [])
@@ -68,7 +68,7 @@ def test_ctrl_c_in_a_process_cuts_it(folder: Path) -> None:
         out, err = running.communicate(timeout=30)
     assert running.returncode == 130
     assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
-    assert "the same again: flowrl run r/graph.yaml --train-iters " in out
+    assert "to repeat: flowrl run r/graph.yaml --train-iters " in out
 
 
 @pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])

@@ -13,9 +13,15 @@ from rich.console import Console
 from flowrl.core.context import MetricsRecord
 from flowrl.core.state import Count
 from flowrl.graph.model import Graph, Limits
-from flowrl.runs.display import Lines, LiveDisplay, clock_text, time_left_s, watcher_for
+from flowrl.runs.display import (
+    LineDisplay,
+    LiveDisplay,
+    Watcher,
+    clock_text,
+    time_left_s,
+    watcher_for,
+)
 from flowrl.runs.run import Run
-from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.cli.conftest import process, write
 from tests.runs.test_run import checked
@@ -90,7 +96,7 @@ def test_a_terminal_that_wants_no_picture_gets_none(words: list[str], folder: Pa
 
 def test_who_looks_on_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(watcher_for(quiet=True)) is Watcher
-    for terminal, kind in ((True, LiveDisplay), (False, Lines)):
+    for terminal, kind in ((True, LiveDisplay), (False, LineDisplay)):
         monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda yes=terminal: yes))
         assert type(watcher_for(quiet=False)) is kind
 

@@ -15,7 +15,7 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import open_listener
-from tests.cluster.hosting import SOON_S, Inviting, host, named, run_of
+from tests.cluster.host_processes import SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import ran
 from tests.toys.running import tree
 

@@ -19,7 +19,7 @@ from flowrl.core.context import Record
 from flowrl.runs.run import Run
 from flowrl.runtime.processes.launched_sites import SiteLost
 from flowrl.runtime.records import RecordSource
-from tests.cluster.hosting import ANYWHERE, SOON_S, Inviting, host, named, run_of
+from tests.cluster.host_processes import ANYWHERE, SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import facts_of, ran
 from tests.toys.running import tree
 

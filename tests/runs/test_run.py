@@ -16,10 +16,10 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.display import Watcher
 from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.toys.running import tree
 

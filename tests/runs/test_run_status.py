@@ -11,7 +11,7 @@ from flowrl.runs.queries import query_status
 from flowrl.runs.top import rates_between, top_text
 from flowrl.runs.why import verdict, wait_graph, why_text
 from flowrl.runtime.status import RunStatus
-from tests.runs.going import SLOW, activities, pair, running_in_a_thread, wait_for_status
+from tests.runs.threaded_runs import SLOW, activities, pair, running_in_a_thread, wait_for_status
 
 EDGE = "a.data -> b.data"
 PROCESSES = pytest.param("processes", marks=pytest.mark.slow)

@@ -21,7 +21,7 @@ from flowrl.nodes.env_managers.workers.futex_waker import (
     futex_is_available,
 )
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from tests.runs.going import wait_for
+from tests.runs.threaded_runs import wait_for
 
 pytestmark = pytest.mark.skipif(not futex_is_available(), reason="this system has no futex")
 

@@ -1,4 +1,4 @@
-"""Runs that go on in a thread while a test asks for their status."""
+"""Runs in a thread, whose status a test queries meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pair(a: Mapping[str, Any] | None = None, b: Mapping[str, Any] | None = None)
 def running_in_a_thread(
     graph: Mapping[str, Any], out: Path, placement: str = "serial", **limits: Any
 ) -> Iterator[RunEntry]:
-    """A run in a thread; afterwards it is stopped, and nodes that hang in it are freed."""
+    """A run in a thread. Afterwards it is stopped, and nodes that hang are released."""
     run = Run(check(load_data(graph)), placement=placement, out=out, limits=Limits(**limits))
     GATE.clear()
     thread = threading.Thread(target=run.run, daemon=True)
@@ -48,10 +48,10 @@ def running_in_a_thread(
 
 
 def wait_for(find: Callable[[], Any]) -> Any:
-    """What `find` returns at last."""
+    """The first true value that `find` returns."""
     deadline = time.monotonic() + DEADLINE_S
     while not (value := find()):
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "nothing was found in time"
         time.sleep(0.01)
     return value
 
@@ -68,6 +68,8 @@ def wait_for_status(entry: RunEntry, holds: Callable[[RunStatus], Any]) -> RunSt
 
 
 def activities(status: RunStatus) -> dict[str, tuple[str, str, str]]:
-    """What each site does: kind, instance, edge."""
-    found = [(site.site, site.activity) for site in status.sites]
-    return {site: (one.kind, one.instance, one.edge) for site, one in found}
+    """The activity of each site: kind, instance, edge."""
+    return {
+        site.site: (site.activity.kind, site.activity.instance, site.activity.edge)
+        for site in status.sites
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowrl.runs.result_text import return_text
+from flowrl.runs.result import return_text
 
 
 @pytest.mark.parametrize(
