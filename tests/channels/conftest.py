@@ -1,4 +1,4 @@
-"""Fixtures: a pair of sites."""
+"""Pairs of sites as fixtures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.channels.pairs import TRANSPORTS, SitePair, open_pair
+from tests.channels.site_pairs import TRANSPORTS, SitePair, open_pair
 
 
 @pytest.fixture(params=TRANSPORTS)

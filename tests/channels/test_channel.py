@@ -1,4 +1,4 @@
-"""What every lane promises, over every transport."""
+"""The promises of channels, checked over every transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowrl.channels import (
 )
 from flowrl.core.batch import Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count
-from tests.channels.pairs import SitePair
+from tests.channels.site_pairs import SitePair
 
 MB = 1 << 20
 
@@ -58,8 +58,8 @@ def test_an_array_arrives_as_it_was_sent(sites: SitePair, value: np.ndarray) -> 
         sites.poll_until(lambda: sender.all_taken)
 
 
-def test_arrays_begin_where_their_own_memory_would(sites: SitePair) -> None:
-    """Products of matrices take other instructions elsewhere, and give other bits."""
+def test_received_arrays_are_aligned(sites: SitePair) -> None:
+    """Matrix products of unaligned arrays use other instructions, and have other bits."""
     sender, receiver = sites.open_channel()
     for _ in range(4):
         for rows in (3, 900, 5_000, 9_000, 300_000):
@@ -77,7 +77,7 @@ def test_received_batches_are_read_only(sites: SitePair) -> None:
         assert list(batch) == ["x", "y"]
         for column in batch.columns.values():
             assert not column.flags.writeable
-            if sites.kind != "inproc":  # there it is the sender's own
+            if sites.kind != "inproc":  # which passes the sender's own array
                 with pytest.raises(ValueError, match="cannot set WRITEABLE flag to True"):
                     column.flags.writeable = True
 
@@ -92,7 +92,7 @@ def test_a_clock_comes_with_each_token(sites: SitePair) -> None:
     assert counts == [{}, later.counts, later.counts, {}]
 
 
-def test_a_full_lane_blocks_its_sender(sites: SitePair) -> None:
+def test_a_full_channel_blocks_its_sender(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(tokens=4))
     for i in range(4):
         sender.send(i)
@@ -100,7 +100,7 @@ def test_a_full_lane_blocks_its_sender(sites: SitePair) -> None:
     with pytest.raises(WouldBlock, match="channel 'x' is full: wait until it is ready"):
         sender.send(4)
     sites.poll_until(lambda: len(receiver) == 4)
-    assert not sender.is_ready(), "what has arrived and is not taken counts"
+    assert not sender.is_ready(), "tokens that arrived and were not taken count"
     assert receiver.take()[0] == 0
     sites.poll_until(sender.is_ready)
     sender.send(4)
@@ -108,7 +108,7 @@ def test_a_full_lane_blocks_its_sender(sites: SitePair) -> None:
     assert [receiver.take()[0] for _ in range(4)] == [1, 2, 3, 4]
 
 
-def test_a_lane_is_bounded_in_bytes(sites: SitePair) -> None:
+def test_a_channel_is_limited_in_bytes(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(tokens=100, bytes=5 * MB))
     sent = 0
     while sender.is_ready():
@@ -120,26 +120,26 @@ def test_a_lane_is_bounded_in_bytes(sites: SitePair) -> None:
     sites.poll_until(sender.is_ready)
 
 
-def test_a_token_larger_than_the_bound_goes_alone(sites: SitePair) -> None:
+def test_a_token_larger_than_the_limit_is_sent_alone(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(bytes=MB))
     taken = sites.transfer(sender, receiver, [np.full(2 * MB, i, np.uint8) for i in range(3)])
     assert [int(v[-1]) for v in taken] == [0, 1, 2]
 
 
-def test_an_empty_lane_has_nothing_to_take(sites: SitePair) -> None:
+def test_taking_from_an_empty_channel_would_block(sites: SitePair) -> None:
     _, receiver = sites.open_channel()
     with pytest.raises(WouldBlock, match="channel 'x' is empty: wait until it is ready"):
         receiver.take()
 
 
-def test_lanes_do_not_hinder_each_other(sites: SitePair) -> None:
+def test_a_full_channel_does_not_block_other_channels(sites: SitePair) -> None:
     full, _ = sites.open_channel(ChannelLimits(1), "full")
     sender, receiver = sites.open_channel(ChannelLimits(1), "free")
     full.send("stays")
     assert sites.transfer(sender, receiver, list(range(50))) == list(range(50))
 
 
-def test_both_directions_are_lanes_of_their_own(sites: SitePair) -> None:
+def test_each_direction_is_a_channel_of_its_own(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     back = sites.b.open_sender("back", "a"), sites.a.open_receiver("back", "b")
     sender.send("there")
@@ -148,7 +148,7 @@ def test_both_directions_are_lanes_of_their_own(sites: SitePair) -> None:
     assert (receiver.take()[0], back[1].take()[0]) == ("there", "back")
 
 
-def test_a_closed_lane_gives_what_was_sent_and_then_says_so(sites: SitePair) -> None:
+def test_a_closed_channel_delivers_its_tokens_before_it_ends(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     for i in range(3):
         sender.send(i)
@@ -166,7 +166,7 @@ def test_a_closed_lane_gives_what_was_sent_and_then_says_so(sites: SitePair) -> 
     assert (sender.statistics().tokens, receiver.statistics().tokens) == (3, 3)
 
 
-def test_a_full_lane_can_be_closed(sites: SitePair) -> None:
+def test_a_full_channel_can_be_closed(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(2))
     sender.send(0)
     sender.send(1)
@@ -177,7 +177,7 @@ def test_a_full_lane_can_be_closed(sites: SitePair) -> None:
         receiver.take()
 
 
-def test_a_sender_is_told_that_its_receiver_is_gone(sites: SitePair) -> None:
+def test_a_sender_learns_that_its_receiver_has_closed(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(2))
     sender.send(0)
     sender.send(1)
@@ -193,7 +193,7 @@ def test_a_sender_is_told_that_its_receiver_is_gone(sites: SitePair) -> None:
         receiver.take()
 
 
-def test_what_is_sent_to_a_closed_receiver_is_answered_again(sites: SitePair) -> None:
+def test_a_closed_receiver_notifies_its_sender_again(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(receiver, "notify_closed", lambda: None)  # the notification is lost
@@ -212,7 +212,7 @@ def test_a_wait_ends_at_its_deadline(sites: SitePair) -> None:
     assert receiver.statistics().waited_s >= 0.1
 
 
-def test_a_wait_ends_with_the_peer_but_hears_its_last_words(sites: SitePair) -> None:
+def test_a_wait_for_a_dead_peer_ends_after_its_last_messages(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     dead: list[str] = []
     sites.b.find_failure = lambda peer: f"{peer} was killed by signal 9" if dead else None
@@ -226,7 +226,7 @@ def test_a_wait_ends_with_the_peer_but_hears_its_last_words(sites: SitePair) -> 
     assert lost.value.peer == "a"
 
 
-def test_what_was_gathered_leaves_before_a_wait(sites: SitePair) -> None:
+def test_gathered_frames_are_sent_before_a_wait(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     idle = sites.a.open_receiver("idle", "b")
     for i in range(20):
@@ -236,7 +236,7 @@ def test_what_was_gathered_leaves_before_a_wait(sites: SitePair) -> None:
     sites.b.wait_until(lambda: len(receiver) == 20, [receiver], 5)
 
 
-def test_a_wait_serves_all_lanes(sites: SitePair) -> None:
+def test_a_wait_serves_all_channels(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(name="other")
     waited, _ = sites.b.open_receiver("waited", "a"), sites.a.open_sender("waited", "b")
     sender.send(1)
@@ -256,14 +256,14 @@ def test_tokens_of_another_epoch_are_refused_and_counted(sites: SitePair) -> Non
     assert sites.transfer(sender, receiver, ["fresh"]) == ["fresh"]
 
 
-def test_tokens_of_unknown_lanes_are_refused_and_counted(sites: SitePair) -> None:
+def test_tokens_of_unknown_channels_are_refused_and_counted(sites: SitePair) -> None:
     sender = sites.a.open_sender("nowhere", "b")
     sender.send(1)
     sites.a.flush()
     sites.poll_until(lambda: sites.b.connections.traffic().refused == {("unknown channel", "a"): 1})
 
 
-def test_a_token_that_comes_twice_is_taken_once(sites: SitePair) -> None:
+def test_a_duplicate_token_is_taken_once(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     for i in range(5):
         sender.send(i)
@@ -274,18 +274,18 @@ def test_a_token_that_comes_twice_is_taken_once(sites: SitePair) -> None:
     assert sender.statistics().resent == 5
 
 
-def test_a_lost_token_is_asked_for_and_nothing_overtakes_it(sites: SitePair) -> None:
+def test_a_lost_token_is_resent_in_order(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     connection = sender._connection
     lost = connection.pack_token("x", 0, 0, EMPTY_CLOCK, "lost")
-    sender._keep(lost)  # as if posted, and swallowed
+    sender._keep(lost)  # as if it was sent and lost
     sender._clock = EMPTY_CLOCK
     sender.send("after it")
     sites.poll_until(lambda: len(receiver) == 2)
     assert [receiver.take()[0] for _ in range(2)] == ["lost", "after it"]
 
 
-def test_a_lost_last_token_is_asked_for_by_who_waits(sites: SitePair) -> None:
+def test_a_waiting_receiver_requests_a_lost_last_token(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     sender._keep(sender._connection.pack_token("x", 0, 0, EMPTY_CLOCK, "lost"))
     receiver.probe()
@@ -293,7 +293,7 @@ def test_a_lost_last_token_is_asked_for_by_who_waits(sites: SitePair) -> None:
     assert receiver.take()[0] == "lost"
 
 
-def test_a_lost_credit_is_asked_for_by_who_waits(sites: SitePair) -> None:
+def test_a_waiting_sender_requests_lost_credit(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(1))
     sender.send(0)
     sites.poll_until(receiver.is_ready)
@@ -307,7 +307,7 @@ def test_a_lost_credit_is_asked_for_by_who_waits(sites: SitePair) -> None:
     sites.poll_until(sender.is_ready)
 
 
-def test_statistics_tell_what_a_lane_holds(sites: SitePair) -> None:
+def test_statistics_count_the_tokens_of_a_channel(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     for _ in range(3):
         sender.send(np.zeros(1000, np.uint8))

@@ -1,4 +1,4 @@
-"""What a message can carry arrives exactly as it was; what it cannot carry is named; hostile bytes are refused."""
+"""Values are decoded exactly as they were encoded, unsendable values are named, and invalid bytes are refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from flowrl.core.batch import Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 
-def there_and_back(value: Any, by_frames: bool = False) -> Any:
-    """Through bytes, as in the body of a message, or as frames."""
+def encode_and_decode(value: Any, in_parts: bool = False) -> Any:
+    """Encode and decode a value through bytes: a message body, or one message part for each array."""
     tree, payload = encode(value)
     packed = msgpack.packb(tree, unicode_errors=SURROGATES)
     tree = msgpack.unpackb(packed, unicode_errors=SURROGATES)
-    if by_frames:
+    if in_parts:
         frames = [np.frombuffer(bytes(frame), np.uint8) for frame in payload.as_parts()]
         return decode(tree, IncomingPayload.from_parts(frames))
     body = b"0" * ALIGN + payload.as_bytes()
@@ -33,8 +33,8 @@ def there_and_back(value: Any, by_frames: bool = False) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in type, dtype, shape, order in memory, and value; NaN is itself."""
-    if isinstance(a, np.generic) and isinstance(b, np.generic):  # (a longlong is an int64)
+    """Return whether type, dtype, shape, order in memory and value are equal; NaN equals NaN."""
+    if isinstance(a, np.generic) and isinstance(b, np.generic):  # a longlong is an int64
         return a.dtype == b.dtype and _equal(a, b)
     if type(a) is not type(b):
         return False
@@ -55,14 +55,14 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """The same bits; but of a long double, whose bytes hold rubbish between the numbers, the same value."""
+    """Return whether the bits are equal. Long doubles are compared by value, because their bytes have padding."""
     if a.dtype.char in "gG":
         return bool(np.array_equal(a, b, equal_nan=True))
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def _titled(dtype: np.dtype) -> bool:
-    """Whether a field has a second name, which numpy itself is about to forget."""
+    """Return whether a field has a title, a second name that numpy deprecates."""
     if dtype.subdtype:
         return _titled(dtype.base)
     return any(len(f) > 2 or _titled(f[0]) for f in (dtype.fields or {}).values())
@@ -107,17 +107,17 @@ VALUES = st.recursive(
 
 @given(VALUES, st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_values_come_back_exactly(value: Any, by_frames: bool) -> None:
-    assert same(there_and_back(value, by_frames), value)
+def test_values_are_decoded_exactly(value: Any, in_parts: bool) -> None:
+    assert same(encode_and_decode(value, in_parts), value)
 
 
 @pytest.mark.parametrize("code", np.typecodes["All"].replace("O", ""))
-def test_every_dtype_comes_back(code: str) -> None:
+def test_every_dtype_is_decoded_exactly(code: str) -> None:
     dtype = np.dtype({"S": "S3", "U": "U3", "V": "V3", "M": "M8[s]", "m": "m8[s]"}.get(code, code))
     for order in "<>":
         array = np.zeros((2, 3), dtype.newbyteorder(order))
-        assert same(there_and_back(array), array)
-    assert same(there_and_back(array[0, 0]), array[0, 0])
+        assert same(encode_and_decode(array), array)
+    assert same(encode_and_decode(array[0, 0]), array[0, 0])
 
 
 @pytest.mark.parametrize(
@@ -150,31 +150,31 @@ def test_every_dtype_comes_back(code: str) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_special_values_come_back_exactly(value: Any) -> None:
-    back = there_and_back(value)
+def test_special_values_are_decoded_exactly(value: Any) -> None:
+    back = encode_and_decode(value)
     assert same(back, value)
     if isinstance(value, float):
         assert math.copysign(1, back) == math.copysign(1, value)
 
 
-def test_a_state_comes_back_with_its_command_version_and_clock() -> None:
+def test_a_state_is_decoded_with_its_command_version_and_clock() -> None:
     clock = Clock({"learner": Count(0, 0, 7), "collector#1": Count(96, 3, 0)})
     state = State({"w": np.ones((3, 4), np.float32), "b": np.array(1.0)}, {"eps": 0.1}, 7, clock)
-    assert same(there_and_back(state), state)
+    assert same(encode_and_decode(state), state)
 
 
-def test_a_batch_comes_back_with_its_columns_in_order() -> None:
+def test_a_batch_is_decoded_with_its_columns_in_order() -> None:
     batch = Batch({"z": np.arange(4), "a": np.zeros((4, 0)), "m": np.ones((4, 2, 2), ">f2")})
-    back = there_and_back(batch)
+    back = encode_and_decode(batch)
     assert same(back, batch)
     assert back.rows == 4
-    assert same(there_and_back(Batch({})), Batch({}))
+    assert same(encode_and_decode(Batch({})), Batch({}))
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (2, 0, 1)])
 def test_the_order_of_axes_in_memory_is_kept(axes: tuple[int, ...]) -> None:
     array = np.arange(24.0).reshape(2, 3, 4).transpose(axes)
-    back = there_and_back(array)
+    back = encode_and_decode(array)
     assert back.strides == array.strides
     assert same(back, array)
 
@@ -203,17 +203,17 @@ def test_arrays_in_a_payload_are_aligned_and_not_copied() -> None:
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_what_cannot_be_sent_is_named(value: Any, says: str) -> None:
+def test_unsendable_values_are_named(value: Any, says: str) -> None:
     with pytest.raises(UnsendableValue) as error:
         encode(value)
     assert str(error.value).startswith(says)
 
 
-def test_what_nests_too_deeply_is_named() -> None:
+def test_values_nested_too_deeply_are_named() -> None:
     value: list[Any] = []
     for _ in range(MAX_DEPTH - 1):
         value = [value]
-    assert same(there_and_back(value), value)
+    assert same(encode_and_decode(value), value)
     with pytest.raises(UnsendableValue, match=f"nested more than {MAX_DEPTH} deep"):
         encode([value])
 
@@ -282,7 +282,7 @@ def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
     tree, payload = encode(value)
     body = payload.as_bytes()
     head = bytearray(
-        heads.header([heads.pack([0, "lane", 0, 0, None, tree, len(body), 0])], len(body))
+        heads.header([heads.pack([0, "channel", 0, 0, None, tree, len(body), 0])], len(body))
     )
     head[at % len(head)] = byte
     with suppress(RefusedMessage):

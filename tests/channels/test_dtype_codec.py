@@ -1,4 +1,4 @@
-"""Dtypes as text: what crosses a socket comes back equal, and hostile codes come to nothing."""
+"""Dtypes are decoded to equal dtypes, and invalid codes are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flowrl.channels.errors import RefusedMessage, UnsendableValue
 
 
 def nested(depth: int) -> Any:
-    """The code of a structure within structures."""
+    """Return the code of nested structures."""
     code: Any = "<f4"
     for _ in range(depth):
         code = [["x", code, []]]
@@ -23,13 +23,13 @@ def nested(depth: int) -> Any:
 
 
 @given(hn.scalar_dtypes())
-def test_the_code_of_a_number_is_a_text_that_reads_back(dtype: np.dtype[Any]) -> None:
+def test_the_code_of_a_scalar_dtype_is_a_string_that_decodes_to_it(dtype: np.dtype[Any]) -> None:
     code = encode_dtype(dtype)
     assert isinstance(code, str)
     assert decode_dtype(code) == dtype
 
 
-def test_a_packed_structure_reads_back_with_its_names_shapes_and_order() -> None:
+def test_a_packed_structure_is_decoded_with_names_shapes_and_order() -> None:
     dtype = np.dtype([("b", ">i2", (2, 3)), ("a", [("x", "<f8"), ("y", "S3")])])
     code = encode_dtype(dtype)
     assert code == [["b", ">i2", [2, 3]], ["a", [["x", "<f8", []], ["y", "|S3", []]], []]]
@@ -49,7 +49,7 @@ def test_a_packed_structure_reads_back_with_its_names_shapes_and_order() -> None
     ],
     ids=["object", "object within", "offsets", "aligned"],
 )
-def test_what_would_come_back_as_something_else_is_not_sent(dtype: np.dtype[Any]) -> None:
+def test_a_dtype_that_would_be_decoded_differently_is_unsendable(dtype: np.dtype[Any]) -> None:
     with pytest.raises(
         UnsendableValue, match=r"cannot send an array of dtype .*packed structures can"
     ):

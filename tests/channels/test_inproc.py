@@ -1,4 +1,4 @@
-"""Sites in threads: by reference, and awake when something comes."""
+"""Sites in threads pass tokens by reference and wake each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_token_between_threads_is_the_same_object() -> None:
     b.close()
 
 
-def test_threads_wake_each_other_at_once() -> None:
+def test_threads_wake_each_other_immediately() -> None:
     a, b = two({})
     there, arrives = a.open_sender("there", "b"), b.open_receiver("there", "a")
     back, returns = b.open_sender("back", "a"), a.open_receiver("back", "b")
@@ -51,7 +51,7 @@ def test_threads_wake_each_other_at_once() -> None:
         there.send(i)
         a.wait(returns, 10)
         assert returns.take()[0] == i
-    assert time.perf_counter() - began < 5, "each wait is a wake-up, not a look every so often"
+    assert time.perf_counter() - began < 5, "each wait ends by a wake-up and not by polling"
     thread.join(10)
     a.close()
     b.close()
@@ -93,7 +93,7 @@ def test_many_threads_fill_one_inbox_and_nothing_is_lost() -> None:
         connections.close()
 
 
-def test_a_site_may_have_threads_and_processes_for_peers(tmp_path: object) -> None:
+def test_a_site_can_have_peers_in_threads_and_in_processes(tmp_path: object) -> None:
     threads: InboxRegistry = {}
     a, b = two(threads)
     c = SiteConnections("c", b"")
@@ -114,14 +114,14 @@ def test_a_site_may_have_threads_and_processes_for_peers(tmp_path: object) -> No
         channels.close(drop=True)
 
 
-def test_an_inbox_that_is_closed_wakes_nobody() -> None:
+def test_a_closed_inbox_wakes_no_thread() -> None:
     inbox = Inbox()
     assert inbox.prepare_to_sleep()
     inbox.close()
-    inbox.put("late", [1])  # its pipe may be another's by now
+    inbox.put("late", [1])  # its descriptor may belong to another file already
 
 
-def test_an_inbox_does_not_sleep_on_mail() -> None:
+def test_a_site_with_queued_frames_does_not_sleep() -> None:
     inbox = Inbox()
     inbox.put("early", [1])
     assert not inbox.prepare_to_sleep()

@@ -1,4 +1,4 @@
-"""Key files: made once, read by their owner, and by nobody else."""
+"""Key files: each is written once, and only its owner can read it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowrl.channels.keys import Keys, read_key, write_key
 from flowrl.core.errors import UsageError
 
 
-def test_a_new_key_is_its_owners(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_new_key(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         write_key(tmp_path / "key")
@@ -23,7 +23,7 @@ def test_a_new_key_is_its_owners(tmp_path: Path) -> None:
     assert key.secret.decode() not in repr(key)
 
 
-def test_no_two_keys_are_the_same(tmp_path: Path) -> None:
+def test_two_new_keys_differ(tmp_path: Path) -> None:
     write_key(tmp_path / "a")
     write_key(tmp_path / "b")
     assert read_key(tmp_path / "a").secret != read_key(tmp_path / "b").secret
@@ -37,7 +37,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "key").read_text() == before
 
 
-def test_a_key_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
         write_key(tmp_path / "nowhere" / "key")
 
@@ -52,7 +52,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> Non
         read_key(tmp_path / "key")
 
 
-def test_a_key_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file or directory; make one with 'flowrl host"):
         read_key(tmp_path / "key")
 
@@ -67,7 +67,7 @@ def test_a_key_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
         b"public: " + b"a" * 40 + b"\nsecret: " + b"\x01" * 40,
     ],
 )
-def test_what_is_no_key_is_told(tmp_path: Path, text: bytes) -> None:
+def test_a_file_without_a_valid_key_is_refused(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(text)
     path.chmod(0o600)
@@ -75,6 +75,6 @@ def test_what_is_no_key_is_told(tmp_path: Path, text: bytes) -> None:
         read_key(path)
 
 
-def test_keys_go_through_text() -> None:
+def test_keys_are_converted_to_json_and_back() -> None:
     keys = Keys(b"public", b"secret", {"a": b"other"})
     assert Keys.from_json(keys.to_json()) == keys

@@ -1,4 +1,4 @@
-"""Sites in processes of their own, and their deaths."""
+"""Sites in separate processes, their deaths, and the folder of their sockets."""
 
 from __future__ import annotations
 
@@ -24,53 +24,58 @@ from flowrl.channels.socket_folder import (
     remove_dead_folders,
 )
 from flowrl.core.errors import UsageError
-from tests.channels.pairs import RUN, SOCKETS
+from tests.channels.site_pairs import RUN, SOCKETS
 
 BIG = 200_000
 
 
 @dataclass
-class Child:
-    """Site b, and our site a with its lanes."""
+class EchoSite:
+    """Site b in its process, and site a of the test with its channels."""
 
     process: subprocess.Popen[str]
     channels: SiteChannels
-    there: Sender
-    back: Receiver
+    sender: Sender
+    receiver: Receiver
 
-    def dead(self, peer: str) -> str | None:
-        """What the operating system knows of it."""
+    def find_failure(self, peer: str) -> str | None:
+        """Return how the process has ended, or None."""
         status = self.process.poll()
         return None if status is None else f"its process ended with status {status}"
 
 
 @contextmanager
-def child(kind: str, folder: SocketFolder) -> Iterator[Child]:
+def start_echo_site(kind: str, folder: SocketFolder) -> Iterator[EchoSite]:
     one, two = new_pair(), new_pair()
     curve = kind == "curve"
     keys = Keys(*one, {"b": two[0]}) if curve else None
     connections = SiteConnections(
         "a", RUN, keys=keys, shared_bytes=64 << 20 if kind == "shared" else 0
     )
-    mine = connections.listen("tcp://127.0.0.1:*" if curve else folder.address("a"))
-    its = "tcp://127.0.0.1:*" if curve else folder.address("b")
-    words = [kind, its, mine, *((k.decode() for k in (*two, one[0])) if curve else ())]
-    command = [sys.executable, "-m", "tests.channels.child", *words]
+    own_address = connections.listen("tcp://127.0.0.1:*" if curve else folder.address("a"))
+    peer_address = "tcp://127.0.0.1:*" if curve else folder.address("b")
+    arguments = [
+        kind,
+        peer_address,
+        own_address,
+        *((k.decode() for k in (*two, one[0])) if curve else ()),
+    ]
+    command = [sys.executable, "-m", "tests.channels.echo_site", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         connections.connect("b", process.stdout.readline().strip())
         channels = SiteChannels(connections)
-        found = Child(
+        site = EchoSite(
             process,
             channels,
-            channels.open_sender("there", "b"),
-            channels.open_receiver("back", "b"),
+            channels.open_sender("to_b", "b"),
+            channels.open_receiver("to_a", "b"),
         )
-        channels.find_failure = found.dead
-        channels.wait(found.back, 20)
-        assert found.back.take()[0] == "here"
+        channels.find_failure = site.find_failure
+        channels.wait(site.receiver, 20)
+        assert site.receiver.take()[0] == "ready"
         try:
-            yield found
+            yield site
         finally:
             channels.close(drop=True)
             process.kill()
@@ -87,23 +92,23 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketFolder]:
 
 
 @pytest.mark.parametrize("kind", SOCKETS)
-def test_processes_exchange_tokens_and_one_that_is_killed_is_missed(
+def test_processes_exchange_tokens_and_notice_a_killed_peer(
     kind: str, folder: SocketFolder
 ) -> None:
     before = set(os.listdir("/dev/shm"))
-    with child(kind, folder) as site:
+    with start_echo_site(kind, folder) as site:
         held = []
         for i in range(60):
-            site.channels.wait(site.there, 10)
-            site.there.send(np.full(BIG if i % 2 else 10, i, np.int32))
-            site.channels.wait(site.back, 10)
-            held.append(site.back.take()[0])
+            site.channels.wait(site.sender, 10)
+            site.sender.send(np.full(BIG if i % 2 else 10, i, np.int32))
+            site.channels.wait(site.receiver, 10)
+            held.append(site.receiver.take()[0])
         assert [int(v.max()) for v in held] == [2 * i for i in range(60)]
         shared = site.channels.connections.traffic().shared_tokens
         assert (shared > 0) == (kind == "shared")
-        site.there.send("die")
+        site.sender.send("die")
         with pytest.raises(PeerLost, match="site 'b' is lost: its process ended with status -9"):
-            site.channels.wait(site.back, 10)
+            site.channels.wait(site.receiver, 10)
         assert [int(v.min()) for v in held] == [2 * i for i in range(60)], (
             "views outlive the sender"
         )
@@ -111,39 +116,39 @@ def test_processes_exchange_tokens_and_one_that_is_killed_is_missed(
         assert site.channels.connections.traffic().refused == {}
 
 
-def test_processes_part_in_peace(folder: SocketFolder) -> None:
-    with child("shared", folder) as site:
+def test_a_process_ends_after_its_channel_is_closed(folder: SocketFolder) -> None:
+    with start_echo_site("shared", folder) as site:
         for i in range(3):
-            site.there.send(np.full(BIG, i))
-        site.there.close()
+            site.sender.send(np.full(BIG, i))
+        site.sender.close()
         taken = []
         for _ in range(3):
-            site.channels.wait(site.back, 10)
-            taken.append(int(site.back.take()[0][-1]))
+            site.channels.wait(site.receiver, 10)
+            taken.append(int(site.receiver.take()[0][-1]))
         assert taken == [0, 2, 4]
-        site.channels.wait(site.back, 10)
+        site.channels.wait(site.receiver, 10)
         with pytest.raises(
-            ChannelClosed, match="channel 'back' was closed by its sender, site 'b'"
+            ChannelClosed, match="channel 'to_a' was closed by its sender, site 'b'"
         ):
-            site.back.take()
+            site.receiver.take()
         site.channels.flush()
         assert site.process.wait(10) == 0
 
 
-# the folder
+# the socket folder
 
 
-def test_the_folder_is_for_this_user_only(folder: SocketFolder) -> None:
+def test_only_this_user_may_enter_the_folder(folder: SocketFolder) -> None:
     assert folder.path.stat().st_mode & 0o777 == 0o700
 
 
-def test_an_address_is_short_however_long_the_name(folder: SocketFolder) -> None:
+def test_a_long_site_name_has_a_short_address(folder: SocketFolder) -> None:
     one, other = folder.address("collector#1/" * 40), folder.address("learner")
     assert len(one) == len(other)
     assert one != other
 
 
-def test_a_folder_too_deep_for_sockets_is_said_and_none_is_left(
+def test_a_folder_path_too_long_for_sockets_is_reported_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("d" * 100)
@@ -154,7 +159,7 @@ def test_a_folder_too_deep_for_sockets_is_said_and_none_is_left(
     assert list(deep.iterdir()) == []
 
 
-def test_the_folder_of_a_killed_run_is_swept_and_that_of_a_living_one_is_not(
+def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_living_run_is_kept(
     folder: SocketFolder,
 ) -> None:
     code = (
@@ -173,7 +178,7 @@ def test_the_folder_of_a_killed_run_is_swept_and_that_of_a_living_one_is_not(
     assert (folder.path / LOCK_FILE).exists()
 
 
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(
+def test_a_folder_that_is_removed_before_it_is_locked_is_created_again(
     folder: SocketFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where, flock, swept = folder.path.parent, fcntl.flock, []

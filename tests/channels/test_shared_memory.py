@@ -1,4 +1,4 @@
-"""Shared memory: slots come back with the last view, and nothing of it has a name that could stay behind."""
+"""Shared memory: a slot becomes free with its last view, and no memory has a name that could be left behind."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from flowrl.channels.shared_memory import (
     slot_size,
 )
 from flowrl.core.batch import Batch
-from tests.channels.pairs import SitePair, open_pair
+from tests.channels.site_pairs import SitePair, open_pair
 
 BIG = 300_000
 
 
 @pytest.fixture
-def lane(sharing_sites: SitePair) -> tuple[Sender, Receiver]:
-    """A lane that has shared memory open for arrays of the sizes here."""
+def channel(sharing_sites: SitePair) -> tuple[Sender, Receiver]:
+    """A channel with open slabs for arrays of all sizes that the tests send."""
     sender, receiver = sharing_sites.open_channel(ChannelLimits(2))
     for size in (BIG, 8 * BIG, 16 * BIG):
         sharing_sites.transfer(sender, receiver, [np.zeros(size, np.uint8)])
@@ -60,10 +60,10 @@ def taken_slots(sites: SitePair) -> int:
     return sum(sum(slab.map[: slab.slots]) for slab in slabs(sites))
 
 
-def test_a_slot_comes_back_when_the_token_is_gone(
-    sharing_sites: SitePair, lane: tuple[Sender, Receiver]
+def test_a_slot_becomes_free_when_its_token_is_collected(
+    sharing_sites: SitePair, channel: tuple[Sender, Receiver]
 ) -> None:
-    value = sharing_sites.transfer(*lane, [np.arange(BIG)])[0]
+    value = sharing_sites.transfer(*channel, [np.arange(BIG)])[0]
     assert taken_slots(sharing_sites) == 1
     assert value[-1] == BIG - 1
     del value
@@ -71,10 +71,10 @@ def test_a_slot_comes_back_when_the_token_is_gone(
 
 
 def test_views_and_tensors_keep_their_slot(
-    sharing_sites: SitePair, lane: tuple[Sender, Receiver]
+    sharing_sites: SitePair, channel: tuple[Sender, Receiver]
 ) -> None:
     torch = pytest.importorskip("torch")
-    batch = sharing_sites.transfer(*lane, [Batch({"x": np.arange(BIG), "y": np.ones(BIG)})])[0]
+    batch = sharing_sites.transfer(*channel, [Batch({"x": np.arange(BIG), "y": np.ones(BIG)})])[0]
     disconnect = batch["x"][5:7].reshape(2, 1)
     del batch
     assert taken_slots(sharing_sites) == 1
@@ -92,25 +92,25 @@ def test_views_and_tensors_keep_their_slot(
     assert taken_slots(sharing_sites) == 0
 
 
-def test_a_slot_is_not_used_again_while_it_is_looked_at(
-    sharing_sites: SitePair, lane: tuple[Sender, Receiver]
+def test_a_slot_with_views_is_not_reused(
+    sharing_sites: SitePair, channel: tuple[Sender, Receiver]
 ) -> None:
-    held = [sharing_sites.transfer(*lane, [np.full(BIG, i, np.uint8)])[0] for i in range(40)]
+    held = [sharing_sites.transfer(*channel, [np.full(BIG, i, np.uint8)])[0] for i in range(40)]
     assert [int(v.min()) for v in held] == [int(v.max()) for v in held] == list(range(40))
     assert sharing_sites.a.connections.traffic().shared_tokens > 0
 
 
-def test_slots_are_used_again(sharing_sites: SitePair, lane: tuple[Sender, Receiver]) -> None:
+def test_free_slots_are_reused(sharing_sites: SitePair, channel: tuple[Sender, Receiver]) -> None:
     before = sharing_sites.a.connections.traffic()
     for i in range(50):
-        sharing_sites.transfer(*lane, [np.full(BIG, i, np.uint8)])
-        sharing_sites.poll_until(lambda: lane[0].all_taken)
+        sharing_sites.transfer(*channel, [np.full(BIG, i, np.uint8)])
+        sharing_sites.poll_until(lambda: channel[0].all_taken)
     after = sharing_sites.a.connections.traffic()
     assert after.shared_tokens - before.shared_tokens == 50
     assert after.shared_bytes == before.shared_bytes
 
 
-def test_a_receiver_that_keeps_everything_does_not_stop_its_sender(tmp_path: Path) -> None:
+def test_a_receiver_that_keeps_all_tokens_does_not_stop_its_sender(tmp_path: Path) -> None:
     with open_pair("shared", tmp_path, shared_bytes=4 * BIG) as sites:
         sender, receiver = sites.open_channel(ChannelLimits(2))
         kept = sites.transfer(sender, receiver, [np.full(BIG, i, np.uint8) for i in range(30)])
@@ -121,20 +121,20 @@ def test_a_receiver_that_keeps_everything_does_not_stop_its_sender(tmp_path: Pat
         assert statistics.bytes_sent > 10 * BIG
 
 
-def test_slots_of_a_broken_lane_come_back(
-    sharing_sites: SitePair, lane: tuple[Sender, Receiver]
+def test_slots_of_a_broken_channel_become_free(
+    sharing_sites: SitePair, channel: tuple[Sender, Receiver]
 ) -> None:
-    sender, receiver = lane
+    sender, receiver = channel
     sender.send(np.zeros(BIG))
     receiver.close()
     sharing_sites.poll_until(lambda: sender.send_error)
     sharing_sites.poll_until(lambda: taken_slots(sharing_sites) == 0)
 
 
-def test_a_token_that_comes_twice_does_not_free_its_slot(
-    sharing_sites: SitePair, lane: tuple[Sender, Receiver]
+def test_a_duplicate_token_does_not_free_its_slot(
+    sharing_sites: SitePair, channel: tuple[Sender, Receiver]
 ) -> None:
-    sender, receiver = lane
+    sender, receiver = channel
     sharing_sites.poll_until(lambda: sender.all_taken)
     sender.send(np.zeros(BIG))
     sender.on_resend_request(0)
@@ -145,7 +145,7 @@ def test_a_token_that_comes_twice_does_not_free_its_slot(
     assert taken_slots(sharing_sites) == 0
 
 
-def test_memory_of_another_size_makes_room(tmp_path: Path) -> None:
+def test_idle_slabs_make_room_for_another_size(tmp_path: Path) -> None:
     with open_pair("shared", tmp_path, shared_bytes=3 << 20) as sites:
         sender, receiver = sites.open_channel()
         for size in (1 << 20, 2 << 20, 1 << 17):
@@ -157,7 +157,7 @@ def test_memory_of_another_size_makes_room(tmp_path: Path) -> None:
         sites.poll_until(lambda: len(memory_of_a(sites)) == len(slabs(sites)))
 
 
-def test_where_memory_cannot_be_opened_the_socket_serves(sharing_sites: SitePair) -> None:
+def test_the_socket_is_used_if_the_receiver_cannot_open_memory(sharing_sites: SitePair) -> None:
     memory_of_a(sharing_sites).open = lambda *slab: False  # type: ignore[method-assign]
     sender, receiver = sharing_sites.open_channel()
     for i in range(5):
@@ -166,7 +166,7 @@ def test_where_memory_cannot_be_opened_the_socket_serves(sharing_sites: SitePair
     assert sharing_sites.a.connections.traffic().shared_tokens == 0
 
 
-def test_where_there_is_no_memory_the_socket_serves(
+def test_the_socket_is_used_if_no_memory_is_left(
     sharing_sites: SitePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int, begin: int, size: int) -> None:
@@ -178,15 +178,17 @@ def test_where_there_is_no_memory_the_socket_serves(
     assert sharing_sites.a.connections.traffic().not_shared == 1
 
 
-def test_shared_memory_has_no_name(sharing_sites: SitePair, lane: tuple[Sender, Receiver]) -> None:
+def test_shared_memory_has_no_name(
+    sharing_sites: SitePair, channel: tuple[Sender, Receiver]
+) -> None:
     before = os.listdir("/dev/shm")
-    value = sharing_sites.transfer(*lane, [np.arange(BIG)])[0]
+    value = sharing_sites.transfer(*channel, [np.arange(BIG)])[0]
     assert not [name for name in os.listdir("/dev/shm") if "flowrl" in name]
     assert os.listdir("/dev/shm") == before
     del value
 
 
-def test_views_outlive_the_mailboxes(tmp_path: Path) -> None:
+def test_views_outlive_the_connections(tmp_path: Path) -> None:
     with open_pair("shared", tmp_path) as sites:
         sender, receiver = sites.open_channel()
         for _ in range(3):
@@ -212,19 +214,19 @@ def opened(slab: Slab) -> tuple[PeerMemory, dict[str, Any]]:
     "wrong",
     [{"slots": 3}, {"slots": 0}, {"slot_bytes": 8192}, {"slot_bytes": -1}, {"slots": 10**6}],
 )
-def test_memory_of_another_shape_is_refused(slab: Slab, wrong: dict[str, int]) -> None:
+def test_a_slab_of_another_size_is_refused(slab: Slab, wrong: dict[str, int]) -> None:
     peer_memory, facts = opened(slab)
     with pytest.raises(RefusedMessage, match="slab"):
         peer_memory.open(0, **{**facts, **wrong})
 
 
-def test_memory_of_a_dead_process_is_not_there(slab: Slab) -> None:
+def test_a_slab_of_a_dead_process_cannot_be_opened(slab: Slab) -> None:
     peer_memory, facts = opened(slab)
     assert not peer_memory.open(0, **{**facts, "pid": 2**22 + 1})
 
 
 @pytest.mark.parametrize(("slot", "nbytes"), [(2, 1), (-1, 1), (0, 4097), (0, 0), (0, -5)])
-def test_slots_that_are_none_are_refused(slab: Slab, slot: int, nbytes: int) -> None:
+def test_invalid_slots_are_refused(slab: Slab, slot: int, nbytes: int) -> None:
     peer_memory, facts = opened(slab)
     assert peer_memory.open(0, **facts)
     with pytest.raises(RefusedMessage, match="slot"):
@@ -233,7 +235,7 @@ def test_slots_that_are_none_are_refused(slab: Slab, slot: int, nbytes: int) -> 
         peer_memory.read_slot(1, 0, 1)
 
 
-def test_memory_that_could_shrink_is_refused() -> None:
+def test_unsealed_memory_is_refused() -> None:
     fd = os.memfd_create("flowrl-unsealed")
     os.ftruncate(fd, mmap.PAGESIZE * 2)
     with pytest.raises(RefusedMessage, match="slab"):
@@ -248,5 +250,5 @@ def test_a_slot_holds_its_payload_and_wastes_little(nbytes: int) -> None:
     assert slot_size(slot_size(nbytes)) == slot_size(nbytes)
 
 
-def test_this_system_can_share() -> None:
+def test_this_system_supports_shared_memory() -> None:
     assert is_shared_memory_supported()

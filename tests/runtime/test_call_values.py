@@ -13,7 +13,7 @@ from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.batch import Batch, Column
 from flowrl.core.ports import Service
 from flowrl.runtime.remote.call_values import CallValueCodec
-from tests.channels.test_codec import there_and_back
+from tests.channels.test_codec import encode_and_decode
 
 
 class Pair(NamedTuple):
@@ -43,7 +43,7 @@ VALUES = [
 
 def through(value: Any) -> Any:
     """As it arrives at another site."""
-    return RECORDS.decode(there_and_back(RECORDS.encode(value)))
+    return RECORDS.decode(encode_and_decode(RECORDS.encode(value)))
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)

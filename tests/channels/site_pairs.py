@@ -1,4 +1,4 @@
-"""Two sites that are connected over any transport, both in the test's thread."""
+"""Pairs of sites, connected over any transport, in the thread of the test."""
 
 from __future__ import annotations
 

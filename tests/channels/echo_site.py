@@ -1,6 +1,6 @@
-"""A site in a process of its own: `python -m tests.channels.child KIND MY_ADDRESS YOUR_ADDRESS [KEYS…]`.
+"""A site in a process of its own: `python -m tests.channels.echo_site KIND OWN_ADDRESS PEER_ADDRESS [KEYS…]`.
 
-It is site b. It sends back twice what it is sent: a first word `die` ends it as a crash would.
+It is site b. It sends each value back, multiplied by two. The value `die` kills the process as a crash would.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 
 from flowrl.channels import ChannelClosed, SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
-from tests.channels.pairs import RUN
+from tests.channels.site_pairs import RUN
 
 
-def main(kind: str, mine: str, yours: str, *keys: str) -> None:
-    """Serve until the lane ends."""
+def main(kind: str, own_address: str, peer_address: str, *keys: str) -> None:
+    """Send values back until the channel ends."""
     public, secret, known = (key.encode() for key in keys) if keys else (b"", b"", b"")
     connections = SiteConnections(
         "b",
@@ -23,11 +23,11 @@ def main(kind: str, mine: str, yours: str, *keys: str) -> None:
         keys=Keys(public, secret, {"a": known}) if keys else None,
         shared_bytes=64 << 20 if kind == "shared" else 0,
     )
-    print(connections.listen(mine), flush=True)
-    connections.connect("a", yours)
+    print(connections.listen(own_address), flush=True)
+    connections.connect("a", peer_address)
     channels = SiteChannels(connections)
-    receiver, sender = channels.open_receiver("there", "a"), channels.open_sender("back", "a")
-    sender.send("here")
+    receiver, sender = channels.open_receiver("to_b", "a"), channels.open_sender("to_a", "a")
+    sender.send("ready")
     try:
         while True:
             channels.wait(receiver, 30)
