@@ -33,9 +33,9 @@ from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
+from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.status import NodeStats
 
 PLACEMENTS = ("serial", "threads", "processes")

@@ -1,6 +1,10 @@
-"""Dependencies point one way."""
+"""Packages form layers: each imports only packages of layers above it, as docs/architecture.md lists them."""
+
+from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,19 +13,19 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ENGINE = sorted(p for p in (ROOT / "flowrl").rglob("*.py") if "starter" not in p.parts)
 NODES = sorted((ROOT / "nodes").rglob("*.py"))
-CONTRACT = {"core", "machine"}  # the packages that nodes may import
+CONTRACT = {"core", "machine"}  # the packages of the engine that nodes may import
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module that a file imports, anywhere in it."""
+    """Every module and name that a file imports: within functions and for type checking, too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             yield node.module or ""
-            if node.module in ("flowrl", "flowrl.nodes"):
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def at_the_top(path: Path) -> set[str]:
@@ -44,6 +48,53 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+# the engine's packages
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(path: Path) -> str:
+    """`runtime.control`; the modules of `flowrl` itself, which assemble the others, are each their own."""
+    parts = path.relative_to(ROOT / "flowrl").parts
+    return ".".join(parts[:-1]) or parts[0].removesuffix(".py")
+
+
+def package_imports() -> dict[str, set[str]]:
+    """The packages that each package imports, in any of its modules."""
+    packages = {module_name(path): package_of(path) for path in ENGINE}
+    uses: dict[str, set[str]] = defaultdict(set)
+    for path in ENGINE:
+        own = package_of(path)
+        names = {name for name in imported(path) if name in packages and name != "flowrl"}
+        uses[own] |= {packages[name] for name in names} - {own}
+    return uses
+
+
+def documented_layers() -> list[set[str]]:
+    """The layers in the table of the architecture page, the lowest last as it is shown there."""
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| (.+?) \|", text, re.MULTILINE)
+    return [set(re.findall(r"`flowrl\.([a-z.]+)`", row)) for row in rows]
+
+
+def test_each_package_imports_only_packages_of_layers_above_it() -> None:
+    layers = documented_layers()
+    level = {package: number for number, layer in enumerate(layers) for package in layer}
+    uses = package_imports()
+    packages = {package for package in uses if package not in ("__init__", "__main__", "version")}
+    assert packages == level.keys()
+    wrong = {
+        f"{package} imports {other}"
+        for package in packages
+        for other in uses[package] - {"version"}
+        if level[other] >= level[package]
+    }
+    assert wrong == set()
+
+
 @pytest.mark.parametrize("path", ENGINE, ids=name_of)
 def test_the_engine_knows_neither_torch_nor_envs_nor_nodes(path: Path) -> None:
     roots = {name.partition(".")[0] for name in imported(path)}
@@ -51,11 +102,14 @@ def test_the_engine_knows_neither_torch_nor_envs_nor_nodes(path: Path) -> None:
     assert not {name for name in imported(path) if is_node(name)}
 
 
+# the node library
+
+
 @pytest.mark.parametrize("path", NODES, ids=name_of)
 def test_nodes_know_only_the_contract_of_the_engine_and_each_other(path: Path) -> None:
     own = {name for name in imported(path) if name.partition(".")[0] == "flowrl"}
-    engine = {name for name in own if not is_node(name)}
-    assert not {name for name in engine if name.split(".")[1] not in CONTRACT}
+    engine = {name for name in own if not is_node(name) and name != "flowrl"}
+    assert not {name for name in engine if name.split(".")[1] not in {*CONTRACT, "nodes"}}
 
 
 def test_what_describes_nodes_does_not_load_torch() -> None:
@@ -65,38 +119,21 @@ def test_what_describes_nodes_does_not_load_torch() -> None:
 
 
 def test_the_mathematics_knows_only_arrays() -> None:
-    allowed = {"__future__", "collections", "typing", "numpy", "torch"}
-    roots = {name.partition(".")[0] for name in imported(ROOT / "nodes" / "returns.py")}
-    types = {name for name in imported(ROOT / "nodes" / "returns.py") if "flowrl" in name}
-    assert types <= {"flowrl.core.batch", "flowrl.nodes.lazy"}
-    assert roots - {"flowrl"} <= allowed
+    allowed = {"__future__", "collections", "typing", "numpy", "torch", "flowrl"}
+    names = set(imported(ROOT / "nodes" / "returns.py"))
+    assert {name.partition(".")[0] for name in names} <= allowed
+    modules = ("flowrl.core.batch", "flowrl.nodes.lazy")
+    assert all(name.startswith(modules) for name in names if name.startswith("flowrl"))
 
 
-def test_the_layer_of_each_module_is_below_those_that_use_it() -> None:
-    """The engine's modules import each other without circles."""
-    names = {
-        f"flowrl.{'.'.join(p.relative_to(ROOT / 'flowrl').with_suffix('').parts)}": p
-        for p in ENGINE
-    }
-    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
-    uses = {
-        name: {other for other in at_import(path) if other in names and other != name}
-        for name, path in names.items()
-        if name != "flowrl"  # it imports when it is first asked for a name
-    }
-    done: set[str] = set()
-    while layer := {name for name in uses.keys() - done if uses[name] - {"flowrl"} <= done}:
-        done |= layer
-    assert uses.keys() - done == set()
+# names
 
 
-def at_import(path: Path) -> set[str]:
-    """The modules that are imported when the file is, type checking aside."""
-    found: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom):
-            found.add(node.module or "")
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+def test_no_class_name_is_used_twice() -> None:
+    """A name in a traceback or a search result says which class it is."""
+    places = defaultdict(list)
+    for path in (*ENGINE, *NODES):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -13,8 +13,8 @@ from flowrl.channels.socket_folder import SocketFolder
 from flowrl.cluster.control import LEAVE_S
 from flowrl.core.errors import FlowError
 from flowrl.machine.network_address import open_listener
-from flowrl.runtime.processes.graph_transfer import FILE_BYTES, MODULE_BYTES
-from flowrl.runtime.processes.site_processes import SiteProcesses
+from flowrl.runtime.sites.graph_transfer import FILE_BYTES, MODULE_BYTES
+from flowrl.runtime.sites.site_processes import SiteProcesses
 
 PRINTED_BYTES = 64 << 10  # that are read at once
 

@@ -20,8 +20,8 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
-from flowrl.runtime.processes.addresses import Addresses
-from flowrl.runtime.processes.graph_transfer import SentGraph
+from flowrl.runtime.sites.addresses import Addresses
+from flowrl.runtime.sites.graph_transfer import SentGraph
 
 LISTEN_S = 30.0  # in which a host says where its sites will be reached
 GOODBYE_S = LEAVE_S + 2.0  # in which hosts say that they have ended everything

@@ -34,11 +34,11 @@ from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE, RunFolder, create
 from flowrl.runs.query_server import answering_queries
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_status import status_of, timings_row
-from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.executor import Cut, Executor
-from flowrl.runtime.processes.graph_transfer import graph_to_send
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
+from flowrl.runtime.sites.coordinator import Coordinator
+from flowrl.runtime.sites.graph_transfer import graph_to_send
 from flowrl.runtime.status import RUN_STATUS, NodeStats
 
 if TYPE_CHECKING:

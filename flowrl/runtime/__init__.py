@@ -1,1 +1,1 @@
-"""Executes the serial program: instances, edges, the scheduler of a site."""
+"""The execution of a graph. This package executes one site; its subpackages connect, control and start several."""

@@ -6,9 +6,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from flowrl.core.context import IrregularityRecord, Record
+from flowrl.core.context import (
+    CheckpointRecord,
+    IrregularityRecord,
+    MetricsRecord,
+    Record,
+    VerdictRecord,
+)
+from flowrl.core.plain_data import DataCodec
 from flowrl.core.state import Count
 
 MAX_FAILURES = 20  # that a summary lists; the nodes' logs have all of them
@@ -32,6 +39,13 @@ class FailureRecord:
 
     text: str
     handling: Handling
+
+
+# the records that a site sends; it keeps deferred effects to itself
+SentRecord = (
+    MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | FailureRecord | str
+)
+RECORD: DataCodec[Any] = DataCodec(SentRecord)
 
 
 class RecordSink(Protocol):

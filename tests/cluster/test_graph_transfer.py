@@ -15,8 +15,8 @@ from flowrl.checks.fingerprint import differing_parts, graph_fingerprint
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.needed_files import file_params, files_beside, modules_beside
-from flowrl.runtime.processes import graph_transfer as sending
-from flowrl.runtime.processes.graph_transfer import SentGraph, graph_to_send, load_sent_graph
+from flowrl.runtime.sites import graph_transfer as sending
+from flowrl.runtime.sites.graph_transfer import SentGraph, graph_to_send, load_sent_graph
 from tests.toys.running import tree
 
 GRAPH = """

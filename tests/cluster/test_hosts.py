@@ -17,8 +17,8 @@ from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
 from flowrl.runs.run import Run
-from flowrl.runtime.processes.launched_sites import SiteLost
 from flowrl.runtime.records import RecordSource
+from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.cluster.host_processes import ANYWHERE, SOON_S, Inviting, host, named, run_of
 from tests.sites.comparing import facts_of, ran
 from tests.toys.running import tree

@@ -20,7 +20,7 @@ from flowrl.cluster.joined_hosts import HostError, JoinedHosts
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data
-from flowrl.runtime.processes.graph_transfer import graph_to_send
+from flowrl.runtime.sites.graph_transfer import graph_to_send
 from tests.toys.running import tree
 
 SENT = graph_to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))

@@ -10,7 +10,7 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import Graph
 from flowrl.graph.placement import HostOffer, resolve_placement
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout, make_layout
-from flowrl.runtime.processes.addresses import Addresses, peers_of_sites
+from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
 from tests.toys.running import tree
 
 OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]

@@ -21,10 +21,10 @@ from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.runs.run import Run
-from flowrl.runtime.control.coordinator import Coordinator
 from flowrl.runtime.control.messages import SiteReady
-from flowrl.runtime.processes.launched_sites import SiteLost
 from flowrl.runtime.records import RecordSource
+from flowrl.runtime.sites.coordinator import Coordinator
+from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.toys.running import tree
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
@@ -161,7 +161,7 @@ def test_a_site_whose_server_has_ended_leaves_the_cause_to_be_told_by_others() -
     orphan = """
 import os, sys
 from flowrl.machine.child_process import end_with_forking_process
-from flowrl.runtime.processes.fork_server import ServerReport
+from flowrl.runtime.sites.fork_server import ServerReport
 with ServerReport(int(sys.argv[1])).failure():
     end_with_forking_process(os.getpid())  # which is not its parent
 """

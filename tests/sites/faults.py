@@ -172,7 +172,7 @@ def killed_once(folder: Path, draw: random.Random) -> str:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1.2))
         victims = [
-            pid for pid in run.others() if "flowrl.runtime.processes.fork_server" in _command(pid)
+            pid for pid in run.others() if "flowrl.runtime.sites.fork_server" in _command(pid)
         ]
         victim = draw.choice(victims) if victims else None
         ended = False

@@ -24,8 +24,8 @@ import pytest
 
 from flowrl.machine.child_process import end_with_forking_process
 from flowrl.machine.numerics import THREAD_VARIABLES
-from flowrl.runtime.processes import site_processes
-from flowrl.runtime.processes.fork_server import COMMON_MODULES, ServerReport, exit_now, serve
+from flowrl.runtime.sites import site_processes
+from flowrl.runtime.sites.fork_server import COMMON_MODULES, ServerReport, exit_now, serve
 
 FORK, STATUS = b"fork", b"status "
 NODES = ("tests.toys.toy_nodes", "tests.sites.site_nodes", "tests.runtime.link_nodes")
@@ -54,7 +54,7 @@ class Pool:
     ) -> ForkedServer:
         """In the place of `ChildProcess`: a fork server."""
         report, *others = fds
-        assert module == "flowrl.runtime.processes.fork_server"
+        assert module == "flowrl.runtime.sites.fork_server"
         assert not others, "the pool cannot start sites that other machines reach"
         words = {**config, "parent": self._process.pid, "path": sys.path}
         with tempfile.TemporaryFile() as file:
@@ -118,7 +118,7 @@ def pooled() -> Iterator[Pool]:
 
 def main() -> None:
     """Fork whatever is asked for, one after the other, until nobody asks any more."""
-    for module in (*COMMON_MODULES, "flowrl.runtime.processes.child_site", *NODES):
+    for module in (*COMMON_MODULES, "flowrl.runtime.sites.child_site", *NODES):
         importlib.import_module(module)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as asked:

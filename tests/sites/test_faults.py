@@ -21,7 +21,7 @@ from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.runtime.processes.launched_sites import SiteLost
+from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.sites.faults import ENDS_S, ROOT, killed_graph, killed_once, running
 from tests.toys.running import tree
 
@@ -122,7 +122,7 @@ def test_a_second_signal_stops_at_once_though_a_node_hangs(placement: str, tmp_p
 def test_a_run_that_is_meant_to_end_does_not_wait_for_a_node_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.runtime.control.coordinator.STUCK_S", 0.5)
+    monkeypatch.setattr("flowrl.runtime.sites.coordinator.STUCK_S", 0.5)
     checked = check(load_data(faulty("hangs")))
     run = Run(checked, placement="processes", out=tmp_path / "r", limits=Limits(time_s=0.2))
     what = "site 'process:x' did not come to the cut, and nothing went on for 0.5 s"

@@ -17,7 +17,7 @@ from flowrl.checks.ordering import exclusive_services
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.runtime.control.coordinator import Coordinator
+from flowrl.runtime.sites.coordinator import Coordinator
 from tests.sites.comparing import facts_of, ran
 from tests.toys.running import tree
 

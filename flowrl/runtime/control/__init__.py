@@ -1,1 +1,1 @@
-"""The control plane: the coordinator, leases, cuts, and what sites report."""
+"""What the coordinator and the sites say to each other, and what each keeps for it: leases, cuts, records."""

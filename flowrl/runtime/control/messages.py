@@ -7,28 +7,21 @@ the messages of each. Positions and counts of rounds include the warm-up.
 
 from __future__ import annotations
 
-import builtins
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowrl.channels import ChannelLimits
-from flowrl.core.context import CheckpointRecord, IrregularityRecord, MetricsRecord, VerdictRecord
-from flowrl.core.errors import NodeError, attached_files
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.state import Count, State
-from flowrl.runtime.records import FailureRecord, RecordSource
+from flowrl.runtime.records import RecordSource, SentRecord
+from flowrl.runtime.remote.errors import RemoteError
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.status import SiteStatus
 from flowrl.runtime.token_hashing import TokenHash
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # the channels' names begin with these
 CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
-
-SentRecord = (
-    MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | FailureRecord | str
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +154,6 @@ Report = (
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteError:
-    """An error that was raised on another site. `node` and `doing` are empty if it was not a node's."""
-
-    node: str
-    doing: str
-    type: str
-    text: str
-    traceback: str
-    files: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class NodeFailure:
     """A node raised an error."""
 
@@ -200,32 +181,3 @@ Failure = NodeFailure | ConnectionFailure | SiteFailure
 COMMAND: DataCodec[Command] = DataCodec(Command)
 REPORT: DataCodec[Report] = DataCodec(Report)
 FAILURE: DataCodec[Failure] = DataCodec(Failure)
-RECORD: DataCodec[Any] = DataCodec(SentRecord)
-REMOTE_ERROR: DataCodec[RemoteError] = DataCodec(RemoteError)
-
-
-# errors of other sites
-
-
-class RemoteTraceback(Exception):
-    """Where an error was raised on another site."""
-
-
-def describe_error(error: BaseException) -> RemoteError:
-    """An error in a form that can be sent."""
-    node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
-    cause = error.__cause__ or error if node else error
-    text = "".join(traceback.format_exception(cause))
-    return RemoteError(node, doing, type(cause).__name__, str(cause), text, attached_files(error))
-
-
-def restore_error(site: str, remote: RemoteError) -> Exception:
-    """An error of another site, to be raised here: of a class with the same name and, if that is builtin, base."""
-    base = vars(builtins).get(remote.type)
-    if not (isinstance(base, type) and issubclass(base, Exception)):
-        base = Exception
-    kind = type(remote.type, (base,), {"__str__": lambda self: remote.text})
-    cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some want more than a text
-    cause.files = remote.files  # type: ignore[attr-defined]
-    cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{remote.traceback}")
-    return NodeError(remote.node, remote.doing, cause) if remote.node else cause

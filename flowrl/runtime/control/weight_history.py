@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import SerialProgram
+from flowrl.checks.site_kinds import is_paced_by_one_learner
 from flowrl.core.ports import StateOut
 from flowrl.core.state import State
 from flowrl.graph.model import PortRef
 from flowrl.runtime.control.cuts import includes
-from flowrl.runtime.control.site_kinds import is_paced_by_one_learner
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.site_state import Position

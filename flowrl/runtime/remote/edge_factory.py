@@ -10,13 +10,13 @@ from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.pacing import nodes_paced_by
+from flowrl.checks.site_kinds import free_sites
 from flowrl.core.context import Context, instance_key
 from flowrl.core.node import Node
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.control.site_kinds import free_sites
 from flowrl.runtime.edge_factory import (
     Replica,
     Versions,

@@ -20,15 +20,11 @@ from flowrl.core.ports import Service
 from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.control.messages import (
-    RECORD,
-    REMOTE_ERROR,
-    describe_error,
-    restore_error,
-)
 from flowrl.runtime.edge_factory import Replica
 from flowrl.runtime.instance import RAISED
+from flowrl.runtime.records import RECORD
 from flowrl.runtime.remote.call_values import CallValueCodec
+from flowrl.runtime.remote.errors import REMOTE_ERROR, describe_error, restore_error
 from flowrl.runtime.remote.waiting import ServiceWait, SiteWaits
 
 # requests, in place of a method's name

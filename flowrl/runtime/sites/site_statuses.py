@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flowrl.channels.errors import RefusedMessage
 from flowrl.core.plain_data import MalformedDataError
-from flowrl.runtime.processes.launched_sites import LaunchedSites
+from flowrl.runtime.sites.launched_sites import LaunchedSites
 from flowrl.runtime.status import SITE_STATUS, Activity, NodeStats, SiteStatus
 from flowrl.runtime.status_reader import read_status
 

@@ -31,15 +31,14 @@ from flowrl.runtime.control.messages import (
     Failure,
     LeaveRun,
     NodeFailure,
-    RemoteTraceback,
     Report,
     SiteFailure,
-    restore_error,
 )
-from flowrl.runtime.processes.addresses import Addresses, peers_of_sites
-from flowrl.runtime.processes.graph_transfer import graph_on_this_machine
-from flowrl.runtime.processes.site_processes import SiteProcesses, modules_needed
-from flowrl.runtime.site import SiteScheduler, run_site
+from flowrl.runtime.remote.errors import RemoteTraceback, restore_error
+from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
+from flowrl.runtime.sites.graph_transfer import graph_on_this_machine
+from flowrl.runtime.sites.site import SiteScheduler, run_site
+from flowrl.runtime.sites.site_processes import SiteProcesses, modules_needed
 
 POLL_S = 0.02
 CHECK_ALIVE_S = 0.1  # between checks: with hundreds of sites they take their time

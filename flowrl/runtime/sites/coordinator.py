@@ -11,6 +11,7 @@ import time
 from math import inf
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.site_kinds import free_sites, paced_sites, rounds_behind
 from flowrl.core.context import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
@@ -34,12 +35,11 @@ from flowrl.runtime.control.messages import (
     TrainItersReached,
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
-from flowrl.runtime.control.site_kinds import free_sites, paced_sites, rounds_behind
-from flowrl.runtime.control.site_statuses import SiteStatuses
 from flowrl.runtime.executor import Cut, Reason, weights_digest
-from flowrl.runtime.processes.launched_sites import LaunchedSites, RemoteHosts, SiteLost
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
+from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteLost
+from flowrl.runtime.sites.site_statuses import SiteStatuses
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.token_hashing import Note
 

@@ -13,7 +13,7 @@ import threading
 
 from flowrl.channels.site_connections import SiteConnections
 from flowrl.graph.site_layout import COORDINATOR
-from flowrl.runtime.site import SiteScheduler
+from flowrl.runtime.sites.site import SiteScheduler
 from flowrl.runtime.status import SITE_STATUS
 from flowrl.runtime.status_reader import read_status
 

@@ -112,7 +112,7 @@ class ForkServer:
         os.set_blocking(self._report, False)
         try:
             self._process = ChildProcess(
-                "flowrl.runtime.processes.fork_server",
+                "flowrl.runtime.sites.fork_server",
                 {**config, "report": report},
                 output=output,
                 fds=(report, *fds),

@@ -15,9 +15,9 @@ from flowrl.channels import SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp_url
-from flowrl.runtime.processes.graph_transfer import read_graph
-from flowrl.runtime.processes.status_beacon import StatusBeacon
-from flowrl.runtime.site import run_site
+from flowrl.runtime.sites.graph_transfer import read_graph
+from flowrl.runtime.sites.site import run_site
+from flowrl.runtime.sites.status_beacon import StatusBeacon
 
 
 class ChildSite:

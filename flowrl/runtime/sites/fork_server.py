@@ -24,7 +24,7 @@ import numpy as np
 
 from flowrl.channels.transport import transport_modules
 from flowrl.machine.child_process import begin_child, end_with_forking_process
-from flowrl.runtime.processes.child_site import ChildSite
+from flowrl.runtime.sites.child_site import ChildSite
 
 COMMON_MODULES = (*transport_modules(), "threadpoolctl")  # what every site would import
 TEXT_BYTES = 3000  # of an error: lines of a pipe stay whole up to 4096 bytes

@@ -29,7 +29,6 @@ from flowrl.runtime.control.messages import (
     SiteReady,
     SiteResults,
     TrainItersReached,
-    describe_error,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistory
@@ -38,6 +37,7 @@ from flowrl.runtime.instance import Instance
 from flowrl.runtime.interruptions import ChannelFailure, FiringAbandoned, SiteStopped
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
+from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
 
