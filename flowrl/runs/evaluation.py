@@ -43,7 +43,7 @@ class CheckpointEvaluation:
             f"{self.checkpoint}: after {count_text(self.train_iters, 'train iteration')} "
             f"and {count_text(self.env_steps, 'env step')}\n"
             f"{count_text(self.episodes, 'episode')}, seed {self.seed}\n{shown}"
-            + "".join(f"\nfilmed: {video}" for video in self.videos)
+            + "".join(f"\nvideo: {video}" for video in self.videos)
             + "".join(f"\nwarning: {warning}" for warning in self.warnings)
         )
 
@@ -51,7 +51,7 @@ class CheckpointEvaluation:
 def evaluate_best_checkpoint(
     run: Path, episodes: int | None = None, seed: int = 0, video: Path | None = None
 ) -> CheckpointEvaluation:
-    """Play evaluation episodes with the best checkpoint. `video` is a folder or a file for films of them."""
+    """Play evaluation episodes with the best checkpoint. `video` is a folder or a file for videos of them."""
     if not (run / "graph.yaml").is_file():
         raise UsageError(f"{run}: is not a run's folder, as it has no graph.yaml")
     checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
@@ -64,9 +64,9 @@ def evaluate_best_checkpoint(
     reset_numerics(checked.graph.torch_threads)
     context = context_of(checked, spec, 0, seed)
     context.consumed_outputs = frozenset()
-    if video is not None and not hasattr(spec.cls, "film"):
+    if video is not None and not hasattr(spec.cls, "record_videos"):
         raise UsageError(
-            f"--video: the evaluator '{spec.name}' cannot film, as it has no method `film`"
+            f"--video: the evaluator '{spec.name}' cannot record videos, as it has no method `record_videos`"
         )
     videos = _evaluate(spec, context, state, video)
     measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
@@ -81,7 +81,7 @@ def evaluate_best_checkpoint(
         played,
         seed,
         metrics,
-        [str(film) for film in videos],
+        [str(path) for path in videos],
         _version_warnings(run),
     )
 
@@ -109,7 +109,7 @@ def _without_goal(spec: NodeSpec, episodes: int | None) -> NodeSpec:
 
 
 def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) -> list[Path]:
-    """Fire the evaluator once, and return the files of the films."""
+    """Fire the evaluator once, and return the files of the videos."""
     node: Any = None
     try:
         node = spec.cls(config=spec.config, context=context)
