@@ -99,7 +99,7 @@ def measured(tokens: Sequence[Batch], storage: Storage, once: bool) -> Row:
         buffer.push(token)
     turn = itertools.cycle(tokens)
     found = {
-        "bytes": buffer._rows.nbytes / size,
+        "bytes": buffer.ring.nbytes / size,
         "push": rate(lambda: buffer.push(next(turn)), PUSHED),
         "sample": rate(buffer.sample, SAMPLED),
     }

@@ -9,11 +9,11 @@ import numpy as np
 
 from flowrl.core.batch import Array
 
-MIN_VARIANCE = 1e-12  # a variance up to here is none
+MIN_VARIANCE = 1e-12  # smaller variances are treated as 0
 
 
 class Moments:
-    """Mean and variance of all rows, merged batch by batch (Chan, Golub & LeVeque 1979)."""
+    """The mean and variance of all rows, merged batch by batch (Chan, Golub & LeVeque 1979)."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.count = 0
@@ -21,7 +21,7 @@ class Moments:
         self.squares = np.zeros(shape)  # sum of squared distances from the mean
 
     def update(self, rows: Array) -> None:
-        """Takes a batch (B, …) in."""
+        """Add a batch (B, …)."""
         n, total = len(rows), self.count + len(rows)
         mean = rows.mean(0, dtype=np.float64)
         delta = mean - self.mean
@@ -33,15 +33,13 @@ class Moments:
 
     @property
     def std(self) -> Array:
-        """The standard deviation; 1 where nothing has varied yet, so that one may divide by it."""
+        """The standard deviation, or 1 where nothing has varied yet, so that it is a valid divisor."""
         variance = self.squares / max(self.count, 1)
         return np.where(variance > MIN_VARIANCE, np.sqrt(variance), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
         self.count = int(np.ravel(state["count"])[0])
         self.mean, self.squares = np.array(state["mean"]), np.array(state["squares"])

@@ -1,4 +1,4 @@
-"""Origin columns: which collector and env a row comes from, at which step, and with which weights."""
+"""Origin columns: the collector, env and step that a row comes from, and the weights that acted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from flowrl.core.batch import Array, Column, Schema
 
 COLLECTOR_COLUMN, ENV_COLUMN = "origin/collector", "origin/env"
 STEP_COLUMN, WEIGHTS_COLUMN = "origin/step", "origin/weights"
-# Of rows that are whole episodes: how many rows of the episode come before.
+# In tokens of whole episodes: the number of rows of the episode before the row.
 OFFSET_COLUMN = "offset"
-NO_WEIGHTS_VERSION = -1  # the policy that acted has no weights, or those of a checkpoint
+NO_WEIGHTS_VERSION = -1  # the policy that acted has no weights, or the weights of a checkpoint
 ORIGIN_SCHEMA: Schema = {
     COLLECTOR_COLUMN: Column("int32"),  # the replica of the collector
     ENV_COLUMN: Column("int32"),  # the index of the env in the collector
@@ -28,10 +28,10 @@ class OriginTracker:
     def __init__(self, collector: int, envs: int, weights: int) -> None:
         self._collector = collector
         self._steps = np.zeros(envs, np.int64)
-        self.weights = weights  # the version that acts
+        self.weights = weights  # the version of the weights that act
 
     def step(self, ids: Array | None) -> dict[str, Array]:
-        """Count one step of these envs, or of all; returns its origin columns."""
+        """Count one step of these envs, or of all envs; return its origin columns."""
         envs = np.arange(len(self._steps)) if ids is None else np.asarray(ids)
         steps = self._steps[envs]
         self._steps[envs] += 1

@@ -1,21 +1,19 @@
-"""The advanced replay buffer: draws by priority, and removes rows that are too old or were drawn often enough."""
+"""The advanced replay buffer: draws rows by priority, and removes rows that are too old or used up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
-from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
-from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.demonstrations import required_columns
 from flowrl.nodes.buffers.pacing import check_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
-    ROW_METADATA,
+    BOOKKEEPING,
     ROW_METADATA_BYTES,
     SAMPLER_BYTES,
     PrioritisedRing,
@@ -28,59 +26,53 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     checked_priorities,
     priorities_port,
 )
-from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import (
     concatenate_columns,
     shortage_error,
     split_batches,
 )
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
-from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
 from flowrl.nodes.decays import linear_decay
-
-BOOKKEEPING: Schema = {
-    "row_id": Column("int64"),
-    "priority": Column("float32"),
-    "use": Column("int32"),
-    "age_iters": Column("int32"),
-    "pushed_steps": Column("int64"),
-}
 
 
 class AdvancedReplayBuffer(RowReplayBuffer):
     """Prioritised experience replay (Schaul et al. 2016).
 
-    A round's batches are drawn together, with the priorities that the learner sent back in the previous round. A
+    The batches of a round are drawn together, with the priorities that the learner sent in the previous round. A
     free-running buffer fires as soon as rows or priorities arrive.
     """
+
+    ring: PrioritisedRing
 
     priorities = priorities_port(SETS_PRIORITIES)
 
     class Config(RowReplayBuffer.Config):
         priority: Literal["proportional", "rank"] = param(
-            "proportional", "draw in proportion to priorities, or to the inverse of their rank"
+            "proportional", "draw in proportion to priorities, or to the inverse of their ranks"
         )
-        alpha: float = param(0.6, "how much priorities count; 0: draws are uniform", ge=0, le=10)
+        alpha: float = param(0.6, "exponent of priorities; 0: draws are uniform", ge=0, le=10)
         beta: float = param(
-            0.4, "how much `weight` corrects for priorities at the beginning", ge=0, le=1
+            0.4, "exponent of importance weights (`weight`) at the beginning", ge=0, le=1
         )
-        beta_iters: int = param(100_000, "train iterations until it corrects fully", ge=1)
+        beta_iters: int = param(100_000, "train iterations until `beta` is 1", ge=1)
         priority_least: float = param(
             1e-5, "added to each priority, so that every row can be drawn", gt=0
         )
-        max_use: int | None = param(None, "remove a row that was drawn so often", ge=1)
+        max_use: int | None = param(None, "draws after which a row is removed", ge=1)
         max_staleness_iters: int | None = param(
-            None, "remove a row that is older than so many train iterations", ge=0
+            None, "train iterations after which a row is removed", ge=0
         )
-        replace: bool = param(True, "a batch may hold a row twice (faster, and stratified)")
+        replace: bool = param(True, "a batch may contain a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also have the columns {', '.join(BOOKKEEPING)}")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         if config.max_use is not None and config.replace:
             raise UnsoundError(
-                "with `max_use` no batch may hold a row twice", "write `replace: false`", "replace"
+                "with `max_use` no batch may contain a row twice",
+                "write `replace: false`",
+                "replace",
             )
         schema, with_demos = input_schema(surroundings), "demos" in surroundings.inputs
         check_transforms(config.transforms, schema)
@@ -101,18 +93,14 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         super().setup()
         self._pending = PendingBatches(self.ctx.key, "priorities" in self.ctx.inputs)
 
-    def _make_rows(self) -> PrioritisedRing:
+    def _make_ring(self) -> PrioritisedRing:
         c = self.config
-        return PrioritisedRing(make_ring(c, self.ctx, ROW_METADATA), c.priority, c.alpha)
-
-    @property
-    def _ring(self) -> Ring:
-        return self._rows.ring
+        return make_ring(c, self.ctx, partial(PrioritisedRing, c.priority, c.alpha))
 
     def fire(
         self, data: Batch | None, demos: Batch | None, priorities: PriorityTokens
     ) -> list[Batch]:
-        """Apply the priorities that arrived, store the rows that arrived, and draw the batches that are due."""
+        """Apply priorities, store rows, and draw the batches that are due."""
         self.pacer.count_learned(apply_priorities(priorities, self.update))
         if demos is not None:
             self.push_demos(demos)
@@ -121,22 +109,22 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         return self.draw_due()
 
     def push(self, data: Batch) -> int:
-        """Store rows over the oldest, with the highest priority so far: each is drawn soon."""
-        first, now = self._ring.written, self.ctx.clock.total
-        self._rows.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
+        """Store rows, which replace the oldest; return their number. They get the highest priority so far."""
+        first, now = self.ring.written, self.ctx.clock.total
+        self.ring.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
         self._transforms.push(data.columns, first)
         self.counters.pushes += 1
         self.counters.pushed += len(data)
         return len(data)
 
     def update(self, priorities: Array, row_id: Array | None = None) -> None:
-        """Set the priorities of the oldest batch that has none yet, or of the rows with these numbers.
+        """Set the priorities of the oldest batch that awaits some, or of the rows with these numbers.
 
-        Rows that are gone are counted (`late_rows`). Demonstrations, whose number is -1, are skipped.
+        Rows that no longer exist are counted (`late_rows`). Demonstrations, whose number is -1, are skipped.
         """
         numbers = self._pending.pop_oldest() if row_id is None else row_id
         priorities = checked_priorities(self.ctx.key, priorities, numbers.shape)
-        written = self._ring.written
+        written = self.ring.written
         if row_id is not None and len(numbers) and numbers.max() >= written:
             known = f"rows 0 to {written - 1} were written" if written else "no row was written"
             raise ValueError(f"{self.ctx.key}: row {numbers.max()} does not exist; {known}")
@@ -144,13 +132,13 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         if self._demos.expected:
             is_agent_row = numbers >= 0
             numbers, priorities = numbers[is_agent_row], priorities[is_agent_row]
-        self.counters.late += self._rows.update(numbers, priorities)
+        self.counters.late += self.ring.update(numbers, priorities)
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """Draw batches in one gather: the agent's rows, then demonstrations."""
+        """Draw all batches in one gather. In each, demonstrations follow the agent's rows."""
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
-            self._rows.remove_older(oldest)
+            self.ring.remove_older(oldest)
         demo_rows = self._demos.rows_of_batches(batches, batch_size)
         agent_rows = [batch_size - n for n in demo_rows]
         # Without replacement, rows that one batch uses up must not be in the next one.
@@ -167,54 +155,32 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         return split_batches(columns, batches, batch_size)
 
     def _draw_columns(self, batches: int, rows: int) -> dict[str, Array]:
-        """Draw the agent's rows of some batches, with their weights and bookkeeping."""
-        prioritised = self._rows
-        if prioritised.live < max(1, rows):
-            raise shortage_error(self.ctx.key, rows, prioritised.live, expired=prioritised.removed)
-        if self.config.replace:
-            places, probability = prioritised.sampler.draw(self._sampler.rng, batches, rows)
-        else:
-            places, probability = prioritised.sampler.draw_distinct(self._sampler.rng, rows)
-        now = self.ctx.clock.total.train_iters
-        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance_weights(probability, prioritised.live, beta, rows)
-        row_id = prioritised.ring.numbers_of(places)
+        """Draw the agent's rows of some batches, with their weights, numbers and bookkeeping."""
+        c, ring, now = self.config, self.ring, self.ctx.clock.total.train_iters
+        if ring.live < max(1, rows):
+            raise shortage_error(self.ctx.key, rows, ring.live, expired=ring.removed)
+        beta = linear_decay(c.beta, 1.0, c.beta_iters, now)
+        places, weight = ring.draw(self._sampler.rng, batches, rows, c.replace, beta)
+        row_id = ring.numbers_of(places)
         columns = {**self._transforms.take(places), "weight": weight, "row_id": row_id}
-        columns |= self._bookkeeping_of(places)
-        prioritised.count_use(places, self.config.max_use)
+        if c.bookkeeping:
+            columns |= ring.bookkeeping(places, now)
+        ring.count_use(places, c.max_use)
         self._last_places = places
         return columns
 
-    def _bookkeeping_of(self, places: Array) -> dict[str, Array]:
-        if not self.config.bookkeeping:
-            return {}
-        metadata = self._ring.metadata
-        age = self.ctx.clock.total.train_iters - metadata["train_iters"][places]
-        return {
-            "priority": metadata["priority"][places],
-            "use": metadata["use"][places],
-            "age_iters": age.astype(np.int32),
-            "pushed_steps": metadata["env_steps"][places],
-        }
-
     @property
     def count(self) -> int:
-        """The agent's rows that can be drawn."""
-        return self._rows.live
+        """The number of the agent's rows that can be drawn."""
+        return self.ring.live
 
     def metrics(self) -> dict[str, float]:
-        """The counters, and statistics of the rows that were drawn last."""
-        metadata, last = self._ring.metadata, self._last_places
-        drawn = {
-            "use": metadata["use"][last],
-            "priority": metadata["priority"][last],
-            "age_iters": self.ctx.clock.total.train_iters - metadata["train_iters"][last],
-        }
+        """Return the counters, and statistics of the rows of the newest draw."""
         return {
             **self.counters.metrics("rows", self.count),
-            "expired_rows": self._rows.removed,
+            "expired_rows": self.ring.removed,
             "late_rows": self.counters.late,
-            **summary_metrics(drawn),
+            **self.ring.metrics(self._last_places, self.ctx.clock.total.train_iters),
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Demonstrations beside a buffer's rows: kept for ever, and the last rows of each batch."""
+"""Demonstrations of a buffer: stored separately from its rows, and added to each batch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from flowrl.nodes.origin import ORIGIN_SCHEMA
 
 
 def required_columns(schema: Schema) -> Schema:
-    """The columns that demonstrations must have beside rows with these: all but the origin columns."""
+    """Return the columns that demonstrations must have, which are all columns of the rows but the origin columns."""
     return {name: column for name, column in schema.items() if name not in ORIGIN_SCHEMA}
 
 
 class Demonstrations:
-    """The demonstrations of a buffer. `share` of each batch are demonstrations, and at least one row.
+    """The demonstrations of a buffer, which keeps them for ever.
 
-    With `binomial` each row is one with this probability, so their number varies from batch to batch.
+    With the mode `fixed`, `share` of each batch are demonstrations, and at least one row. With `binomial`, each row
+    is one with the probability `share`, so their number varies from batch to batch.
     """
 
     def __init__(self, context: Context, share: float, mode: str) -> None:
@@ -31,13 +32,12 @@ class Demonstrations:
         self._rng = context.rng("demo_share") if mode == "binomial" else None
 
     def push(self, demos: Batch) -> None:
-        """Keep these for ever."""
         self.expected = True
         if len(demos):
             self.table = demos if self.table is None else Batch.concat([self.table, demos])
 
     def rows_of_batches(self, batches: int, batch_size: int) -> list[int]:
-        """How many rows of each batch are demonstrations."""
+        """Return how many rows of each batch are demonstrations."""
         if not self.expected:
             return [0] * batches
         if self._rng is not None:
@@ -52,10 +52,10 @@ class Demonstrations:
         sampler: UniformSampler,
         **defaults: Any,
     ) -> dict[str, Array]:
-        """Add so many demonstrations to each batch, behind the agent's rows.
+        """Append `rows[k]` demonstrations to the agent's rows of batch k.
 
-        `agent` holds the other rows of all batches. Columns that demonstrations lack get a default: -1 for
-        origin columns, else what `defaults` gives.
+        `agent` holds the agent's rows of all batches. A column that demonstrations lack is filled with a default:
+        -1 for origin columns, and else the value in `defaults`.
         """
         demos, most = self.table, max(rows)
         required = sampler.required(most)
@@ -89,7 +89,7 @@ class Demonstrations:
 
 
 def _merge(agent: Array, demos: Array, is_demo: Array) -> Array:
-    """One column: demonstrations where `is_demo` is true, the agent's rows elsewhere, both in order."""
+    """Merge a column: demonstrations where `is_demo` is true, the agent's rows elsewhere, both in order."""
     merged = np.empty((len(is_demo), *agent.shape[1:]), agent.dtype)
     merged[~is_demo], merged[is_demo] = agent, demos
     return merged

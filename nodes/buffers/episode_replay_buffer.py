@@ -1,4 +1,4 @@
-"""The episode replay buffer: keeps episodes of any length, and draws them uniformly, whole or in part."""
+"""The episode replay buffer: stores episodes of any length, and draws whole or partial episodes uniformly."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     priorities_port,
 )
 from flowrl.nodes.buffers.sampling.uniform import requested_size, shortage_error
-from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
-from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
 
 FLAG = Column("bool")
 
 
 class EpisodeReplayBuffer(ReplayBuffer):
-    """An episode is removed as a whole when its first row is overwritten."""
+    """Stores whole episodes. An episode is removed as a whole when its first row is overwritten."""
 
     priorities = priorities_port(COUNTS_BATCHES)
 
     class Config(ReplayBuffer.Config):
         batch_size: int = param(8, "episodes in each batch", ge=1)
         part_steps: int | None = param(
-            None, "consecutive rows drawn of each episode; default: all", ge=1
+            None, "consecutive rows drawn from each episode; default: all rows", ge=1
         )
-        replace: bool = param(True, "a batch may hold an episode twice")
+        replace: bool = param(True, "a batch may contain an episode twice")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """The columns are those of the data, and `episode`: the episode of the batch that a row belongs to."""
+        """Describe batches: the columns of the data, and `episode`, the row's episode within the batch."""
         schema = input_schema(surroundings)
         plan = StoragePlan(config, schema)
         return Facts(
@@ -53,34 +52,31 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     def setup(self) -> None:
         super().setup()
-        # The number of the first row, and the length, of each episode, in order.
+        # The number of the first row and the length of each episode, the oldest first.
         self._firsts, self._lengths = self._recover_episodes()
 
-    def _make_rows(self) -> Ring:
-        return make_ring(self.config, self.ctx)
-
     def fire(self, data: Batch | None, priorities: PriorityTokens = None) -> list[Batch]:
-        """Store what arrived, then draw the batches that are due."""
+        """Store the episodes that arrived, and draw the batches that are due."""
         self.pacer.count_learned(as_tokens(priorities))
         if data is not None:
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
 
     def push(self, data: Batch) -> int:
-        """Store whole episodes over the oldest; returns their number."""
+        """Store whole episodes, which replace the oldest; return their number."""
         begins, ends = self._episode_bounds(data)
-        first = self._rows.written
-        self._rows.push(data.columns)
+        first = self.ring.written
+        self.ring.push(data.columns)
         self._firsts = np.append(self._firsts, first + begins)
         self._lengths = np.append(self._lengths, ends - begins)
-        evicted = int(np.searchsorted(self._firsts, self._rows.oldest))
+        evicted = int(np.searchsorted(self._firsts, self.ring.oldest))
         self._firsts, self._lengths = self._firsts[evicted:], self._lengths[evicted:]
         self.counters.pushes += 1
         self.counters.pushed += len(begins)
         return len(begins)
 
     def sample(self, batch_size: int | None = None) -> Batch:
-        """Draw episodes, or parts of them, one after another; the column `episode` counts them from 0."""
+        """Draw whole or partial episodes. Their rows follow each other; the column `episode` numbers them from 0."""
         count = requested_size(self.ctx.key, batch_size, self.config.batch_size)
         if self.count < self._sampler.required(count):
             raise shortage_error(self.ctx.key, count, self.count, "episodes")
@@ -89,7 +85,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         ends = lengths.cumsum()
         episode = np.repeat(np.arange(count), lengths)
         numbers = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths), lengths)
-        columns = self._rows.take(self._rows.places_of(numbers))
+        columns = self.ring.take(self.ring.places_of(numbers))
         columns["last"][ends - 1] = True
         self.counters.sampled += count
         return Batch({**columns, "episode": episode})
@@ -99,28 +95,28 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     @property
     def count(self) -> int:
-        """The episodes."""
+        """The number of episodes."""
         return len(self._firsts)
 
     def rows(self) -> Batch:
-        """All episodes, the oldest first: a data set."""
-        first = int(self._firsts[0]) if self.count else self._rows.written
-        numbers = np.arange(first, self._rows.written)
-        return Batch(self._rows.take(self._rows.places_of(numbers)))
+        """Return all episodes, the oldest first, as a dataset."""
+        first = int(self._firsts[0]) if self.count else self.ring.written
+        numbers = np.arange(first, self.ring.written)
+        return Batch(self.ring.take(self.ring.places_of(numbers)))
 
     def clear(self) -> None:
         super().clear()
         self._firsts, self._lengths = self._firsts[:0], self._lengths[:0]
 
     def _recover_episodes(self) -> tuple[Array, Array]:
-        """The episodes of rows that an earlier process left. The oldest is dropped: it may lack its begin."""
-        oldest = self._rows.oldest
-        begins, ends = segment_bounds(self._rows.stored_column("last"))
+        """Find the episodes of rows that an earlier process left. The oldest may be incomplete, so it is dropped."""
+        oldest = self.ring.oldest
+        begins, ends = segment_bounds(self.ring.stored_column("last"))
         complete = slice(1 if oldest else 0, None)
         return oldest + begins[complete], (ends - begins)[complete]
 
     def _draw_parts(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Draw where the part of each episode begins; returns first rows and lengths."""
+        """Draw where the part of each episode begins; return first rows and lengths."""
         steps = self.config.part_steps
         if steps is None:
             return firsts, lengths
@@ -128,24 +124,24 @@ class EpisodeReplayBuffer(ReplayBuffer):
         return firsts + self._sampler.rng.integers(excess + 1), lengths - excess
 
     def _episode_bounds(self, data: Batch) -> tuple[Array, Array]:
-        """First rows and ends of the episodes of a token, which must be whole and must fit."""
+        """Return first rows and ends of the episodes of a token; refuse episodes that are incomplete or too long."""
         begins, ends = segment_bounds(data["last"])
         ended = data["terminated"][ends - 1] | data["truncated"][ends - 1]
         if not ended.all():
             raise ValueError(
-                f"{self.ctx.key}: the episode that begins at row {begins[np.argmin(ended)]} does not "
-                "end; push whole episodes (an episode_collector emits them)"
+                f"{self.ctx.key}: the episode that begins at row {begins[np.argmin(ended)]} is incomplete; "
+                "push whole episodes (an episode_collector emits them)"
             )
-        size = self._rows.size
+        size = self.ring.size
         if len(ends) and (longest := int((ends - begins).max())) > size:
             raise ValueError(
                 f"{self.ctx.key}: an episode has {longest} rows, but the size is {size}; "
-                "make `size` larger"
+                "increase `size`"
             )
         return begins, ends
 
     def metrics(self) -> dict[str, float]:
-        """The counters, and statistics of the lengths of all episodes."""
+        """Return the counters, and statistics of the lengths of all episodes."""
         counts = self.counters.metrics("episodes", self.count)
         return {**counts, **summary_metrics({"length": self._lengths})}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from flowrl.core.batch import Batch, Column
@@ -22,7 +23,7 @@ from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ri
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
 
-ROW_METADATA = {"train_iters": "int32"}  # when the row arrived
+ROW_METADATA = {"train_iters": "int32"}  # the learner's train iterations when the row arrived
 ROW_METADATA_BYTES = 4
 
 
@@ -32,7 +33,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
     priorities = priorities_port(COUNTS_BATCHES)
 
     class Config(RowReplayBuffer.Config):
-        replace: bool = param(True, "a batch may hold a row twice (faster)")
+        replace: bool = param(True, "a batch may contain a row twice (faster)")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -49,17 +50,13 @@ class NaiveReplayBuffer(RowReplayBuffer):
             nondeterministic=plan.nondeterministic(pacing),
         )
 
-    def _make_rows(self) -> Ring:
-        return make_ring(self.config, self.ctx, ROW_METADATA)
-
-    @property
-    def _ring(self) -> Ring:
-        return self._rows
+    def _make_ring(self) -> Ring:
+        return make_ring(self.config, self.ctx, partial(Ring, metadata=ROW_METADATA))
 
     def fire(
         self, data: Batch | None, demos: Batch | None = None, priorities: PriorityTokens = None
     ) -> list[Batch]:
-        """Store what arrived, then draw the batches that are due."""
+        """Store the rows that arrived, and draw the batches that are due."""
         self.pacer.count_learned(as_tokens(priorities))
         if demos is not None:
             self.push_demos(demos)
@@ -68,23 +65,22 @@ class NaiveReplayBuffer(RowReplayBuffer):
         return self.draw_due()
 
     def push(self, data: Batch) -> int:
-        """Store rows over the oldest."""
-        first = self._rows.written
-        self._rows.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
+        """Store rows, which replace the oldest; return their number."""
+        first = self.ring.written
+        self.ring.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
         self._transforms.push(data.columns, first)
         self.counters.pushes += 1
         self.counters.pushed += len(data)
         return len(data)
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """Draw batches in one gather: the agent's rows, then demonstrations."""
+        """Draw all batches in one gather. In each, demonstrations follow the agent's rows."""
         demo_rows = self._demos.rows_of_batches(batches, batch_size)
         agent_rows = [batch_size - n for n in demo_rows]
         if self.count < max(1, *agent_rows):
             raise shortage_error(self.ctx.key, max(agent_rows), self.count)
-        self._last_places = self._rows.places_from_oldest(
-            self._sampler.draw(self.count, agent_rows)
-        )
+        drawn = self._sampler.draw(self.count, agent_rows)
+        self._last_places = self.ring.places_from_oldest(drawn)
         columns = self._transforms.take(self._last_places)
         if self._demos.expected:
             columns = self._demos.join(columns, batch_size, demo_rows, self._sampler)
@@ -93,11 +89,11 @@ class NaiveReplayBuffer(RowReplayBuffer):
 
     @property
     def count(self) -> int:
-        """The agent's rows."""
-        return self._rows.row_count
+        """The number of the agent's rows."""
+        return self.ring.row_count
 
     def metrics(self) -> dict[str, float]:
-        """The counters, and the age of the rows that were drawn last."""
-        now, arrived = self.ctx.clock.total.train_iters, self._rows.metadata["train_iters"]
-        age = now - arrived[self._last_places]
+        """Return the counters, and the age of the rows of the newest draw."""
+        arrived = self.ring.metadata["train_iters"][self._last_places]
+        age = self.ctx.clock.total.train_iters - arrived
         return {**self.counters.metrics("rows", self.count), **summary_metrics({"age_iters": age})}

@@ -1,4 +1,4 @@
-"""How many batches a firing of a buffer emits: a fixed number, or what a ratio of samples to inserts allows."""
+"""Pacers decide how many batches a firing of a buffer emits: a fixed number, or by a ratio of samples to inserts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ DEFAULT_FIRST_ROWS = 1000
 
 
 class OutputConfig(Config):
-    """What a buffer emits for each token."""
+    """The output of a buffer for each token."""
 
     updates_per_push: int = param(
-        1, "batches for each token that arrives; free-running: at most so many in a firing", ge=1
+        1, "batches for each token that arrives; free-running: the most batches of a firing", ge=1
     )
     log_every_pushes: int = param(100, "tokens from one report of metrics to the next", ge=1)
 
 
 class PacingConfig(OutputConfig):
-    """Whether a buffer runs in lockstep (fixed rates) or free-running (a ratio within a band)."""
+    """The choice between lockstep (fixed rates) and free-running (a ratio within a band)."""
 
     samples_per_insert: float | None = param(
         None, "free-running: rows drawn for each row that arrives; default: fixed rates", gt=0
     )
     band_rows: int | None = param(
-        None, "free-running: tolerance in drawn rows, either way; default: 32 batches", ge=1
+        None, "free-running: allowed deviation in drawn rows; default: 32 batches", ge=1
     )
     ahead_batches: int | None = param(
-        None, "free-running: batches on their way to the learner; default: 2", ge=1
+        None, "free-running: batches that are in transit to the learner; default: 2", ge=1
     )
     first_rows: int | None = param(
-        None, "free-running: rows that arrive before the first batch; default: 1000", ge=1
+        None, "free-running: rows that must arrive before the first batch; default: 1000", ge=1
     )
 
 
@@ -49,17 +49,17 @@ class FixedPacer:
         self._batches = config.updates_per_push
 
     def count_learned(self, tokens: Sequence[Batch]) -> None:
-        """Ignored: fixed rates do not depend on what is learned."""
+        """Do nothing: fixed rates do not depend on the learner."""
 
     def check_insert(self, count: int) -> None:
-        """Any number may be inserted."""
+        """Accept any number."""
 
     def take_due(self, counters: Counters) -> int:
-        """The number of batches to emit in this firing."""
+        """Return the number of batches to emit in this firing."""
         return int(self._batches)
 
     def metrics(self, counters: Counters) -> dict[str, float]:
-        """None: the graph states the rates."""
+        """Return no metrics: the graph states the rates."""
         return {}
 
     def state_dict(self) -> int:
@@ -72,13 +72,13 @@ class FixedPacer:
 class RatioPacer:
     """Keeps the ratio of samples to inserts within a band by waiting; nothing is dropped.
 
-    (Reverb's rate limiter `SampleToInsertRatio` has the same purpose.) A batch is emitted when the learner has
-    finished one, as long as the band allows it. If too few rows were drawn, batches are emitted without request:
-    the learner's full queue then blocks the buffer, and the buffer blocks the collector.
+    Reverb's rate limiter `SampleToInsertRatio` has the same purpose. The learner requests a batch whenever it has
+    finished one; the batch is emitted if the band allows it. If too few rows were drawn, batches are emitted without a
+    request: the learner's full queue then blocks the buffer, and the buffer blocks the collector.
     """
 
     def __init__(self, config: Any, context: Context) -> None:
-        """No batch is requested before the first token of priorities, which is an empty one."""
+        """No batch is requested before the first token of priorities, which is empty."""
         self.ratio, self.batch_size = config.samples_per_insert, config.batch_size
         self.band_rows = config.band_rows or DEFAULT_BAND_BATCHES * config.batch_size
         self.ahead_batches = config.ahead_batches or DEFAULT_AHEAD_BATCHES
@@ -86,13 +86,15 @@ class RatioPacer:
         self.max_batches = config.updates_per_push
         self.requested = 0  # batches; negative where some were emitted without request
         self._context = context
-        self._waits_for = ""  # what delays the other side: "rows" or "learner"
+        self._waits_for = (
+            ""  # "rows" while the learner is idle, "learner" while the collector is idle
+        )
         self._waited_s = {"rows": 0.0, "learner": 0.0}
         self._last_firing_s = self._last_metrics_s = context.now_s()
         self._last_counts = (0, 0)  # pushed and sampled at the last report of metrics
 
     def count_learned(self, tokens: Sequence[Batch]) -> None:
-        """Each token requests one batch; an empty one, which starts the learner, requests some ahead."""
+        """Count the request of each token: one batch. The empty first token requests `ahead_batches`."""
         now = self._context.now_s()
         if self._waits_for:
             self._waited_s[self._waits_for] += now - self._last_firing_s
@@ -100,17 +102,17 @@ class RatioPacer:
         self.requested += sum(1 if len(token) else self.ahead_batches for token in tokens)
 
     def check_insert(self, count: int) -> None:
-        """Refuse a token for which one firing cannot emit enough: the band could not be kept."""
+        """Refuse a token for which one firing cannot emit enough batches to keep the band."""
         due = count * self.ratio
         if due > self.max_batches * self.batch_size:
             raise ValueError(
-                f"{self._context.key}: {count} rows arrived, for which {due:.0f} are to be drawn, but a "
+                f"{self._context.key}: {count} rows arrived, for which {due:.0f} rows must be drawn, but a "
                 f"firing emits at most {self.max_batches} batches of {self.batch_size}; "
-                "make `updates_per_push` larger"
+                "increase `updates_per_push`"
             )
 
     def take_due(self, counters: Counters) -> int:
-        """The batches that the band demands, or else those that are requested and that it allows."""
+        """Return the number of batches to emit: those that the band demands, or else those requested within it."""
         least, most = self._allowed(counters)
         count = max(0, min(max(least, min(self.requested, most)), self.max_batches))
         self.requested -= count
@@ -118,9 +120,9 @@ class RatioPacer:
         return count
 
     def metrics(self, counters: Counters) -> dict[str, float]:
-        """The ratio, its band, waiting times and throughput. Times are by the clock, for reports only.
+        """Return the ratio, its band, waiting times and throughput. Times are by the clock, for reports only.
 
-        While the buffer waits for rows the learner is idle; while it waits for the learner the collector is.
+        While the buffer waits for rows, the learner is idle; while it waits for the learner, the collector is idle.
         """
         now, inserted = self._context.now_s(), max(counters.pushed - self.first_rows, 1)
         elapsed_s = max(now - self._last_metrics_s, 1e-9)
@@ -137,7 +139,7 @@ class RatioPacer:
         }
 
     def _allowed(self, counters: Counters) -> tuple[int, int]:
-        """The least and the most batches that keep the ratio within the band."""
+        """Return the least and the most batches that keep the ratio within the band."""
         if counters.pushed < self.first_rows:
             return 0, 0
         missing = (counters.pushed - self.first_rows) * self.ratio - counters.sampled
@@ -152,37 +154,37 @@ class RatioPacer:
 
 
 def make_pacer(config: Any, context: Context) -> FixedPacer | RatioPacer:
-    """The pacer that a buffer's parameters describe."""
+    """Make the pacer that a buffer's parameters describe."""
     if config.samples_per_insert is None:
         return FixedPacer(config)
     return RatioPacer(config, context)
 
 
 def check_pacing(config: Any, surroundings: Surroundings) -> str:
-    """Refuse parameters that have no effect; returns why the pacing is nondeterministic, if it is."""
+    """Refuse parameters that have no effect; return why the pacing is nondeterministic, if it is."""
     if config.samples_per_insert is None:
         for name in ("band_rows", "ahead_batches", "first_rows"):
             if getattr(config, name) is not None:
                 hint = "set `samples_per_insert`, or leave it out"
-                raise UnsoundError(f"`{name}` is for free-running buffers", hint, name)
+                raise UnsoundError(f"`{name}` is only for free-running buffers", hint, name)
         return ""
     if "priorities" not in surroundings.inputs:
         raise UnsoundError(
-            "a free-running buffer must be told when a batch was learned",
+            "a free-running buffer needs `priorities`, which report that a batch was learned",
             "connect `learner.priorities -> buffer.priorities`",
             "samples_per_insert",
         )
     band = config.band_rows or DEFAULT_BAND_BATCHES * config.batch_size
-    ratio = f"{config.samples_per_insert:g} rows drawn for each that arrives"
+    ratio = f"{config.samples_per_insert:g} rows drawn for each row that arrives"
     return f"free-running, {ratio}, within {band} rows"
 
 
 def check_uniform_pacing(config: Any, surroundings: Surroundings) -> str:
-    """The same for a buffer that draws uniformly, which priorities can only pace."""
+    """Do the same as `check_pacing` for a buffer that draws uniformly, which priorities can only pace."""
     reason = check_pacing(config, surroundings)
     if "priorities" in surroundings.inputs and not reason:
         raise UnsoundError(
-            "it draws uniformly, so priorities have no effect",
-            "connect them to an advanced_buffer, or set `samples_per_insert`, which they then pace",
+            "the buffer draws uniformly, so priorities have no effect",
+            "connect them to an advanced_buffer, or set `samples_per_insert`; they then pace the buffer",
         )
     return reason

@@ -1,4 +1,4 @@
-"""The queue buffer: emits rows in the order of arrival, each a fixed number of times."""
+"""The queue buffer: emits rows in the order of their arrival, each a fixed number of times."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flowrl.nodes.buffers.storage.plan import input_schema
 
 
 class QueueBuffer(Node):
-    """First in, first out, for learners that need fresh rows. Nothing is dropped."""
+    """First in, first out, for learners that need new rows. Nothing is dropped."""
 
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
 
     class Config(OutputConfig):
-        size: int = param(20_000, "rows that may wait; more stop the run", ge=1)
+        size: int = param(20_000, "rows that may wait; the run fails if there are more", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
-        max_use: int = param(1, "how often each row is emitted", ge=1)
+        max_use: int = param(1, "batches that each row is emitted in", ge=1)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         if config.batch_size > config.size:
-            what = f"batches of {config.batch_size} rows are taken from at most {config.size}"
-            raise UnsoundError(what, "make `size` larger or `batch_size` smaller", "batch_size")
+            what = f"batches of {config.batch_size} rows are taken from at most {config.size} rows"
+            raise UnsoundError(what, "increase `size` or reduce `batch_size`", "batch_size")
         schema = input_schema(surroundings)
         return Facts(
             outs={"batches": schema},
@@ -44,11 +44,11 @@ class QueueBuffer(Node):
     def setup(self) -> None:
         self._waiting: list[Batch] = []
         self._current: Batch | None = None  # the batch that is being emitted
-        self._current_uses = 0  # how often it was emitted
+        self._current_uses = 0  # the number of times that it was emitted
         self.counters = Counters()
 
     def fire(self, data: Batch) -> list[Batch]:
-        """Append rows, and emit the oldest."""
+        """Append rows, and emit the oldest rows."""
         c = self.config
         self.push(data)
         if not self.ctx.is_consumed("batches"):
@@ -60,15 +60,15 @@ class QueueBuffer(Node):
 
     @property
     def count(self) -> int:
-        """The rows that wait."""
+        """The number of rows that wait."""
         return sum(map(len, self._waiting))
 
     def push(self, data: Batch) -> int:
-        """Append rows."""
+        """Append rows; return their number."""
         if self.count + len(data) > self.config.size:
             raise ValueError(
-                f"{self.ctx.key}: {self.count} rows wait and {len(data)} arrived, which is more than "
-                f"{self.config.size}; take more of them (`updates_per_push`, `batch_size`)"
+                f"{self.ctx.key}: {self.count} rows wait and {len(data)} arrived, which exceeds the size of "
+                f"{self.config.size}; emit more rows for each token (`updates_per_push`, `batch_size`)"
             )
         if len(data):
             self._waiting.append(data)
@@ -77,7 +77,7 @@ class QueueBuffer(Node):
         return len(data)
 
     def sample(self, batch_size: int | None = None) -> Batch:
-        """The next batch. Each batch is emitted `max_use` times; then its rows are removed."""
+        """Return the next batch. Each batch is emitted `max_use` times; then its rows are removed."""
         if self._current is None:
             self._current = self._take(
                 requested_size(self.ctx.key, batch_size, self.config.batch_size)
@@ -96,21 +96,21 @@ class QueueBuffer(Node):
         return self.counters.metrics("rows", self.count)
 
     def rows(self) -> Batch:
-        """All rows that wait, the next first: a data set."""
+        """Return all rows that wait, in order, as a dataset."""
         return Batch.concat(self._waiting) if self._waiting else Batch({})
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         self._waiting, self._current, self._current_uses = [], None, 0
 
     def _take(self, rows: int) -> Batch:
         if self.count < rows:
             raise ValueError(
-                f"{self.ctx.key}: a batch takes {rows} rows, but {self.count} wait; let more arrive "
-                "(the collector's `n_sample`), or take less"
+                f"{self.ctx.key}: a batch takes {rows} rows, but {self.count} wait; increase the "
+                "collector's `n_sample`, or emit fewer rows for each token"
             )
         taken: list[Batch] = []
-        while rows:  # only what is emitted is copied
+        while rows:  # takes views, so that only the emitted rows are copied
             token = self._waiting.pop(0)
             taken.append(token.take(slice(rows)))
             if len(token) > rows:

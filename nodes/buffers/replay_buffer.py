@@ -1,11 +1,11 @@
-"""The bases of replay buffers: rows in a storage, batches that are drawn at a pace, metrics, and state.
+"""The bases of replay buffers: a ring of rows, a pacer that says how many batches are due, metrics, and state.
 
-A kind of buffer defines `fire`, `push`, `draw` and `metrics`. Its `fire` is a sequence of four steps:
+A kind of buffer defines `fire`, `push`, `draw`, `count` and `metrics`. Its `fire` has four steps:
 
-1. `pacer.count_learned`: count the batches that the learner has finished (or apply their priorities),
-2. `push`: store the rows that arrived,
-3. `pacer.check_insert`: refuse more rows than the pace allows,
-4. `draw_due`: draw the batches that are due, all in one gather, and report metrics now and then.
+1. `pacer.count_learned` counts the batches that the learner has finished (prioritised kinds apply their priorities).
+2. `push` stores the rows that arrived.
+3. `pacer.check_insert` refuses more rows than the pace allows.
+4. `draw_due` draws the batches that are due, and reports metrics every `log_every_pushes` tokens.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from flowrl.nodes.buffers.counters import Counters
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.pacing import PacingConfig, make_pacer
 from flowrl.nodes.buffers.sampling.uniform import UniformSampler, requested_size
-from flowrl.nodes.buffers.storage.plan import StorageConfig
+from flowrl.nodes.buffers.storage.plan import StorageConfig, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import TransformPipeline
 
 
 class ReplayBuffer(Node):
-    """A buffer of elements: rows, sequences or episodes."""
+    """A buffer of elements, which are rows, sequences or episodes."""
 
     fires_on = "samples_per_insert"
     data = In("samples")
@@ -39,17 +39,17 @@ class ReplayBuffer(Node):
         pass
 
     def setup(self) -> None:
-        """Make the parts. A mapped storage may hold rows of an earlier process already."""
+        """Make the parts. The ring of a mapped storage may already hold rows of an earlier process."""
         self._sampler = UniformSampler(self.ctx.rng("sample"), self.config.replace)
         self.counters, self.pacer = Counters(), make_pacer(self.config, self.ctx)
-        self._rows = self._make_rows()
+        self.ring = self._make_ring()
 
-    def _make_rows(self) -> Any:
-        """A ring, or what keeps one."""
-        raise NotImplementedError
+    def _make_ring(self) -> Ring:
+        """Make the ring that stores the rows."""
+        return make_ring(self.config, self.ctx, Ring)
 
     def draw_due(self) -> list[Batch]:
-        """Draw the batches that are due, if anybody consumes them, and report metrics when they are due."""
+        """Draw the batches that are due, if a node consumes them, and report metrics if they are due."""
         if not self.ctx.is_consumed("batches"):
             return []
         due = self.pacer.take_due(self.counters)
@@ -60,91 +60,88 @@ class ReplayBuffer(Node):
 
     @property
     def count(self) -> int:
-        """The elements that can be drawn."""
+        """The number of elements that can be drawn."""
         raise NotImplementedError
 
     def push(self, data: Batch) -> int:
-        """Store rows over the oldest; returns the number of new elements."""
+        """Store rows, which replace the oldest; return the number of new elements."""
         raise NotImplementedError
 
     def sample(self, batch_size: int | None = None) -> Batch:
-        """Draw one batch, by hand."""
+        """Draw one batch; for use without the engine."""
         return self.draw(1, requested_size(self.ctx.key, batch_size, self.config.batch_size))[0]
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """Draw batches."""
+        """Draw batches of `batch_size` elements."""
         raise NotImplementedError
 
     def metrics(self) -> dict[str, float]:
-        """The counters, and statistics of what was drawn last."""
+        """Return the counters, and statistics of the newest draw."""
         raise NotImplementedError
 
     def rows(self) -> Batch:
-        """All rows, the oldest first: a data set."""
-        return Batch(self._rows.in_order())
+        """Return all rows, the oldest first, as a dataset."""
+        return Batch(self.ring.in_order())
 
     def flush(self) -> None:
-        """Make the rows durable, where they outlive the process (`storage: mapped`)."""
-        self._rows.flush()
+        """Make the rows durable if their storage outlives the process (`storage: mapped`)."""
+        self.ring.flush()
 
     def close(self) -> None:
         """Flush, and release the storage. Nothing can be pushed or drawn afterwards."""
-        self._rows.close()
+        self.ring.close()
 
     def clear(self) -> None:
-        """Forget all rows."""
-        self._rows.clear()
+        """Remove all rows."""
+        self.ring.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next batch depends on."""
+        """Return everything that the next batch depends on."""
         return {
-            "rows": self._rows.state_dict(),
+            "rows": self.ring.state_dict(),
             "counters": self.counters.state_dict(),
             "pacer": self.pacer.state_dict(),
             "rng": self._sampler.rng.bit_generator.state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rows.load_state_dict(state["rows"])
+        self.ring.load_state_dict(state["rows"])
         self.counters = Counters(*state["counters"])
         self.pacer.load_state_dict(state["pacer"])
         self._sampler.rng.bit_generator.state = state["rng"]
 
 
 class RowReplayBuffer(ReplayBuffer):
-    """A buffer whose elements are rows: it also transforms what is drawn, and adds demonstrations to batches.
+    """A buffer whose elements are rows. It transforms drawn rows, and adds demonstrations to batches.
 
-    Demonstrations are stored apart. Data never evicts them, and they are the last rows of a batch.
+    Demonstrations are stored separately. New data never replaces them. They are the last rows of a batch.
     """
 
-    demos = In("samples", optional=True, about="kept for ever, beside the agent's rows")
+    demos = In("samples", optional=True, about="kept for ever, separately from the agent's rows")
 
     class Config(ReplayBuffer.Config):
-        transforms: Any = parts("transform", "what is done to rows when they are drawn")
+        transforms: Any = parts("transform", "applied to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
         demo_draw: Literal["fixed", "binomial"] = param(
-            "fixed", "the same number in each batch, or each row is one with this probability"
+            "fixed",
+            "fixed: every batch has the same number of demonstrations; binomial: each row is one with "
+            "probability `demo_share`",
         )
 
     def setup(self) -> None:
         super().setup()
         c = self.config
-        self._transforms = TransformPipeline(c.transforms, self._ring, self.ctx.rng("transforms"))
+        self._transforms = TransformPipeline(c.transforms, self.ring, self.ctx.rng("transforms"))
         self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
 
-    @property
-    def _ring(self) -> Ring:
-        """The ring of rows."""
-        raise NotImplementedError
-
     def push_demos(self, demos: Batch) -> None:
-        """Store demonstrations, for ever."""
+        """Store demonstrations for ever."""
         self._demos.push(demos)
 
     def clear(self) -> None:
-        """Forget the agent's rows. Demonstrations stay."""
+        """Remove the agent's rows. Demonstrations stay."""
         super().clear()
         self._transforms.clear()
 

@@ -1,4 +1,4 @@
-"""A node that takes rows out of each token, so that priorities reach the buffer or shard whose rows they belong to."""
+"""A node that selects and splits the rows of tokens, to send priorities to the buffer or shard that they belong to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from flowrl.core.ports import ANY, In, Out
 class RowSplitter(Node):
     """Emits `count` rows of each token, from `first` on, as `parts` tokens of equal size (type `rows`).
 
-    A fan-in joins the batches of several buffers, or of a buffer's replicas, and this splits what the learner
-    sends back for them. Replicas receive tokens in turn, so the k-th part goes to the k-th replica.
+    A fan-in joins the batches of several buffers, or of a buffer's replicas. This node splits the priorities that
+    the learner sends back for the joined batch. Replicas receive tokens in turn, so the k-th part goes to the k-th
+    replica.
     """
 
     data = In(ANY)
@@ -23,8 +24,10 @@ class RowSplitter(Node):
 
     class Config(BaseConfig):
         first: int = param(0, "the first row that is emitted", ge=0)
-        count: int | None = param(None, "how many rows are emitted; default: all that follow", ge=1)
-        parts: int = param(1, "equal tokens that these are split into", ge=1)
+        count: int | None = param(
+            None, "the number of rows that are emitted; default: all from `first` on", ge=1
+        )
+        parts: int = param(1, "tokens of equal size that the rows are split into", ge=1)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -33,7 +36,7 @@ class RowSplitter(Node):
             raise UnsoundError("the data is not a table", "connect a node that emits rows")
         if config.count is not None and config.count % config.parts:
             what = f"{config.count} rows cannot be split into {config.parts} equal parts"
-            raise UnsoundError(what, "make `count` a multiple of `parts`", "count")
+            raise UnsoundError(what, "set `count` to a multiple of `parts`", "count")
         return Facts(outs={"out": schema})
 
     def fire(self, data: Batch) -> list[Batch]:

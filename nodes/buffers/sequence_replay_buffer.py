@@ -11,13 +11,11 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
-from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.episodes.segments import recovered_columns
 from flowrl.nodes.buffers.episodes.sequences import SequenceCutter, sequence_priorities
 from flowrl.nodes.buffers.pacing import check_pacing
 from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
-    ROW_METADATA,
     ROW_METADATA_BYTES,
     SAMPLER_BYTES,
     PrioritisedRing,
@@ -30,13 +28,11 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     checked_priorities,
     priorities_port,
 )
-from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
-from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
-from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
 from flowrl.nodes.decays import linear_decay
 
-# Of each sequence: its first row and length (16), its weight and its metadata.
+# The bytes of each sequence: its first row and length (16), its weight and its metadata.
 SEQUENCE_BYTES = 16 + SAMPLER_BYTES + ROW_METADATA_BYTES
 
 
@@ -44,8 +40,8 @@ class SequenceReplayBuffer(ReplayBuffer):
     """Sequences of steps with priorities (R2D2: Kapturowski et al. 2019).
 
     No sequence crosses the end of an episode. Steps with origin columns are followed from token to token; other
-    steps are cut within their token. The steps are stored once, in a ring; the sequences are rows of a second,
-    prioritised ring, which holds the first step and the length of each.
+    steps are cut within their token. `ring` stores each step once. The rows of a second, prioritised ring are the
+    sequences: the number of the first step and the length of each.
     """
 
     priorities = priorities_port(SETS_PRIORITIES)
@@ -53,36 +49,39 @@ class SequenceReplayBuffer(ReplayBuffer):
     class Config(ReplayBuffer.Config):
         batch_size: int = param(32, "sequences in each batch", ge=1)
         unroll_steps: int = param(20, "steps of a sequence, including the burn-in", ge=1)
-        burn_in_steps: int = param(0, "first steps, which only warm up a memory", ge=0)
+        burn_in_steps: int = param(0, "first steps, which only update the memory", ge=0)
         period_steps: int | None = param(
             None,
-            "from one sequence's begin to the next; default: each step is learned from once",
+            "steps from the start of a sequence to the start of the next; default: each step is learned from once",
             ge=1,
         )
         memory_columns: list[str] = param([], "columns of which only the first step is emitted")
-        alpha: float = param(0.9, "how much priorities count; 0: draws are uniform", ge=0, le=10)
+        alpha: float = param(0.9, "exponent of priorities; 0: draws are uniform", ge=0, le=10)
         beta: float = param(
-            0.6, "how much `weight` corrects for priorities at the beginning", ge=0, le=1
+            0.6, "exponent of importance weights (`weight`) at the beginning", ge=0, le=1
         )
-        beta_iters: int = param(100_000, "train iterations until it corrects fully", ge=1)
+        beta_iters: int = param(100_000, "train iterations until `beta` is 1", ge=1)
         eta: float = param(
-            0.9, "a sequence's priority is eta max + (1 - eta) mean of its steps'", ge=0, le=1
+            0.9,
+            "a sequence's priority is eta max + (1 - eta) mean of the priorities of its steps",
+            ge=0,
+            le=1,
         )
         priority_least: float = param(
             1e-5, "added to each priority, so that every sequence can be drawn", gt=0
         )
-        replace: bool = param(True, "a batch may hold a sequence twice (faster, and stratified)")
+        replace: bool = param(True, "a batch may contain a sequence twice (faster, and stratified)")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """A row of a batch is a sequence: (T, …) of each column, and which of its steps are valid."""
+        """Describe batches. A row is a sequence: (T, …) of each column, and a flag for each valid step."""
         schema = input_schema(surroundings)
         if config.burn_in_steps >= config.unroll_steps:
             what = (
                 f"`burn_in_steps` is {config.burn_in_steps}, but a sequence has only "
                 f"{config.unroll_steps} steps"
             )
-            raise UnsoundError(what, "make `unroll_steps` larger", "unroll_steps")
+            raise UnsoundError(what, "increase `unroll_steps`", "unroll_steps")
         unknown = sorted(set(config.memory_columns) - set(schema))
         if unknown:
             raise UnsoundError(
@@ -102,43 +101,41 @@ class SequenceReplayBuffer(ReplayBuffer):
     def setup(self) -> None:
         super().setup()
         c = self.config
-        self._sequences: PrioritisedRing | None = None  # as large as the ring of steps
+        self._sequences: PrioritisedRing | None = None  # with as many places as the ring of steps
         self._pending = PendingBatches(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
         period = c.period_steps or c.unroll_steps - c.burn_in_steps
         self._cutter = SequenceCutter(c.unroll_steps, period)
-        if self._rows.row_count:
-            self._add_sequences(*recovered_columns(self._rows))
-
-    def _make_rows(self) -> Ring:
-        return make_ring(self.config, self.ctx)
+        if self.ring.row_count:
+            self._add_sequences(*recovered_columns(self.ring))
 
     def fire(self, data: Batch | None, priorities: PriorityTokens) -> list[Batch]:
-        """Apply the priorities that arrived, store the steps that arrived, and draw the batches that are due."""
+        """Apply priorities, store steps, and draw the batches that are due."""
         self.pacer.count_learned(apply_priorities(priorities, self.update))
         if data is not None:
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
 
     def push(self, data: Batch) -> int:
-        """Store steps, and the sequences that they complete; returns the number of these."""
-        first, last = self._rows.written, data["last"].copy()
-        last[-1:] = True  # a token ends its segment; what continues it is found by its origin
+        """Store steps, and the sequences that they complete; return the number of new sequences."""
+        first, last = self.ring.written, data["last"].copy()
+        last[-1:] = (
+            True  # a segment ends with its token; its continuation is found by the origin columns
+        )
         columns = {**data.columns, "last": last}
-        self._rows.push(columns)
+        self.ring.push(columns)
         added = self._add_sequences(columns, first)
         self.counters.pushes += 1
         self.counters.pushed += added
         return added
 
     def update(self, priorities: Array) -> None:
-        """Set the priorities of the oldest batch that has none yet: of sequences (W,), or of steps (W, T)."""
+        """Set the priorities of the oldest batch that awaits some: of sequences (W,), or of steps (W, T)."""
         numbers, valid = self._pending.pop_oldest()
         values = np.asarray(priorities, np.float64)
         of_steps = values.ndim == 2
-        checked = checked_priorities(
-            self.ctx.key, values, valid.shape if of_steps else numbers.shape
-        )
+        shape = valid.shape if of_steps else numbers.shape
+        checked = checked_priorities(self.ctx.key, values, shape)
         if of_steps:
             learned = valid & (np.arange(valid.shape[1]) >= self.config.burn_in_steps)
             checked = sequence_priorities(checked, learned, self.config.eta)
@@ -146,31 +143,24 @@ class SequenceReplayBuffer(ReplayBuffer):
         self.counters.late += late
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """Draw batches of sequences in one gather."""
-        rows = batch_size
-        if self.count < self._sampler.required(rows):
-            raise shortage_error(self.ctx.key, rows, self.count, "sequences")
-        sequences, rng = self._sequence_ring(), self._sampler.rng
-        if self.config.replace:
-            places, probability = sequences.sampler.draw(rng, batches, rows)
-        else:
-            drawn = [sequences.sampler.draw_distinct(rng, rows) for _ in range(batches)]
-            places, probability = (np.concatenate(part) for part in zip(*drawn, strict=True))
-        now = self.ctx.clock.total.train_iters
-        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
-        weight = importance_weights(probability, sequences.live, beta, rows)
-        bounds = sequences.ring.take(places)
+        """Draw all batches in one gather."""
+        if self.count < self._sampler.required(batch_size):
+            raise shortage_error(self.ctx.key, batch_size, self.count, "sequences")
+        c, sequences, now = self.config, self._sequence_ring(), self.ctx.clock.total.train_iters
+        beta = linear_decay(c.beta, 1.0, c.beta_iters, now)
+        places, weight = sequences.draw(self._sampler.rng, batches, batch_size, c.replace, beta)
+        bounds = sequences.take(places)
         columns, valid = self._gather(bounds["first"], bounds["length"])
         sequences.count_use(places, None)
-        numbers = sequences.ring.numbers_of(places)
+        numbers = sequences.numbers_of(places)
         self._pending.add([*zip(np.split(numbers, batches), np.split(valid, batches), strict=True)])
         self._last_places = places
-        self.counters.sampled += batches * rows
-        return split_batches({**columns, "valid": valid, "weight": weight}, batches, rows)
+        self.counters.sampled += batches * batch_size
+        return split_batches({**columns, "valid": valid, "weight": weight}, batches, batch_size)
 
     @property
     def count(self) -> int:
-        """The sequences that can be drawn."""
+        """The number of sequences that can be drawn."""
         return self._sequences.live if self._sequences is not None else 0
 
     def clear(self) -> None:
@@ -180,10 +170,10 @@ class SequenceReplayBuffer(ReplayBuffer):
             self._sequences.clear()
 
     def _add_sequences(self, columns: Mapping[str, Array], first: int) -> int:
-        """Add the sequences that new steps complete, of which the first has this number; returns how many."""
+        """Add the sequences that new steps complete; return their number. `first` is the number of the first step."""
         firsts, lengths = self._cutter.push(columns, first)
         sequences, now = self._sequence_ring(), self.ctx.clock.total
-        oldest = self._rows.oldest
+        oldest = self.ring.oldest
         held = firsts >= oldest
         bounds = {"first": firsts[held], "length": lengths[held]}
         sequences.push(bounds, train_iters=now.train_iters, env_steps=now.env_steps)
@@ -192,17 +182,16 @@ class SequenceReplayBuffer(ReplayBuffer):
         return len(firsts)
 
     def _sequence_ring(self) -> PrioritisedRing:
-        """The ring of sequences. It is made after the first push, when the size of the ring of steps is final."""
+        """Return the ring of sequences, made after the first push, when the size of the ring of steps is final."""
         if self._sequences is None:
-            ring = Ring(self._rows.size, metadata=ROW_METADATA)
-            self._sequences = PrioritisedRing(ring, "proportional", self.config.alpha)
+            self._sequences = PrioritisedRing("proportional", self.config.alpha, self.ring.size)
         return self._sequences
 
     def _gather(self, firsts: Array, lengths: Array) -> tuple[dict[str, Array], Array]:
-        """The steps of sequences (W, T, …), of memory columns those of the first step (W, …), and the valid steps."""
+        """Return the columns of sequences (W, T, …), memory columns (W, …), and which steps are valid (W, T)."""
         steps = self.config.unroll_steps
         numbers, valid = self._cutter.rows_of(firsts, lengths)
-        flat = self._rows.take(self._rows.places_of(numbers.reshape(-1)))
+        flat = self.ring.take(self.ring.places_of(numbers.reshape(-1)))
         columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
         for name in self.config.memory_columns:
             columns[name] = np.ascontiguousarray(columns[name][:, 0])
@@ -211,15 +200,13 @@ class SequenceReplayBuffer(ReplayBuffer):
         return columns, valid
 
     def metrics(self) -> dict[str, float]:
-        """The counters, and statistics of the sequences that were drawn last."""
-        metadata, last = self._sequence_ring().ring.metadata, self._last_places
-        drawn = {
-            "use": metadata["use"][last],
-            "priority": metadata["priority"][last],
-            "age_iters": self.ctx.clock.total.train_iters - metadata["train_iters"][last],
+        """Return the counters, and statistics of the sequences of the newest draw."""
+        now = self.ctx.clock.total.train_iters
+        return {
+            **self.counters.metrics("sequences", self.count),
+            "late_sequences": self.counters.late,
+            **self._sequence_ring().metrics(self._last_places, now),
         }
-        counts = self.counters.metrics("sequences", self.count)
-        return {**counts, "late_sequences": self.counters.late, **summary_metrics(drawn)}
 
     def state_dict(self) -> dict[str, Any]:
         sequences = self._sequences
@@ -242,7 +229,7 @@ class SequenceReplayBuffer(ReplayBuffer):
 
 
 def _sequence_columns(schema: Schema, config: Any) -> dict[str, Column]:
-    """The columns of a batch."""
+    """Return the columns of a batch."""
     steps = config.unroll_steps
     columns = {
         name: c if name in config.memory_columns else replace(c, shape=(steps, *c.shape))

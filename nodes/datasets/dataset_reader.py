@@ -1,4 +1,4 @@
-"""A node that reads demonstrations from a file and emits all of them in its first firing."""
+"""A node that reads the demonstrations of a dataset, and emits all of them in its first firing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from flowrl.nodes.returns import bootstrap_discount
 
 
 class DatasetReader(Node):
-    """Emits the rows once (type `demos`). Buffers keep them, so all later tokens are empty tables."""
+    """Emits the rows of a dataset once (type `demos`). Buffers keep them, so all later tokens are empty tables."""
 
     data = Out("samples")
 
     class Config(BaseConfig):
         path: str = param(
             ...,
-            "the file, NPZ or HDF5 (.h5), one array for each column; or a Minari folder",
+            "an NPZ or HDF5 file (.h5) with one array for each column, or a Minari folder",
             min_length=1,
             file=True,
         )
-        rows: int | None = param(None, "how many of its first rows; default: all", ge=1)
-        policy: Any = part("policy", "what learns from the rows", shared="policy", default=None)
+        rows: int | None = param(None, "the number of first rows that are read; default: all", ge=1)
+        policy: Any = part(
+            "policy", "the policy that learns from the rows", shared="policy", default=None
+        )
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -45,7 +47,7 @@ class DatasetReader(Node):
         self._empty_table: Batch | None = None  # None before the first firing
 
     def fire(self) -> Batch:
-        """Emit the rows, or an empty table."""
+        """Emit the rows in the first firing, and an empty table later."""
         if self._empty_table is not None:
             return self._empty_table
         path = Path(self.config.path).expanduser()
@@ -58,6 +60,6 @@ class DatasetReader(Node):
 
 
 def _lacks_discount(columns: Container[str], policy: Any) -> bool:
-    """Whether `discount` must be computed: the file is of a program that does not know the policy's gamma."""
+    """Whether `discount` must be computed, because the file is from a program that does not know the policy's gamma."""
     has_gamma = hasattr(getattr(policy, "config", None), "gamma")
     return has_gamma and "discount" not in columns and "terminated" in columns

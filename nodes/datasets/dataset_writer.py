@@ -1,4 +1,4 @@
-"""A node that writes the newest rows that arrived into a file."""
+"""A node that writes the newest rows that arrived to a dataset."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from flowrl.nodes.datasets.metadata import metadata_of
 
 
 class DatasetWriter(Node):
-    """Each firing replaces the file as a whole (type `npz_writer`), so it can be read while the run continues."""
+    """Writes a dataset (type `npz_writer`). Each firing replaces it as a whole, so it can be read during the run."""
 
     data = In("samples")
 
     class Config(BaseConfig):
         path: str = param(
             ...,
-            "the file, NPZ or HDF5 (.h5); a relative path starts where the run is started",
+            "an NPZ or HDF5 file (.h5), or a Minari folder; relative to the working directory of the run",
             min_length=1,
         )
-        rows: int = param(10_000, "how many of the newest rows it holds", ge=1)
-        policy: Any = part("policy", "whose rows these are", shared="policy", default=None)
+        rows: int = param(10_000, "the number of newest rows in the dataset", ge=1)
+        policy: Any = part(
+            "policy", "the policy that the rows were collected for", shared="policy", default=None
+        )
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -37,11 +39,13 @@ class DatasetWriter(Node):
 
     def setup(self) -> None:
         self._metadata = metadata_of(self.ctx.inputs.get("data"), self.config.policy)
-        self._tokens: deque[Batch] = deque()  # as they arrived; those that are needed for `rows`
+        self._tokens: deque[Batch] = (
+            deque()
+        )  # the newest tokens, which contain the newest `rows` rows
         self._row_count = 0
 
     def fire(self, data: Batch) -> None:
-        """Keep the token's rows. The file is written once the firing is known to lie before the cut."""
+        """Keep the token's rows. The dataset is written once the firing is known to lie before the cut."""
         self._tokens.append(data)
         self._row_count += len(data)
         while self._row_count - len(self._tokens[0]) >= self.config.rows:

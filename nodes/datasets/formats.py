@@ -1,4 +1,4 @@
-"""The formats of data sets. The ending of a path selects one."""
+"""The formats of datasets. The name of the file or folder selects one."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class TableFormat(Protocol):
     """The functions of a module that reads and writes one format."""
 
     def read_schema(self, path: Path) -> tuple[Schema, int]:
-        """The columns and the number of rows."""
+        """Return the columns and the number of rows."""
 
     def read_metadata(self, path: Path) -> DatasetMetadata:
-        """What the file states beside its arrays."""
+        """Read the metadata."""
 
     def read(self, path: Path, rows: int | None = None) -> Batch:
-        """The table, or its first rows."""
+        """Read the table, or its first rows."""
 
     def write(self, path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> None:
-        """Write a table atomically."""
+        """Write a table atomically; a dataset at this path is replaced."""
 
 
 def format_of(path: Path) -> TableFormat:
-    """HDF5 by its endings, Minari by a version at the end of the folder's name (`expert-v0`), else NPZ."""
+    """Return Minari if the name ends in a version (`expert-v0`), HDF5 if it ends in `.h5` or `.hdf5`, else NPZ."""
     if minari.FOLDER_NAME.match(path.name):
         return cast(TableFormat, minari)
     return cast(TableFormat, hdf5 if path.suffix in hdf5.SUFFIXES else npz)

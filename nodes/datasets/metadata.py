@@ -1,4 +1,4 @@
-"""What a data set states beside its arrays: what its columns mean, and how its rewards were summed."""
+"""The metadata of datasets: facts of columns, and how rewards were summed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.node import UnsoundError
 
-ARRAY_NAME = "__flowrl__"  # of the array that holds the metadata: JSON as bytes
-COLUMN_FACTS = ("n", "low", "high", "frames")  # of a column, beside its dtype and shape
+ARRAY_NAME = "__flowrl__"  # the name of the array of bytes that contains the metadata as JSON
+COLUMN_FACTS = ("n", "low", "high", "frames")  # the facts of a column apart from dtype and shape
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetMetadata:
-    """Facts of columns by name, and `nstep` and `gamma` of the policy that the rows were collected for."""
+    """The metadata of a dataset: facts of columns, by name; and `nstep` and `gamma` of the policy of the rows."""
 
     columns: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, float]
 
     def encode(self) -> Array:
-        """The metadata as an array of bytes."""
+        """Encode the metadata as an array of bytes."""
         text = json.dumps({"columns": self.columns, "rows": self.rows}, sort_keys=True)
         return np.frombuffer(text.encode(), np.uint8)
 
     def add_facts(self, schema: Schema) -> Schema:
-        """The columns with their facts."""
+        """Return the columns with their facts."""
         return {
             name: Column(c.dtype, c.shape, **_column_facts(self.columns.get(name, {})))
             for name, c in schema.items()
@@ -41,7 +41,7 @@ NO_METADATA = DatasetMetadata({}, {})
 
 
 def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
-    """The metadata of rows with these columns that were collected for this policy."""
+    """Return the metadata of rows with these columns that were collected for this policy."""
     facts = {
         name: {f: value for f in COLUMN_FACTS if (value := getattr(column, f)) is not None}
         for name, column in (schema or {}).items()
@@ -51,19 +51,19 @@ def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
 
 
 def decode_metadata(array: Array) -> DatasetMetadata:
-    """The metadata in an array of bytes. Unknown keys, of later versions, are ignored."""
+    """Decode metadata from an array of bytes. Unknown keys, of later versions, are ignored."""
     content = json.loads(array.tobytes())
     return DatasetMetadata(content["columns"], content["rows"])
 
 
 def return_parameters(policy: Any) -> dict[str, float]:
-    """How a row of this policy sums rewards: `nstep` and `gamma`, as far as it has them."""
+    """Return the parameters `nstep` and `gamma` of a policy, by which its rows sum rewards, if it has them."""
     config = policy.config if policy is not None else None
     return {k: getattr(config, k) for k in ("nstep", "gamma") if hasattr(config, k)}
 
 
 def require_same_returns(path: str, found: DatasetMetadata, policy: PartSpec | Any | None) -> None:
-    """Refuse rows whose nstep or gamma differ from the policy's: it would learn wrong values."""
+    """Refuse rows whose nstep or gamma differ from the policy's, which would learn wrong values."""
     expected = return_parameters(policy)
     for name in expected.keys() & found.rows.keys():
         if found.rows[name] != expected[name]:
@@ -76,7 +76,7 @@ def require_same_returns(path: str, found: DatasetMetadata, policy: PartSpec | A
 
 
 def _column_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts as columns have them: bounds are tuples, which JSON makes lists."""
+    """Convert facts from JSON: bounds are tuples, which JSON stores as lists."""
     return {
         k: tuple(v) if isinstance(v, list) else v for k, v in facts.items() if k in COLUMN_FACTS
     }

@@ -1,4 +1,4 @@
-"""The Minari format (extra `flowrl[minari]`): whole episodes in a local folder, read and written as rows."""
+"""The Minari format (extra `flowrl[minari]`): episodes in a local folder, which are read and written as rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.nodes.buffers.episodes.segments import segment_bounds
 from flowrl.nodes.datasets.metadata import NO_METADATA, DatasetMetadata
 
 FOLDER_NAME = re.compile(r".+-v\d+$")  # such as `expert-v0` in `cartpole/expert-v0`
@@ -22,7 +23,7 @@ STEP_COLUMNS = {"rewards": "reward", "terminations": "terminated", "truncations"
 
 
 def read_schema(path: Path) -> tuple[Schema, int]:
-    """The columns and the number of rows. One episode is read."""
+    """Return the columns and the number of rows. One episode is read."""
     data = _open(path)
     first = next(iter(data.iterate_episodes([data.episode_indices[0]])))
     schema = {n: Column(str(a.dtype), a.shape[1:]) for n, a in _rows(first, path).items()}
@@ -30,7 +31,7 @@ def read_schema(path: Path) -> tuple[Schema, int]:
 
 
 def read_metadata(path: Path) -> DatasetMetadata:
-    """The facts of columns that the spaces state. A row is one step, so `nstep` is 1."""
+    """Return the facts of columns that the spaces state. A row is one step, so `nstep` is 1."""
     data = _open(path)
     facts = {"action": _space_facts(data.action_space)}
     for leaf, space in _leaves(data.observation_space):
@@ -40,7 +41,7 @@ def read_metadata(path: Path) -> DatasetMetadata:
 
 
 def read(path: Path, rows: int | None = None) -> Batch:
-    """The table, or its first rows."""
+    """Read the table, or its first rows."""
     parts: list[dict[str, Array]] = []
     missing = np.inf if rows is None else rows
     for episode in _open(path).iterate_episodes():
@@ -52,14 +53,12 @@ def read(path: Path, rows: int | None = None) -> Batch:
 
 
 def write(path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> None:
-    """Write the episodes into a temporary folder and rename it, so that readers never see an incomplete one.
+    """Write episodes to a temporary folder, and rename it, so that readers never see an incomplete one.
 
-    Where rows stop before their episode ends (at the end of a token or the table), it is marked as truncated.
+    An episode whose rows stop before its end (at the end of a token or of the table) is marked as truncated.
     """
-    if metadata.rows.get("nstep", 1) != 1:
-        what = (
-            f"the rows sum {metadata.rows['nstep']} rewards each, so they are not steps of episodes"
-        )
+    if (nstep := metadata.rows.get("nstep", 1)) != 1:
+        what = f"the rows sum {nstep} rewards each, so they are not steps of episodes"
         raise UnsoundError(what, "record them with `nstep: 1`", "path")
     required = ("action", "reward", "terminated", "truncated", "last")
     missing = [name for name in required if name not in table]
@@ -93,11 +92,8 @@ def _write(temporary: Path, name: str, table: Batch, metadata: DatasetMetadata) 
 
 
 def _episodes(table: Batch, buffer: Any) -> Iterator[Any]:
-    """The episodes of a table: segments of consecutive rows."""
-    ends = np.flatnonzero(table["last"]) + 1
-    if len(table) and (not len(ends) or ends[-1] < len(table)):
-        ends = np.append(ends, len(table))
-    for k, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+    """Yield the episodes of a table, which are its segments of consecutive rows."""
+    for k, (begin, end) in enumerate(zip(*segment_bounds(table["last"]), strict=True)):
         rows = table.take(slice(begin, end))
         truncated = rows["truncated"].copy()
         truncated[-1] |= not rows["terminated"][-1]
@@ -112,7 +108,7 @@ def _episodes(table: Batch, buffer: Any) -> Iterator[Any]:
 
 
 def _observations(rows: Batch) -> Any:
-    """The observations of an episode, including the last: one more than rows."""
+    """Return the observations of an episode, including the last one, so one more than rows."""
     observations: dict[str, Array] = {}
     for name in rows:
         if name.split("/")[0] == "obs":
@@ -142,13 +138,13 @@ def _space(name: str, table: Batch, metadata: DatasetMetadata, spaces: Any) -> A
 
 
 def _rows(episode: Any, path: Path) -> dict[str, Array]:
-    """The rows of an episode, as collectors emit them, without the columns that a policy adds."""
+    """Return the rows of an episode as collectors emit them, without the columns that a policy adds."""
     rows: dict[str, Array] = {}
     for leaf, array in _arrays(episode.observations):
         rows[_join_names("obs", leaf)] = array[:-1]
         rows[_join_names("next_obs", leaf)] = array[1:]
     if not isinstance(episode.actions, np.ndarray):
-        raise UnsoundError(f"'{path}' has actions of several parts", "flatten them before", "path")
+        raise UnsoundError(f"'{path}' has actions of several parts", "flatten them first", "path")
     rows["action"] = episode.actions
     for attribute, name in STEP_COLUMNS.items():
         kind = np.float32 if name == "reward" else np.bool_
@@ -159,7 +155,7 @@ def _rows(episode: Any, path: Path) -> dict[str, Array]:
 
 
 def _arrays(value: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
-    """The leaves of nested arrays, with their names."""
+    """Yield the leaves of nested arrays, with their names."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             yield from _arrays(part, _join_names(prefix, str(name)))
@@ -171,7 +167,7 @@ def _arrays(value: Any, prefix: str = "") -> Iterator[tuple[str, Array]]:
 
 
 def _leaves(space: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a nested space, with their names."""
+    """Yield the leaves of a nested space, with their names."""
     parts = getattr(space, "spaces", None)
     if parts is None:
         yield prefix, space
@@ -191,7 +187,7 @@ def _join_names(prefix: str, name: str) -> str:
 
 def _open(path: Path) -> Any:
     if not (path / "data").is_dir():
-        raise UnsoundError(f"'{path}' is no Minari data set", HINT, "path")
+        raise UnsoundError(f"'{path}' is not a Minari dataset", HINT, "path")
     minari = _import_minari()
     try:
         return minari.MinariDataset(path / "data")
@@ -206,5 +202,5 @@ def _import_minari() -> Any:
     except ImportError as missing:
         hint = "pip install 'flowrl[minari]'"
         raise MissingPackageError(
-            "Minari data sets need the package minari", hint, "path"
+            "Minari datasets require the package minari", hint, "path"
         ) from missing

@@ -2,72 +2,65 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Batch, Column, Schema
+from flowrl.core.batch import Batch, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.datasets.metadata import ARRAY_NAME, NO_METADATA, DatasetMetadata, decode_metadata
-
-HINT = "an npz_writer node writes such files"
+from flowrl.nodes.datasets.table_files import HINT, replaced_file, table_schema
 
 
 def read_schema(path: Path) -> tuple[Schema, int]:
-    """The columns and the number of rows. Only the headers of the arrays are read."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            headers = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
-    except FileNotFoundError as missing:
-        raise UnsoundError(f"there is no file '{path}'", HINT, "path") from missing
-    except (OSError, ValueError, zipfile.BadZipFile) as broken:
-        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+    """Return the columns and the number of rows. Only the headers of the arrays are read."""
+    with _open(path) as file:
+        headers = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
     headers.pop(ARRAY_NAME, None)
-    rows = {shape[:1] for _, shape in headers.values()}
-    if len(rows) != 1 or rows == {()}:
-        raise UnsoundError(f"'{path}' is not a table: its arrays differ in length", HINT, "path")
-    schema = {name: Column(str(dtype), shape[1:]) for name, (dtype, shape) in headers.items()}
-    return read_metadata(path).add_facts(schema), rows.pop()[0]
+    return table_schema(path, headers, read_metadata(path))
 
 
 def read_metadata(path: Path) -> DatasetMetadata:
-    """What the file states beside its arrays. A file of another program states nothing."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            if f"{ARRAY_NAME}.npy" not in file.namelist():
-                return NO_METADATA
-            with file.open(f"{ARRAY_NAME}.npy") as array:
-                return decode_metadata(np.lib.format.read_array(array, allow_pickle=False))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as broken:
-        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+    """Read the metadata. Files of other programs have none."""
+    with _open(path) as file:
+        if f"{ARRAY_NAME}.npy" not in file.namelist():
+            return NO_METADATA
+        with file.open(f"{ARRAY_NAME}.npy") as array:
+            return decode_metadata(np.lib.format.read_array(array, allow_pickle=False))
 
 
 def read(path: Path, rows: int | None = None) -> Batch:
-    """The table, or its first rows."""
-    read_schema(path)  # reports what is wrong with the file
+    """Read the table, or its first rows."""
+    read_schema(path)  # refuses a file that is not a table
     with np.load(path, allow_pickle=False) as file:
         return Batch({name: file[name][:rows] for name in file.files if name != ARRAY_NAME})
 
 
 def write(path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> None:
-    """Write a temporary file and rename it, so that readers never see an incomplete one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a table; a file at this path is replaced."""
+    arrays: dict[str, Any] = {**table.columns, ARRAY_NAME: metadata.encode()}
+    with replaced_file(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a file for reading, and report what is wrong with it."""
     try:
-        with open(temporary, "wb") as file:
-            arrays: dict[str, Any] = {**table.columns, ARRAY_NAME: metadata.encode()}
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with zipfile.ZipFile(path) as file:
+            yield file
+    except FileNotFoundError as missing:
+        raise UnsoundError(f"the file '{path}' does not exist", HINT, "path") from missing
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as broken:
+        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
 
 
-def _header(file: zipfile.ZipFile, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+def _header(file: zipfile.ZipFile, name: str) -> tuple[str, tuple[int, ...]]:
+    """Read dtype and shape of an array."""
     with file.open(name) as array:
         version = np.lib.format.read_magic(array)
         if version == (1, 0):
@@ -75,5 +68,5 @@ def _header(file: zipfile.ZipFile, name: str) -> tuple[np.dtype, tuple[int, ...]
         else:
             shape, _, dtype = np.lib.format.read_array_header_2_0(array)
     if dtype.hasobject:
-        raise ValueError(f"'{name}' holds Python objects")
-    return dtype, shape
+        raise ValueError(f"'{name}' contains Python objects")
+    return str(dtype), shape

@@ -1,4 +1,4 @@
-"""Random network distillation (Burda et al. 2018): observations that are new are rewarded."""
+"""Random network distillation (Burda et al. 2018): a bonus for new observations."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ class Rnd(Node):
     out = Out("samples", about="the same rows, with the bonus in their reward")
 
     class Config(BaseConfig):
-        weight: float = param(0.01, "of the bonus in the reward; its deviation is about 1", ge=0)
+        weight: float = param(
+            0.01, "factor of the bonus, whose standard deviation is about 1", ge=0
+        )
         model: Any = part(
             "model",
-            "of the predictor, and of the random network that it predicts",
+            "the model of the predictor, and of the random network that it predicts",
             default={"type": "mlp", **DEFAULT_MODEL},
         )
         features: int = param(64, "outputs of the random network", ge=1)
         lr: float = param(1e-3, "learning rate of the predictor's Adam", gt=0)
-        batch_size: int = param(64, "rows of one gradient step", ge=1)
+        batch_size: int = param(64, "rows in each gradient step", ge=1)
         updates_per_token: int = param(4, "gradient steps on the rows of each token", ge=0)
-        obs_limit: float = param(5.0, "normalised observations are clamped to +- this", gt=0)
-        log_every_tokens: int = param(100, "tokens from one line of metrics to the next", ge=1)
+        obs_limit: float = param(5.0, "normalised observations are clipped to ± this value", gt=0)
+        log_every_tokens: int = param(100, "tokens from one report of metrics to the next", ge=1)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         schema = surroundings.inputs["data"] or {}
         if isinstance(obs_columns_in(schema, "next_obs"), NestedColumns):
-            what = "rnd reads one observation column, and the observations are nested"
+            what = "rnd reads one observation column, but the observations are nested"
             raise UnsoundError(
                 what, "wrap the env, for instance with gymnasium's FlattenObservation"
             )
@@ -57,7 +59,7 @@ class Rnd(Node):
         return Facts(outs={"out": schema}, imports=("torch",))
 
     def setup(self) -> None:
-        """Build the networks if the columns are known; by hand, the first rows define them."""
+        """Build the networks if the columns are known. Without the engine, the first rows define them."""
         self._tokens = 0
         self._novelty: NoveltyEstimator | None = None
         schema = self.ctx.inputs.get("data")

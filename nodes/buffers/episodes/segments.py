@@ -1,4 +1,4 @@
-"""Segments: consecutive rows of one episode, and how an episode continues in a segment of a later token."""
+"""Segments: consecutive rows of one episode, linked to the segment of a later token in which the episode continues."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flowrl.nodes.origin import COLLECTOR_COLUMN, ENV_COLUMN, ORIGIN_SCHEMA, STE
 
 NO_SEGMENT = -1
 
-# The rows of the table in `SegmentIndex`: first and last row of each segment, and its neighbours.
+# The rows of the table in `SegmentIndex`: the first and last row of each segment, and its neighbours.
 FIRST_ROW, LAST_ROW, NEXT_SEGMENT, PREVIOUS_SEGMENT = range(4)
 
 
 def segment_bounds(last: Array) -> tuple[Array, Array]:
-    """First rows and ends (exclusive) (S,) of the segments of a table; `last` (n,) ends a segment."""
+    """Return first rows and ends (exclusive) (S,) of the segments of a table; `last` (n,) ends a segment."""
     ends = np.flatnonzero(last) + 1
     if len(last) and not last[-1]:
         ends = np.append(ends, len(last))
@@ -26,7 +26,7 @@ def segment_bounds(last: Array) -> tuple[Array, Array]:
 
 
 def recovered_columns(ring: Ring) -> tuple[dict[str, Array], int]:
-    """The columns that an index needs of rows that an earlier process left, and the number of the first row."""
+    """Read the columns that an index needs of rows that an earlier process left, and the number of the first row."""
     numbers = np.arange(ring.oldest, ring.written)
     names = {"last", "terminated", "truncated", *ORIGIN_SCHEMA} & set(ring.columns)
     return ring.take(ring.places_of(numbers), names), int(numbers[0])
@@ -35,20 +35,20 @@ def recovered_columns(ring: Ring) -> tuple[dict[str, Array], int]:
 class SegmentIndex:
     """Finds, for each row that is held, the rows before and after it in its episode.
 
-    Rows and segments are numbered in the order of arrival. Within a segment each row follows the one before;
-    `last` ends a segment. Where rows have origin columns, a segment is linked to the segment of a later token
-    in which its episode continues: it begins with the next step of the same env.
+    Rows and segments are numbered in the order of arrival. The rows of a segment follow each other; `last` ends a
+    segment. If rows have origin columns, a segment is linked to the segment of a later token in which its episode
+    continues, which begins with the next step of the same env.
     """
 
     def __init__(self) -> None:
         self._first_segment = 0  # the number of the oldest segment that is held
         self._table = np.empty((4, 0), np.int64)
         self._count = 0
-        # Segments whose episode may continue: (collector, env) to (segment, last step).
+        # The newest segment of each env whose episode may continue: (collector, env) to (segment, last step).
         self._open: dict[tuple[int, int], tuple[int, int]] = {}
 
     def push(self, columns: Mapping[str, Array], first: int) -> Array:
-        """Add rows, of which the first has this number; returns the numbers of their segments."""
+        """Add rows, the first of which has the number `first`; return the numbers of their segments."""
         begins, ends = segment_bounds(columns["last"])
         numbers = self._first_segment + self._count + np.arange(len(begins))
         self._reserve(len(begins))
@@ -61,47 +61,47 @@ class SegmentIndex:
         return numbers
 
     def forget_before(self, oldest: int) -> None:
-        """Forget the rows before this one."""
-        gone = int(np.searchsorted(self._table[LAST_ROW, : self._count], oldest))
-        self._first_segment += gone
-        self._count -= gone
-        self._table = self._table[:, gone:]
+        """Remove the rows before this one."""
+        removed = int(np.searchsorted(self._table[LAST_ROW, : self._count], oldest))
+        self._first_segment += removed
+        self._count -= removed
+        self._table = self._table[:, removed:]
         if self._count:
             self._table[FIRST_ROW, 0] = max(self._table[FIRST_ROW, 0], oldest)
 
     def clear(self) -> None:
-        """Forget all rows. Rows to come continue none of them."""
+        """Remove all rows. Later rows continue none of them."""
         self._first_segment += self._count
         self._count = 0
         self._table = self._table[:, :0]
         self._open.clear()
 
     def segments_of(self, rows: Array) -> Array:
-        """The segments of rows."""
+        """Return the segments of rows."""
         held_ends = self._table[LAST_ROW, : self._count]
         return self._first_segment + np.searchsorted(held_ends, rows)
 
     def first_rows(self, segments: Array) -> Array:
-        """The first row of each segment that is held."""
+        """Return the first row of each segment that is held."""
         return self._lookup(FIRST_ROW, segments)
 
     def last_rows(self, segments: Array) -> Array:
-        """The last row of each segment."""
+        """Return the last row of each segment."""
         return self._lookup(LAST_ROW, segments)
 
     def next_segments(self, segments: Array) -> Array:
-        """The segment in which each continues, or NO_SEGMENT."""
+        """Return the segment in which each segment continues, or NO_SEGMENT."""
         return self._lookup(NEXT_SEGMENT, segments)
 
     def previous_segments(self, segments: Array) -> Array:
-        """The segment that continues in each, or NO_SEGMENT where none is held."""
+        """Return the segment that continues in each segment, or NO_SEGMENT if it is not held."""
         previous = self._lookup(PREVIOUS_SEGMENT, segments)
         return np.where(previous < self._first_segment, NO_SEGMENT, previous)
 
     def follow(self, rows: Array, steps: int) -> tuple[Array, Array]:
-        """For each row (W,) the `steps` rows from it on (W, steps), and which of them exist.
+        """Return the `steps` rows (W, steps) from each row (W,) on, and which of them exist.
 
-        Beyond the end of the episode the last row is repeated.
+        Beyond the end of the episode, the last row is repeated.
         """
         followed = np.empty((len(rows), steps), np.int64)
         exists = np.ones((len(rows), steps), bool)
@@ -117,18 +117,18 @@ class SegmentIndex:
         return followed, exists
 
     def count_after(self, rows: Array) -> Array:
-        """How many rows of its episode follow each row."""
+        """Count the rows of its episode that follow each row."""
         segments = self.segments_of(rows)
         return self.last_rows(segments) - rows + self._count_beyond(segments, self.next_segments)
 
     def count_before(self, rows: Array) -> Array:
-        """How many held rows of its episode precede each row."""
+        """Count the held rows of its episode that precede each row."""
         segments = self.segments_of(rows)
         beyond = self._count_beyond(segments, self.previous_segments)
         return rows - self.first_rows(segments) + beyond
 
     def offset_rows(self, rows: Array, steps: Array) -> Array:
-        """The rows so many steps later in the episode, or earlier if negative. They must exist."""
+        """Return the rows that are `steps` later in the episode, or earlier if negative. They must exist."""
         segment, row = self.segments_of(rows), rows + steps
         while True:
             after, before = row > self.last_rows(segment), row < self.first_rows(segment)
@@ -143,7 +143,7 @@ class SegmentIndex:
             segment = np.where(after, next_one, previous)
 
     def _count_beyond(self, segments: Array, neighbours: Callable[[Array], Array]) -> Array:
-        """The rows of all further segments in one direction."""
+        """Count the rows of all further segments in one direction."""
         counts, segments = np.zeros(len(segments), np.int64), neighbours(segments)
         while (more := segments != NO_SEGMENT).any():
             existing = segments[more]
@@ -153,7 +153,7 @@ class SegmentIndex:
         return counts
 
     def _next_row(self, segment: Array, row: Array, end: Array) -> tuple[Array, Array, Array]:
-        """Segment and number of the next row of each, or of the row itself if there is none; and if there is one."""
+        """Return segment and number of the row after each row, or of the row itself, and whether a next row exists."""
         at_end = row == end
         if not at_end.any():
             return segment, row + 1, np.True_  # type: ignore[return-value]
@@ -169,7 +169,7 @@ class SegmentIndex:
     def _link(
         self, columns: Mapping[str, Array], begins: Array, ends: Array, numbers: Array
     ) -> None:
-        """Link new segments to those that they continue, by their envs and steps."""
+        """Link new segments to the segments that they continue, by envs and steps."""
         steps, done = columns[STEP_COLUMN], columns["terminated"] | columns["truncated"]
         collectors, envs = columns[COLLECTOR_COLUMN][begins], columns[ENV_COLUMN][begins]
         keys = zip(collectors.tolist(), envs.tolist(), strict=True)
@@ -186,7 +186,7 @@ class SegmentIndex:
                 self._open[env] = (number, stop)
 
     def _reserve(self, segments: int) -> None:
-        """Make space for more segments; that of forgotten ones is freed."""
+        """Make space for more segments. The space of removed segments is freed."""
         if self._count + segments <= self._table.shape[1]:
             return
         longer = np.empty((4, 2 * (self._count + segments)), np.int64)

@@ -1,4 +1,4 @@
-"""Sequences of steps that are cut out of episodes while their rows arrive."""
+"""Cuts sequences of steps out of episodes while their rows arrive."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flowrl.core.batch import Array
 from flowrl.nodes.buffers.episodes.segments import NO_SEGMENT, SegmentIndex, segment_bounds
 from flowrl.nodes.origin import COLLECTOR_COLUMN, ENV_COLUMN
 
-EnvKey = tuple[int, int]  # a collector and its env
-Sequences = list[tuple[int, int]]  # first row and length of each
+EnvKey = tuple[int, int]  # collector and env
+Sequences = list[tuple[int, int]]  # first row and length of each sequence
 
 
 @dataclass(slots=True)
 class OpenEpisode:
-    """The newest rows of an episode that has not ended: those that a later sequence may contain."""
+    """The newest rows of an episode that has not ended, which a later sequence may contain."""
 
-    rows: Array  # their numbers
+    rows: Array  # the numbers of the rows
     next_start: int  # the index in `rows` where the next sequence begins
     newest_start: int  # where the newest sequence began; negative if that row was dropped
 
@@ -28,9 +28,9 @@ class OpenEpisode:
 class SequenceCutter:
     """Cuts sequences of `steps` rows, one every `period` rows.
 
-    Rows with origin columns are followed from token to token: the sequences are those of the whole episode. The
-    last sequence of an episode lies at its end. It is cut when the episode ends, or when the next rows of its
-    env show that it does not continue. Other rows are cut within their token.
+    Rows with origin columns are followed from token to token, so their sequences are those of whole episodes. The
+    last sequence of an episode ends with the episode. It is cut when the episode ends, or when the next rows of its
+    env show that the episode does not continue. Other rows are cut within their token.
     """
 
     def __init__(self, steps: int, period: int) -> None:
@@ -39,7 +39,7 @@ class SequenceCutter:
         self._open_episodes: dict[EnvKey, OpenEpisode] = {}
 
     def push(self, columns: Mapping[str, Array], first: int) -> tuple[Array, Array]:
-        """Add rows, of which the first has this number; returns first rows and lengths of the new sequences."""
+        """Add rows, the first of which has the number `first`; return first rows and lengths of new sequences."""
         if not len(columns["last"]):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         self._segments.push(columns, first)
@@ -49,7 +49,7 @@ class SequenceCutter:
         return firsts + first, lengths
 
     def rows_of(self, firsts: Array, lengths: Array) -> tuple[Array, Array]:
-        """The numbers of the rows of sequences (W, T), and which are real. Short ones repeat their last row."""
+        """Return the numbers of the rows of sequences (W, T), and which are real. Short ones repeat their last row."""
         ends = self._segments.last_rows(self._segments.segments_of(firsts))
         if (ends >= firsts + lengths - 1).all():
             return window_rows(firsts, lengths, self._steps)
@@ -59,13 +59,13 @@ class SequenceCutter:
         return np.take_along_axis(numbers, clamped, 1), offset < lengths[:, None]
 
     def forget_before(self, oldest: int) -> None:
-        """Forget the rows before this one."""
+        """Remove the rows before this one."""
         self._segments.forget_before(oldest)
         for episode in self._open_episodes.values():
             _drop_rows(episode, int(np.count_nonzero(episode.rows < oldest)))
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         self._segments.clear()
         self._open_episodes.clear()
 
@@ -88,7 +88,7 @@ class SequenceCutter:
         return firsts, lengths
 
     def _extend_episode(self, env: EnvKey, rows: Array, sequences: Sequences) -> None:
-        """Add rows to an env's episode, and the full sequences that they complete."""
+        """Append rows to the episode of an env, and add the full sequences that they complete."""
         empty = OpenEpisode(rows[:0], 0, newest_start=-1)
         episode = self._open_episodes.setdefault(env, empty)
         episode.rows = np.append(episode.rows, rows)
@@ -99,7 +99,7 @@ class SequenceCutter:
         _drop_rows(episode, max(0, min(episode.next_start, len(episode.rows) - self._steps)))
 
     def _end_episode(self, env: EnvKey, sequences: Sequences) -> None:
-        """Add the last sequence: it lies at the end of the episode, or is all of a short episode."""
+        """Add the last sequence, which ends with the episode. A short episode is one sequence."""
         episode = self._open_episodes.pop(env)
         latest = max(0, len(episode.rows) - self._steps)
         if len(episode.rows) and episode.newest_start != latest:
@@ -128,10 +128,10 @@ def _drop_rows(episode: OpenEpisode, rows: int) -> None:
 
 
 def sequence_windows(last: Array, steps: int, period: int) -> tuple[Array, Array]:
-    """First rows and lengths (W,) of the sequences of a table: `steps` rows, one every `period` rows.
+    """Return first rows and lengths (W,) of the sequences of a table: `steps` rows, one every `period` rows.
 
-    None crosses the end of a segment. The last one of a segment lies at its end, whatever the period, and a
-    segment that is shorter than `steps` gives one shorter sequence.
+    None crosses the end of a segment. The last sequence of a segment ends with the segment, regardless of the period.
+    A segment that is shorter than `steps` gives one shorter sequence.
     """
     starts = []
     for begin, end in zip(*segment_bounds(last), strict=True):
@@ -145,14 +145,14 @@ def sequence_windows(last: Array, steps: int, period: int) -> tuple[Array, Array
 
 
 def window_rows(firsts: Array, lengths: Array, steps: int) -> tuple[Array, Array]:
-    """The rows (W, steps) of windows, and which are real. A shorter window repeats its last row."""
+    """Return the rows (W, steps) of windows, and which are real. A shorter window repeats its last row."""
     offset = np.arange(steps)
     rows = firsts[:, None] + np.minimum(offset, lengths[:, None] - 1)
     return rows, offset < lengths[:, None]
 
 
 def sequence_priorities(priorities: Array, valid: Array, eta: float) -> Array:
-    """eta max_t p_t + (1 - eta) mean_t p_t over a sequence's valid steps (Kapturowski et al. 2019), (W, T) to (W,)."""
+    """Return eta max_t p_t + (1 - eta) mean_t p_t over the valid steps (Kapturowski et al. 2019), (W, T) to (W,)."""
     counted = np.where(valid, priorities, 0.0)
     mean = counted.sum(1) / np.maximum(valid.sum(1), 1)
     return eta * counted.max(1) + (1 - eta) * mean

@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array
-from flowrl.nodes.buffers.sampling.priority_samplers import ProportionalSampler, RankSampler
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.nodes.buffers.counters import summary_metrics
+from flowrl.nodes.buffers.sampling.priority_samplers import (
+    ProportionalSampler,
+    RankSampler,
+    importance_weights,
+)
 from flowrl.nodes.buffers.storage.ring import Ring
 
 SAMPLERS: Mapping[str, type[ProportionalSampler] | type[RankSampler]] = {
@@ -18,108 +23,134 @@ SAMPLERS: Mapping[str, type[ProportionalSampler] | type[RankSampler]] = {
 }
 ROW_METADATA = {"train_iters": "int32", "env_steps": "int64", "use": "int32", "priority": "float32"}
 ROW_METADATA_BYTES = sum(np.dtype(dtype).itemsize for dtype in ROW_METADATA.values())
-SAMPLER_BYTES = 10  # of a row: its weight, and its share of the sums above
+SAMPLER_BYTES = 10  # for each row: its weight, and its share of the sums above it
+# The columns that `PrioritisedRing.bookkeeping` returns.
+BOOKKEEPING: Schema = {
+    "row_id": Column("int64"),
+    "priority": Column("float32"),
+    "use": Column("int32"),
+    "age_iters": Column("int32"),
+    "pushed_steps": Column("int64"),
+}
 
 ONE = np.int32(1)  # of the dtype of "use": numpy adds a Python int ten times slower
 
 
-class PrioritisedRing:
-    """Rows with priorities. A new row has the highest priority that any row ever had."""
+class PrioritisedRing(Ring):
+    """Keeps rows with priorities. A new row gets the highest priority that any row ever had."""
 
-    def __init__(self, ring: Ring, sampler: str, alpha: float) -> None:
-        """The ring must have `ROW_METADATA`."""
-        self.ring = ring
+    def __init__(self, sampler: str, alpha: float, size: int, **storage: Any) -> None:
+        """`storage` are the other parameters of a ring, except for its metadata."""
+        super().__init__(size, metadata=ROW_METADATA, **storage)
         self.live = 0  # rows that can be drawn
         self.removed = 0  # rows that were removed before they were overwritten
         self._sampler_kind, self._alpha = sampler, alpha
         self._highest = 1.0
         self._make_sampler()
-        if ring.row_count:
+        if self.row_count:
             self._add_recovered_rows()
 
-    def flush(self) -> None:
-        """Make the rows durable, where the storage is persistent."""
-        self.ring.flush()
-
-    def close(self) -> None:
-        self.ring.close()
-
-    def push(self, columns: Mapping[str, Array], train_iters: int, env_steps: int) -> None:
-        """Write rows over the oldest."""
-        oldest = self.ring.oldest
-        metadata = {"train_iters": train_iters, "env_steps": env_steps, "use": 0}
-        parts = self.ring.push(columns, **metadata, priority=self._highest)
-        if self.sampler.size != self.ring.size:
+    def push(self, columns: Mapping[str, Array], **metadata: float) -> list[slice]:
+        """Write rows over the oldest. `metadata` are their `train_iters` and `env_steps`."""
+        oldest = self.oldest
+        parts = super().push(columns, **metadata, use=0, priority=self._highest)
+        if self.sampler.size != self.size:
             self._make_sampler()
         for part in parts:
             self.live += part.stop - part.start - self.sampler.count(part)
             self.sampler.fill(part, self._highest)
         self._remove_evicted(oldest)
+        return parts
+
+    def draw(
+        self, rng: np.random.Generator, batches: int, rows: int, replace: bool, beta: float
+    ) -> tuple[Array, Array]:
+        """Draw `rows` live rows for each batch; return their places and importance weights (batches * rows,)."""
+        if replace:
+            places, probability = self.sampler.draw(rng, batches, rows)
+        else:
+            drawn = [self.sampler.draw_distinct(rng, rows) for _ in range(batches)]
+            places, probability = (np.concatenate(part) for part in zip(*drawn, strict=True))
+        return places, importance_weights(probability, self.live, beta, rows)
 
     def update(self, numbers: Array, priorities: Array) -> int:
-        """Set the priorities of rows by their numbers; returns how many of these rows are gone."""
-        places = self.ring.places_of(numbers)
-        live = self.ring.holds(numbers) & self.sampler.live(places)
+        """Set the priorities of rows by their numbers; return how many of these rows no longer exist."""
+        places = self.places_of(numbers)
+        live = self.holds(numbers) & self.sampler.live(places)
         if not live.all():
             places, priorities = places[live], priorities[live]
         if len(places):
             self.sampler.set(places, priorities)
-            self.ring.metadata["priority"][places] = priorities
+            self.metadata["priority"][places] = priorities
             self._highest = max(self._highest, float(priorities.max()))
         return len(numbers) - len(places)
 
+    def bookkeeping(self, places: Array, train_iters: int) -> dict[str, Array]:
+        """Return number, priority, use, age and arrival of the rows at these places."""
+        age = train_iters - self.metadata["train_iters"][places]
+        return {
+            "row_id": self.numbers_of(places),
+            "priority": self.metadata["priority"][places],
+            "use": self.metadata["use"][places],
+            "age_iters": age.astype(np.int32),
+            "pushed_steps": self.metadata["env_steps"][places],
+        }
+
+    def metrics(self, places: Array, train_iters: int) -> dict[str, float]:
+        """Return statistics of the rows at these places."""
+        found = self.bookkeeping(places, train_iters)
+        return summary_metrics({name: found[name] for name in ("use", "priority", "age_iters")})
+
     def in_order(self) -> dict[str, Array]:
-        """All rows that can be drawn, the oldest first."""
-        places = self.ring.held_places()
-        return self.ring.take(places[self.sampler.live(places)])
+        """Return all live rows, the oldest first."""
+        places = self.held_places()
+        return self.take(places[self.sampler.live(places)])
 
     def count_use(self, places: Array, max_use: int | None) -> None:
         """Count a draw of these rows, and remove those that were drawn `max_use` times."""
-        use = self.ring.metadata["use"]
+        use = self.metadata["use"]
         np.add.at(use, places, ONE)
         if max_use is not None:
             self._remove(places[use[places] >= max_use])
 
     def remove_older(self, train_iters: int) -> None:
         """Remove the rows that arrived before this train iteration."""
-        if not self.ring.row_count:
+        if not self.row_count:
             return
         # Arrival times never decrease from row to row, so the rows to remove are the oldest ones.
-        arrived, ring = self.ring.metadata["train_iters"], self.ring
-        first = ring.oldest
+        arrived, first = self.metadata["train_iters"], self.oldest
         expired = bisect_left(
-            range(first, ring.written), train_iters, key=lambda n: int(arrived[ring.place_of(n)])
+            range(first, self.written), train_iters, key=lambda n: int(arrived[self.place_of(n)])
         )
-        places = ring.places_of(np.arange(first, first + expired))
+        places = self.places_of(np.arange(first, first + expired))
         self._remove(places[self.sampler.live(places)])
 
     def remove_all_below(self, column: str, least: int) -> None:
         """Remove the rows whose value in this column is smaller than `least`."""
-        if self.ring.row_count:
-            values = np.asarray(self.ring.columns[column])[: self.ring.row_count]
+        if self.row_count:
+            values = np.asarray(self.columns[column])[: self.row_count]
             places = np.flatnonzero(values < least)
             self._remove(places[self.sampler.live(places)])
 
     def clear(self) -> None:
-        """Forget all rows."""
-        self.ring.clear()
+        super().clear()
         self.sampler.clear()
         self.live = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "ring": self.ring.state_dict(),
-            "priorities": self.sampler.state_dict(self.ring.used_places),
+            "ring": super().state_dict(),
+            "priorities": self.sampler.state_dict(self.used_places),
             "counts": (self.live, self.removed),
             "highest": self._highest,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.ring.load_state_dict(state["ring"])  # now the size is known, if bytes limit it
-        if state["ring"]["columns"] and state["ring"]["size"] != self.ring.size:
+        super().load_state_dict(state["ring"])  # now the size is known, if bytes limit it
+        if state["ring"]["columns"] and state["ring"]["size"] != self.size:
             raise ValueError(
                 f"the state is of a buffer of size {state['ring']['size']}; "
-                f"this one's is {self.ring.size}"
+                f"this buffer's size is {self.size}"
             )
         self._make_sampler()
         self.sampler.load_state_dict(state["priorities"])
@@ -127,26 +158,26 @@ class PrioritisedRing:
         self._highest = float(state["highest"])
 
     def _remove_evicted(self, oldest: int) -> None:
-        """Remove rows that the ring evicted before they were overwritten: the frame pool was full."""
-        first = max(oldest, self.ring.written - self.ring.size)
-        if self.ring.oldest > first:
-            places = self.ring.places_of(np.arange(first, self.ring.oldest))
+        """Remove rows that the ring evicted before they were overwritten, because the frame pool was full."""
+        first = max(oldest, self.written - self.size)
+        if self.oldest > first:
+            places = self.places_of(np.arange(first, self.oldest))
             self._remove(places[self.sampler.live(places)])
 
     def _add_recovered_rows(self) -> None:
         """Treat rows of an earlier process as if they had just arrived."""
-        places = self.ring.held_places()
-        self.ring.metadata["priority"][places] = self._highest
+        places = self.held_places()
+        self.metadata["priority"][places] = self._highest
         self.sampler.set(places, np.full(len(places), self._highest))
         self.live = len(places)
 
     def _make_sampler(self) -> None:
-        self.sampler = SAMPLERS[self._sampler_kind](self.ring.size, self._alpha)
+        self.sampler = SAMPLERS[self._sampler_kind](self.size, self._alpha)
 
     def _remove(self, places: Array) -> None:
         places = np.unique(places)
         if len(places):
             self.sampler.remove(places)
-            self.ring.discard(places)
+            self.discard(places)
             self.live -= len(places)
             self.removed += len(places)

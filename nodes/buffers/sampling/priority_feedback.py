@@ -1,4 +1,4 @@
-"""Priorities that a learner sends back, and the batches that still await theirs."""
+"""The priorities that a learner sends back, and the batches that await them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 from flowrl.core.batch import Array, Batch
 from flowrl.core.ports import AUTO, In
 
-PriorityTokens = (
-    Sequence[Batch] | Batch | None
-)  # the engine passes a list; by hand also one or none
+# The engine passes a list. Without the engine, one token or None may be passed as well.
+PriorityTokens = Sequence[Batch] | Batch | None
 COUNTS_BATCHES = "free-running: each token reports a learned batch; draws stay uniform"
-SETS_PRIORITIES = "of the previous round's batches, in their order"
+SETS_PRIORITIES = "priorities of the batches of the previous round, in their order"
 
 
 def priorities_port(about: str) -> In:
-    """The input for priorities. Its initial token is empty: nothing was learned before the first round."""
+    """Return the input port for priorities. Its initial token is empty: the first round has no previous batches."""
     return In("priorities", rate=AUTO, optional=True, initial=_empty_token, about=about)
 
 
@@ -28,12 +27,11 @@ def _empty_token() -> Batch:
 
 
 def as_tokens(tokens: PriorityTokens) -> Sequence[Batch]:
-    """The tokens as a sequence."""
     return [tokens] if isinstance(tokens, Batch) else tokens or ()
 
 
 def apply_priorities(tokens: PriorityTokens, update: Callable[[Array], None]) -> Sequence[Batch]:
-    """Call `update` with the priorities of each token that has some; returns all tokens."""
+    """Call `update` with the priorities of each token that has some; return all tokens."""
     sequence = as_tokens(tokens)
     for token in sequence:
         if len(token):
@@ -42,10 +40,10 @@ def apply_priorities(tokens: PriorityTokens, update: Callable[[Array], None]) ->
 
 
 class PendingBatches:
-    """The batches that were drawn and have no priorities yet, in order."""
+    """The batches that await priorities, in the order in which they were drawn."""
 
     def __init__(self, node: str, connected: bool) -> None:
-        """If no edge brings priorities (by hand), only the newest draw is kept."""
+        """Without an edge that brings priorities (`connected`), only the newest draw is kept."""
         self._node, self._connected = node, connected
         self._batches: deque[Any] = deque()
 
@@ -59,7 +57,7 @@ class PendingBatches:
         self._batches.extend(batches)
 
     def pop_oldest(self) -> Any:
-        """The batch that the priorities belong to that arrive now."""
+        """Remove and return the batch that the next priorities belong to."""
         if not self._batches:
             raise ValueError(f"{self._node}: priorities arrived, but no batch awaits any")
         return self._batches.popleft()
@@ -72,7 +70,7 @@ class PendingBatches:
 
 
 def checked_priorities(node: str, priorities: Array, shape: tuple[int, ...]) -> Array:
-    """The priorities as float64; refused unless they have this shape and are finite and not negative."""
+    """Return the priorities as float64; refuse another shape, and values that are infinite, NaN or negative."""
     values = np.asarray(priorities, np.float64)
     if values.shape != shape:
         raise ValueError(

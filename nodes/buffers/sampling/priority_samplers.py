@@ -1,6 +1,6 @@
 """The two samplers of prioritised experience replay (Schaul et al. 2016), and its importance weights.
 
-Both draw places. A place without a row has no probability.
+Both draw places of a ring. The probability of a place without a row is 0.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class ProportionalSampler:
         self.tree.set(places, priorities**self.alpha)
 
     def remove(self, places: Array) -> None:
-        """Never draw these places again until rows are added there."""
+        """Exclude these places until rows are added there."""
         self.tree.set(places, 0.0)
 
     def live(self, places: Array) -> Array:
-        """Which of these places have a row."""
+        """Return which of these places have a row."""
         return self.tree.weights[places] > 0
 
     def count(self, places: slice) -> int:
-        """How many of these places have a row."""
+        """Count the places that have a row."""
         return int(np.count_nonzero(self.tree.weights[places]))
 
     def draw(self, rng: np.random.Generator, batches: int, rows: int) -> tuple[Array, Array]:
-        """Places (batches * rows,) and P(i) of each: in each batch one from each of `rows` equal strata."""
+        """Draw places (batches * rows,), and return P(i) of each. Each batch has one from each of `rows` strata."""
         return self.tree.draw(rng, batches, rows)
 
     def draw_distinct(self, rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
-        """Places (rows,) and P(i) of each, drawn one after another without replacement.
+        """Draw places (rows,) one after another without replacement, and return P(i) of each.
 
-        Repeated draws of a place are dropped, and what is missing is drawn from the other places alone. This is
-        the same distribution, and it terminates.
+        Repeated draws of a place are dropped, and the missing ones are drawn from the other places alone. This gives
+        the same distribution, and terminates.
         """
         taken, weights = np.empty(0, np.int64), np.empty(0)
         while len(taken) < rows:
@@ -65,7 +65,7 @@ class ProportionalSampler:
         self.tree.load(np.empty(0))
 
     def state_dict(self, places: int) -> dict[str, Any]:
-        """The weights of the first `places` places."""
+        """Return the weights of the first `places` places."""
         return {"weights": self.tree.weights[:places].copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class RankSampler:
     """P(i) ~ (1 / rank(i))^alpha (section 3.3).
 
     Ranks are exact at every draw. Places whose priority changed are taken out of the order and merged into it
-    again, which costs a copy of the order. Of equal priorities the one that is earlier in the order stays first.
+    again, which costs a copy of the order. Places with equal priorities keep their order.
     """
 
     def __init__(self, size: int, alpha: float) -> None:
@@ -86,7 +86,7 @@ class RankSampler:
         self._order = np.empty(0, np.int64)  # places, the highest priority first
         self._rank = np.full(size, -1)  # of each place, from 0; -1 without a row
         self._changed = np.zeros(size, bool)  # places whose rank is out of date
-        self._removed = np.zeros(size, bool)  # of these, the places without a row
+        self._removed = np.zeros(size, bool)  # changed places that lost their row
 
     def fill(self, places: slice, priority: float) -> None:
         """Add rows at these places, all with one priority."""
@@ -99,19 +99,19 @@ class RankSampler:
         self._removed[places] = False
 
     def remove(self, places: Array) -> None:
-        """Never draw these places again until rows are added there."""
+        """Exclude these places until rows are added there."""
         self._changed[places] = self._removed[places] = True
 
     def live(self, places: Array) -> Array:
-        """Which of these places have a row."""
+        """Return which of these places have a row."""
         return ((self._rank[places] >= 0) | self._changed[places]) & ~self._removed[places]
 
     def count(self, places: slice) -> int:
-        """How many of these places have a row."""
+        """Count the places that have a row."""
         return int(np.count_nonzero(self.live(np.arange(places.start, places.stop))))
 
     def draw(self, rng: np.random.Generator, batches: int, rows: int) -> tuple[Array, Array]:
-        """Places (batches * rows,) and P(i) of each: in each batch one from each of `rows` equal strata."""
+        """Draw places (batches * rows,), and return P(i) of each. Each batch has one from each of `rows` strata."""
         order = self._current_order()
         cumulative = self._cumulative[: len(order)]
         masses = stratified_masses(rng.random(batches * rows), rows, cumulative[-1])
@@ -119,7 +119,7 @@ class RankSampler:
         return self._with_probabilities(order[np.minimum(ranks, len(order) - 1)])
 
     def draw_distinct(self, rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
-        """Places (rows,) and P(i) of each, drawn one after another without replacement.
+        """Draw places (rows,) one after another without replacement, and return P(i) of each.
 
         These are the first of exponential arrivals, each at its place's rate (Efraimidis & Spirakis 2006).
         """
@@ -140,7 +140,7 @@ class RankSampler:
         self._changed[:] = self._removed[:] = False
 
     def state_dict(self, places: int) -> dict[str, Any]:
-        """The order, and the priorities of the first `places` places."""
+        """Return the order, and the priorities of the first `places` places."""
         return {
             "order": self._current_order().copy(),
             "priorities": self._priorities[:places].copy(),
@@ -153,7 +153,7 @@ class RankSampler:
         self._rank[self._order] = np.arange(len(self._order))
 
     def _current_order(self) -> Array:
-        """The order, with all changes merged into it."""
+        """Merge all changes into the order, and return it."""
         if not self._changed.any():
             return self._order
         unchanged = self._order[~self._changed[self._order]]

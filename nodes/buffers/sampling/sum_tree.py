@@ -16,16 +16,18 @@ import numpy as np
 from flowrl.core.batch import Array
 
 FAN = 8
-BELOW_ONE = 1 - 2.0**-53  # a number times this is one of the next two lower numbers
-COMPILED_FROM = 1 << 15  # the number of places from which loading the compiler pays
+BELOW_ONE = 1 - 2.0**-53  # a number times this is one of the next two smaller numbers
+COMPILED_FROM = (
+    1 << 15
+)  # the number of places from which compiled kernels are used; loading them takes time
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 class SumTree:
-    """Weights of `size` places, zero at first."""
+    """Weights of `size` places, initially 0."""
 
     def __init__(self, size: int, compiled: bool | None = None) -> None:
-        """`compiled` selects the kernels or numpy, for tests. The results are the same."""
+        """`compiled` selects the kernels or numpy, for tests. Both give the same results."""
         starts, width = [], size
         lengths = []
         while True:
@@ -47,11 +49,11 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all weights, added as `find` adds it."""
+        """The sum of all weights, added in the same order as in `find`."""
         return float(self._nodes[self._starts[-1] :].cumsum()[-1])
 
     def set(self, places: Array, weights: Array | float) -> None:
-        """Set the weights of places. If a place occurs twice, its last weight counts."""
+        """Set the weights of places. If a place occurs twice, its last weight is used."""
         if self._kernels is not None:
             values = np.empty(len(places))
             values[:] = weights
@@ -73,9 +75,9 @@ class SumTree:
             self._update_sums(level, slice(start, stop))
 
     def find(self, masses: Array) -> Array:
-        """The places at these distances, (n,) in [0, total), along all weights laid end to end.
+        """Find the places (n,) at these masses, in [0, total), of the cumulative sum of all weights.
 
-        A place without weight is never found.
+        A place with weight 0 is never found.
         """
         if self._kernels is not None:
             found = np.empty(len(masses), np.int64)
@@ -87,7 +89,7 @@ class SumTree:
         for start in self._starts[::-1]:
             first = places * FAN
             sums = self._nodes[start + first[:, None] + np.arange(FAN)].cumsum(1)
-            # Rounding must not lead beyond the last child that has a weight.
+            # Rounding errors must not select a child beyond the last one with a weight.
             masses = np.minimum(masses, sums[:, -1] * BELOW_ONE)
             child = (sums[:, :-1] <= masses[:, None]).sum(1)
             masses -= np.where(child > 0, sums[rows, child - 1], 0.0)
@@ -95,7 +97,7 @@ class SumTree:
         return places
 
     def draw(self, rng: np.random.Generator, batches: int, rows: int) -> tuple[Array, Array]:
-        """Places and probabilities (batches * rows,): in each batch one from each of `rows` equal strata."""
+        """Draw places (batches * rows,), one from each of `rows` strata in each batch; return their probabilities."""
         total, points = self.total, rng.random(batches * rows)
         if self._kernels is None:
             places = self.find(stratified_masses(points, rows, total))
@@ -108,7 +110,7 @@ class SumTree:
         return places, weights / total
 
     def load(self, weights: Array) -> None:
-        """Set the weights of the first places, and zero for all others."""
+        """Set the weights of the first places, and 0 for all others."""
         self._nodes[: self.size] = 0
         self._nodes[: len(weights)] = weights
         for level in range(len(self._starts) - 1):
@@ -122,16 +124,16 @@ class SumTree:
 
 
 def stratified_masses(points: Array, rows: int, total: float) -> Array:
-    """Points of [0, 1) mapped to [0, total): in each batch of `rows` one point in each equal stratum."""
+    """Map points of [0, 1) to [0, total), so that each batch of `rows` has one in each stratum of equal mass."""
     masses: Array = stratum_order(rows) + points.reshape(-1, rows) if rows else points
     return (masses * (total / max(rows, 1))).reshape(-1)
 
 
 @functools.lru_cache(maxsize=16)
 def stratum_order(rows: int) -> Array:
-    """The order of the strata within a batch, mixed so that any slice of a batch has rows of all ages.
+    """Return the order of the strata within a batch: a permutation, so that any slice of a batch has rows of all ages.
 
-    In their natural order a batch would be sorted by place, and so by age.
+    In ascending order, a batch would be sorted by place, and therefore by age.
     """
     order = np.argsort((np.arange(rows) * GOLDEN_RATIO) % 1.0, kind="stable").astype(np.float64)
     order.flags.writeable = False
@@ -139,7 +141,7 @@ def stratum_order(rows: int) -> Array:
 
 
 def aligned_zeros(length: int) -> Array:
-    """Zeros whose groups of eight are aligned to cache lines."""
+    """Allocate zeros. Groups of eight are aligned to cache lines."""
     raw = np.zeros(length + FAN, np.float64)
     skip = -(raw.ctypes.data // 8) % FAN
     return raw[skip : skip + length]
@@ -147,7 +149,7 @@ def aligned_zeros(length: int) -> Array:
 
 @functools.cache
 def load_kernels() -> ModuleType | None:
-    """The compiled kernels; None where numba is not installed (`flowrl[fast]`)."""
+    """Import the compiled kernels; return None if numba is not installed (`flowrl[fast]`)."""
     if importlib.util.find_spec("numba") is None:
         return None
     return importlib.import_module("flowrl.nodes.buffers.sampling.sum_tree_kernels")

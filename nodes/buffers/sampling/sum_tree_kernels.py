@@ -1,7 +1,7 @@
-"""The sum tree's kernels, compiled by numba. Imported only where numba is installed and the tree is large.
+"""The kernels of the sum tree, compiled by numba. They are imported if numba is installed and the tree is large.
 
 Each kernel performs the same additions in the same order as its numpy counterpart in `sum_tree`. The compiled
-code is cached beside this file (or in NUMBA_CACHE_DIR), so a machine compiles it once.
+code is cached in the folder of this file (or in NUMBA_CACHE_DIR), so a machine compiles it once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIND = "void(float64[::1], int64[::1], float64[::1], int64[::1])"
 def set_weights(nodes: Array, starts: Array, places: Array, weights: Array) -> None:
     """Set the weights of places, and update the sums above them.
 
-    Places are cast to unsigned: for a signed index numba checks each time whether it counts from the end.
+    Places are cast to unsigned integers, because numba checks at each access whether a signed index is negative.
     """
     for i in range(len(places)):
         nodes[UNSIGNED(places[i])] = weights[i]

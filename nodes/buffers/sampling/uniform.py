@@ -1,4 +1,4 @@
-"""Uniform draws, and the shape of what is drawn: batches as views of one gather."""
+"""Uniform draws, and batches as views of one gather."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from flowrl.core.batch import Array, Batch
 
 
 class UniformSampler:
-    """Draws indices uniformly, from a generator of its own."""
+    """Draws indices uniformly, with its own generator."""
 
     def __init__(self, rng: np.random.Generator, replace: bool) -> None:
         self.rng, self.replace = rng, replace
 
     def draw(self, held: int, rows: Sequence[int]) -> Array:
-        """Indices below `held`, so many for each batch. Without replacement no batch has an index twice."""
+        """Draw `rows[k]` indices below `held` for batch k. Without replacement no batch has an index twice."""
         if self.replace:
             return self.rng.integers(held, size=sum(rows))
         return np.concatenate([self.rng.choice(held, n, replace=False) for n in rows])
 
     def required(self, rows: int) -> int:
-        """How many elements must be held to draw a batch of so many."""
+        """Return how many elements must be held to draw a batch of `rows` elements."""
         return min(rows, 1) if self.replace else rows
 
 
 def requested_size(node: str, batch_size: int | None, default: int) -> int:
-    """The size of a batch that is requested by hand."""
+    """Return the size of a batch that is requested without the engine."""
     if batch_size is None:
         return default
     if batch_size < 1:
@@ -46,7 +46,7 @@ def split_batches(columns: Mapping[str, Array], batches: int, rows: int) -> list
 
 
 def concatenate_columns(tables: list[dict[str, Array]]) -> dict[str, Array]:
-    """The rows of all tables, in order."""
+    """Concatenate the rows of tables, in order."""
     if len(tables) == 1:
         return tables[0]
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
@@ -55,11 +55,11 @@ def concatenate_columns(tables: list[dict[str, Array]]) -> dict[str, Array]:
 def shortage_error(
     node: str, requested: int, held: int, what: str = "rows", expired: int = 0
 ) -> ValueError:
-    """The error of a draw that needs more elements than are held."""
+    """Return the error of a draw that needs more elements than are held."""
     hint = "push more first (in a graph: a longer warm-up)"
     if expired:
         hint = (
-            f"{expired} have expired: keep them longer (`max_use`, `max_staleness_iters`), "
-            "or draw less for each push"
+            f"{expired} have expired: increase `max_use` or `max_staleness_iters`, or draw fewer batches "
+            "for each token"
         )
     return ValueError(f"{node}: a batch takes {requested} {what}, but {held} are held; {hint}")

@@ -1,8 +1,8 @@
-"""The commit file of a mapped buffer: it records which rows the column files hold.
+"""The commit file of a mapped buffer records which rows the column files hold.
 
-It has two slots, written in turn, so one of them is always intact. A record is written after the rows that it
-covers are on the disk, and its range is shortened before rows in it are overwritten. What the newest intact
-record covers is therefore on the disk, no matter when the process was killed.
+It has two slots, written alternately, so one of them is always intact. A record is written after the rows that it
+covers are on the disk, and its range is shortened before rows in it are overwritten. All rows that the newest intact
+record covers are therefore on the disk, no matter when the process was killed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from flowrl.nodes.buffers.storage.limits import preallocate
 
 MAGIC = b"flowrlRB"
 SLOT_BYTES = 4096  # one page each, so that no write touches both
-RECORD_STRUCT = struct.Struct("<8sQQQQQQQ")  # magic, and the fields below
+RECORD_STRUCT = struct.Struct("<8sQQQQQQQ")  # magic, and the fields of `CommitRecord`
 CHECKSUM_STRUCT = struct.Struct("<I")  # CRC-32 of the record
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """The rows that the files hold, by their numbers, and the place of the next row."""
+    """The numbers of the rows that the files hold, and the place of the next row."""
 
     first_row: int = 0
     stop_row: int = 0
     next_place: int = 0
     released_rows: int = 0  # rows of the last flush that may have been overwritten since
-    closed: bool = True  # the process that wrote the record closed the buffer
+    closed: bool = True  # whether the process that wrote the record closed the buffer
     pid: int = 0
     generation: int = 0
 
@@ -39,7 +39,7 @@ class CommitFile:
     """The commit file of one buffer. It is locked while it is open."""
 
     def __init__(self, path: Path, record: CommitRecord | None = None) -> None:
-        """Open the file, or create it with this record. Only one process can have it open."""
+        """Open the file, or create it with this record. Only one process at a time can have it open."""
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if record is None else os.O_CREAT | os.O_EXCL)
         self._file = os.open(path, flags, 0o644)
         try:
@@ -52,7 +52,7 @@ class CommitFile:
             raise
 
     def write(self, record: CommitRecord) -> None:
-        """Replace the older of the two records by this one, and wait until it is on the disk."""
+        """Replace the older record by this one, and wait until it is on the disk."""
         self.record = replace(record, pid=os.getpid(), generation=self.record.generation + 1)
         os.pwrite(self._file, _encode(self.record), self.record.generation % 2 * SLOT_BYTES)
         os.fdatasync(self._file)
@@ -70,7 +70,7 @@ class CommitFile:
             )
             raise BlockingIOError(
                 f"'{path.parent}' is in use by process {newest.pid}; "
-                "wait until it has ended, or give another `path`"
+                "wait until it has ended, or set another `path`"
             ) from locked
 
     def _newest_record(self, path: Path) -> CommitRecord:
@@ -78,7 +78,7 @@ class CommitFile:
         if not records:
             raise ValueError(
                 f"'{path}': neither record is intact; "
-                "the folder is no buffer of flowrl, or another program changed it"
+                "the folder is not a buffer of flowrl, or another program changed it"
             )
         return max(records, key=lambda record: record.generation)
 
@@ -102,7 +102,7 @@ def _encode(record: CommitRecord) -> bytes:
 
 
 def _decode(slot: bytes) -> CommitRecord | None:
-    """The record in a slot; None where it is not intact."""
+    """Return the record in a slot, or None if it is not intact."""
     if len(slot) < RECORD_STRUCT.size + CHECKSUM_STRUCT.size:
         return None
     packed = slot[: RECORD_STRUCT.size]

@@ -1,4 +1,4 @@
-"""Compressed storage: each row of a large column is compressed separately, so that any row can be drawn alone."""
+"""Compressed storage: each row of a large column is compressed separately, so that rows can be drawn singly."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from flowrl.nodes.buffers.storage.storage import (
 )
 
 CHECK_BYTES = 64 << 20  # growth from one check of the free memory to the next
-OBJECT_BYTES = 41  # the overhead of a Python bytes object and its slot in a list
+OBJECT_BYTES = 41  # the overhead of a bytes object and its slot in a list
 
 CompressRow = Callable[[bytes], bytes]
 DecompressRow = Callable[[bytes, int], bytes]  # the second argument is the decompressed size
 
 
 class CompressedStorage(Storage):
-    """Keeps columns in memory, compressed without loss. Columns with small rows stay arrays."""
+    """Stores columns in memory, compressed without loss. Columns with small rows stay arrays."""
 
     class Config(BaseConfig):
         codec: Literal["auto", "lz4", "zlib"] = param(
-            "auto", "auto: lz4 where it is installed (pip install 'flowrl[fast]'), else zlib"
+            "auto", "auto: lz4 if it is installed (pip install 'flowrl[fast]'), else zlib"
         )
         least_row_bytes: int = param(256, "columns with smaller rows are not compressed", ge=1)
 
     def memory_bytes(self, row_bytes: int) -> int:
-        """None: the compressed size is not known in advance. Free memory is checked while rows arrive."""
+        """Return 0: the compressed size is not known in advance. Free memory is checked while rows arrive."""
         return 0
 
     def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
@@ -69,7 +69,7 @@ class CompressedStorage(Storage):
 
 
 class CompressedColumn:
-    """The rows of one column, each a bytes object; None at places without a row."""
+    """The rows of one column, each a bytes object, or None at places without a row."""
 
     def __init__(
         self, column: Column, places: int, compress: CompressRow, decompress: DecompressRow
@@ -98,7 +98,7 @@ class CompressedColumn:
         for place, row in zip(indices, raw.reshape(len(rows), self._row_bytes), strict=True):
             compressed, replaced = compress(row.tobytes()), self._rows[place]
             if len(compressed) >= self._row_bytes:
-                compressed = row.tobytes()  # random data does not get smaller
+                compressed = row.tobytes()  # random data cannot be compressed
             self._rows[place] = compressed
             self._compressed_bytes += _memory_of(compressed) - _memory_of(replaced)
         if self._compressed_bytes > self._checked_bytes + CHECK_BYTES:
@@ -130,7 +130,7 @@ def _memory_of(compressed: bytes | None) -> int:
 
 
 def row_codec(name: str) -> tuple[CompressRow, DecompressRow]:
-    """The functions that compress and decompress a row."""
+    """Return the functions that compress and decompress a row."""
     lz4 = None if name == "zlib" else _import_lz4(required=name == "lz4")
     if lz4 is None:
         return lambda raw: zlib.compress(raw, 1), lambda compressed, size: zlib.decompress(
@@ -147,7 +147,7 @@ def _import_lz4(required: bool) -> Any:
     except ImportError as missing:
         if required:
             raise ImportError(
-                "storage: `codec: lz4` needs lz4; "
+                "storage: `codec: lz4` requires lz4; "
                 "run pip install 'flowrl[fast]', or write `codec: zlib`"
             ) from missing
         return None

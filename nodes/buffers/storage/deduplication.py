@@ -1,4 +1,4 @@
-"""Frame deduplication: rows hold the places of their frames in a pool instead of whole observations."""
+"""Frame deduplication: rows contain places of frames in a pool instead of whole observations."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ PLACE_BYTES = 8
 
 
 def pool_name(column: str) -> str:
-    """The name under which the frames of an observation column are allocated."""
+    """Return the name under which the frames of an observation column are allocated."""
     return f"{column} frames"
 
 
 def observation_pairs(names: Mapping[str, Any]) -> dict[str, str]:
-    """The observation columns by name, each with its next one: `obs/camera` and `next_obs/camera`."""
+    """Map each observation column to the column of next observations: `obs/camera` to `next_obs/camera`."""
     leaves = [name for name in names if name.split("/")[0] == "obs"]
     return {name: f"next_{name}" for name in leaves if f"next_{name}" in names}
 
 
 def deduplicated_row_bytes(schema: Schema, frames: Mapping[str, int]) -> int:
-    """The bytes of a row whose frames are deduplicated, its share of the pool included."""
+    """Return the bytes of a row with deduplicated frames, including its share of the pool."""
     total = row_bytes(schema)
     for name, next_name in observation_pairs(schema).items():
         stacked = frames.get(name, 1)
@@ -41,7 +41,7 @@ class DeduplicatedRows(NamedTuple):
     """Rows as they are stored, and their new frames, which are not written yet."""
 
     columns: dict[str, Array]
-    held: int  # how many of the newest rows keep their frames
+    held: int  # the number of newest rows whose frames are kept
     frames: list[tuple[FramePool, EncodedRows]]
 
     def write_frames(self) -> None:
@@ -53,13 +53,13 @@ class FrameDeduplicator:
     """Replaces observations by places of frames, and back. Each pair of observation columns has a pool."""
 
     def __init__(self, frames: Mapping[str, int]) -> None:
-        """`frames`: the number of frames on axis 0 of each observation column; 1 where it is not named."""
+        """`frames` is the number of frames on axis 0 of each observation column; 1 if a column is not in it."""
         self._frames = dict(frames)
         self._pools: dict[str, FramePool] = {}
         self._pairs: dict[str, str] = {}
 
     def allocations(self, schema: Schema, rows: int) -> Allocations:
-        """What is to be allocated for so many rows: the columns as they are stored, and the pools."""
+        """Return what `rows` rows need: the columns as they are stored, and the pools."""
         self._pairs = observation_pairs(schema)
         allocations = {name: (column, rows) for name, column in schema.items()}
         for name, next_name in self._pairs.items():
@@ -68,7 +68,7 @@ class FrameDeduplicator:
             if schema[name] != schema[next_name] or not fits:
                 raise ValueError(
                     f"frames cannot be deduplicated: '{name}' is {schema[name]}, '{next_name}' is "
-                    f"{schema[next_name]}; both must be equal, with {stacked} frames on axis 0"
+                    f"{schema[next_name]}; both must have the same type, with {stacked} frames on axis 0"
                 )
             allocations[name] = allocations[next_name] = (Column("int64", (stacked,)), rows)
             frame = Column("uint8", (schema[name].row_bytes // stacked,))
@@ -79,7 +79,7 @@ class FrameDeduplicator:
     def attach_pools(
         self, schema: Schema, columns: dict[str, ColumnStore], storage: Storage, limited: bool
     ) -> None:
-        """Take the pools out of the allocated columns. Limited pools never grow."""
+        """Move the pools out of the allocated columns. Limited pools never grow."""
         for name in self._pairs:
             pool = pool_name(name)
             grow = None if limited else partial(storage.grow, pool)
@@ -100,7 +100,7 @@ class FrameDeduplicator:
         return deduplicated_row_bytes(schema, self._frames)
 
     def encode(self, columns: Mapping[str, Array], first_row: int, held: int) -> DeduplicatedRows:
-        """Rows as they are stored. Afterwards the newest `held` of all rows are to be kept."""
+        """Encode rows as they are stored. `held` is the number of newest rows, new ones included, to keep."""
         stored = dict(columns)
         frames: list[tuple[FramePool, EncodedRows]] = []
         for name, next_name in self._pairs.items():
@@ -116,7 +116,7 @@ class FrameDeduplicator:
         return DeduplicatedRows(stored, held, frames)
 
     def decode(self, columns: Mapping[str, Array]) -> dict[str, Array]:
-        """Rows as they were pushed."""
+        """Decode rows as they were pushed."""
         decoded = dict(columns)
         for name, next_name in self._pairs.items():
             pool = self._pools[name]
@@ -127,7 +127,7 @@ class FrameDeduplicator:
         return decoded
 
     def recover(self, columns: Mapping[str, Array], first_row: int) -> None:
-        """Continue with pools that hold the frames of these stored rows, the oldest first."""
+        """Continue with pools that contain the frames of these stored rows, the oldest first."""
         for name, next_name in self._pairs.items():
             places = np.hstack([columns[name], columns[next_name]])
             self._pools[name].recover(places, first_row)

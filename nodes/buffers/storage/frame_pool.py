@@ -2,7 +2,7 @@
 
 The `next_obs` of a row is the `obs` of the next row, and stacked frames shift by one from row to row. A row
 therefore adds one new frame, and the last observation of an episode adds one more. The pool does not rely on
-this pattern: frames are shared only where their bytes are equal, and everything else is stored as it is.
+this pattern: frames are shared only if their bytes are equal, and all others are stored as they are.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.buffers.storage.storage import ColumnStore
 
-SPARE_EVERY_ROWS = 32  # one spare frame for so many rows, for the ends of episodes
+SPARE_EVERY_ROWS = 32  # rows for each spare frame; spare frames are for the ends of episodes
 MAX_OFFSET = 16  # the largest n of n-step rows whose `next_obs` is shared
-RECOVERED_BLOCK_ROWS = 64  # recovered rows are evicted in blocks of so many
+RECOVERED_BLOCK_ROWS = 64  # the size of the blocks in which recovered rows are evicted
 
 WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
-GrowColumn = Callable[[ColumnStore, int], ColumnStore]  # a pool, and the number of places it needs
+GrowColumn = Callable[
+    [ColumnStore, int], ColumnStore
+]  # takes a pool, and the number of places that it needs
 
 
 class EncodedRows(NamedTuple):
@@ -30,8 +32,8 @@ class EncodedRows(NamedTuple):
 
     obs_places: Array  # (n, stacked)
     next_obs_places: Array  # (n, stacked)
-    held: int  # how many of the newest rows keep their frames
-    places: Array  # of the new frames
+    held: int  # the number of newest rows whose frames are kept
+    places: Array  # the places of the new frames
     frames: Array
 
 
@@ -45,33 +47,31 @@ class PoolSnapshot(NamedTuple):
 
 
 class FramePool:
-    """Frames are numbered in the order in which they arrive. A row holds the places of its frames.
+    """Stores frames, numbered in the order of their arrival. A row contains the places of its frames.
 
-    Where the pool is limited and full, the oldest rows are evicted. Otherwise the pool grows.
+    If a limited pool is full, the oldest rows are evicted. Other pools grow.
     """
 
     def __init__(
         self, stacked: int, obs: Column, pool: ColumnStore, grow: GrowColumn | None
     ) -> None:
-        """For observations of the type `obs` with `stacked` frames each.
+        """Make a pool for observations of the type `obs` with `stacked` frames each.
 
-        `pool` has rows of the bytes of a frame. `grow` gives it more places; with None it is limited.
+        Each row of `pool` has the bytes of one frame. `grow` adds places; if it is None, the pool is limited.
         """
         self.stacked = stacked
         self._dtype, self._shape = np.dtype(obs.dtype), obs.shape
         self._frame_bytes = obs.row_bytes // stacked
         # Frames are compared in the widest words that they consist of, which is faster than in bytes.
         self._word = next(w for w in WORDS if self._frame_bytes % np.dtype(w).itemsize == 0)
-        self.written = 0  # frames; the number that the next frame gets
+        self.written = 0  # frames ever written; the number of the next frame
         self._pool, self._grow = pool, grow
-        self._place_of = np.arange(
-            len(pool)
-        )  # frame f is at the place of index f modulo its length
-        # The `next_obs` of a row is the `obs` of the row at this offset; 0 while it is not known.
+        self._place_of = np.arange(len(pool))  # frame f is at place _place_of[f % len(pool)]
+        # The `next_obs` of a row is the `obs` of the row at this offset; 0 if it is not known yet.
         self._offset = 0
-        # Pairs (row, frame): rows from this one on need no frame before this one.
+        # Pairs (row, frame): the row and all later rows need no frame with a lower number.
         self._floors: deque[tuple[int, int]] = deque()
-        # The frames of each `next_obs` of the last token that was not shared: the next token may begin with it.
+        # The frames of each `next_obs` of the last token that was not shared; the next token may begin with one.
         self._tails = np.empty((0, stacked), np.int64)
 
     @property
@@ -80,9 +80,9 @@ class FramePool:
         return self._pool.nbytes
 
     def encode(self, obs: Array, next_obs: Array, first_row: int, held: int) -> EncodedRows:
-        """Encode rows as places of frames. The first row has the number `first_row`.
+        """Encode rows as places of frames. The first row has the number `first_row`. No frame is written yet.
 
-        Afterwards the newest `held` of all rows are to be kept. No frame is written yet.
+        `held` is the number of newest rows, including these, to keep.
         """
         if not len(obs):
             empty = np.empty((0, self.stacked), np.int64)
@@ -122,7 +122,7 @@ class FramePool:
         return EncodedRows(places(obs_frames), places(next_frames), held, places(added), frames)
 
     def undo(self) -> None:
-        """Restore the state before the last `encode`, whose frames will not be written."""
+        """Restore the state before the last `encode`, whose frames are not to be written."""
         self.written, self._tails, first, last = self._before
         self._floors.pop()
         self._floors.extendleft(reversed(first))
@@ -133,19 +133,19 @@ class FramePool:
         self._pool[encoded.places] = encoded.frames
 
     def decode(self, places: Array) -> Array:
-        """Observations (n, …) from the places of their frames (n, stacked)."""
+        """Return observations (n, …) from the places of their frames (n, stacked)."""
         if not len(places):
             return np.empty((0, *self._shape), self._dtype)
         frames = self._pool.take(places.reshape(-1), 0, mode="clip")
         return frames.reshape(-1).view(self._dtype).reshape(len(places), *self._shape)
 
     def clear(self) -> None:
-        """Forget all rows, so that no frame is needed any more."""
+        """Remove all rows. No frame is needed any more."""
         self._floors.clear()
         self._tails = self._tails[:0]
 
     def state_dict(self) -> dict[str, Any]:
-        """The frames that rows need, their places, and what the next rows may share."""
+        """Return the frames that rows need, their places, and the frames that the next rows may share."""
         places = self._places(np.arange(self._floor, self.written))
         return {
             "frames": self._pool.take(places, 0, mode="clip"),
@@ -158,7 +158,7 @@ class FramePool:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold these frames at the same places."""
+        """Restore frames at their places."""
         self._reserve(int(state["room"]))
         self.written, self._offset = int(state["written"]), int(state["ahead"])
         self._floors = deque((int(row), int(frame)) for row, frame in state["floors"])
@@ -167,7 +167,7 @@ class FramePool:
         self._pool[state["places"]] = state["frames"]
 
     def recover(self, places: Array, first_row: int) -> None:
-        """Continue with a pool that holds the frames of rows: their places (n, …), the oldest row first."""
+        """Continue with a pool that contains the frames of rows, by their places (n, …), the oldest row first."""
         distinct, first, which = np.unique(places, return_index=True, return_inverse=True)
         order = np.argsort(first)
         number = np.argsort(order)[which.reshape(places.shape)]
@@ -178,20 +178,20 @@ class FramePool:
         self._floors = deque((first_row + row, int(lowest[row])) for row in blocks)
 
     def _as_words(self, obs: Array) -> Array:
-        """Observations as (n, stacked, words of a frame)."""
+        """Return observations as (n, stacked, words of a frame)."""
         flat = np.ascontiguousarray(obs).reshape(-1).view(self._word)
         words = self._frame_bytes // np.dtype(self._word).itemsize
         return flat.reshape(len(obs), self.stacked, words)
 
     def _find_offset(self, obs: Array, next_obs: Array) -> int:
-        """The distance from a row to the row whose `obs` is its `next_obs`: 1, or n of n-step rows."""
+        """Find the distance from a row to the row whose `obs` is its `next_obs`: 1, or n for n-step rows."""
         for offset in range(1, min(len(obs), MAX_OFFSET + 1)):
             if not self._offset and np.array_equal(next_obs[0], obs[offset]):
                 self._offset = offset
         return min(self._offset or 1, len(obs))
 
     def _find_heads(self, obs: Array, shared: Array) -> Array:
-        """The rows that share nothing with the row before."""
+        """Find the rows that share no frame with the previous row."""
         if self.stacked == 1:
             return np.flatnonzero(~np.append(False, shared[:-1])[: len(obs)])
         continues = np.zeros(len(obs), bool)
@@ -199,7 +199,7 @@ class FramePool:
         return np.flatnonzero(~continues)
 
     def _link_heads(self, obs: Array, heads: Array) -> dict[int, Array]:
-        """The heads that equal a `next_obs` of the previous token, with its frames."""
+        """Find the heads that equal a `next_obs` of the previous token; return its frames by row."""
         linked: dict[int, Array] = {}
         tails = list(self._tails)
         for row in heads.tolist():
@@ -210,7 +210,7 @@ class FramePool:
         return linked
 
     def _number_frames(self, new: Array) -> Array:
-        """Consecutive numbers for new frames; each other frame gets the number of the frame before it."""
+        """Number new frames consecutively. Each other frame gets the number of the previous frame."""
         numbers: Array = self.written - 1 + new.reshape(-1).cumsum()
         return numbers.reshape(new.shape)
 
@@ -226,7 +226,7 @@ class FramePool:
         return self._pool.take(self._places(numbers), 0, mode="clip")
 
     def _make_room(self, first_row: int, numbers: Array, stop: int, held: int) -> int:
-        """Reserve places for all frames that the held rows need; returns how many rows can be held."""
+        """Reserve places for all frames that the held rows need; return how many rows can be held."""
         stop_row, floor = first_row + len(numbers), int(numbers.min())
         self._reserve(stop - floor)
         before, floors = PoolSnapshot(self.written, self._tails, [], []), self._floors
@@ -247,20 +247,20 @@ class FramePool:
         return min(held, stop_row - floors[0][0])
 
     def _reserve(self, needed: int) -> None:
-        """Grow the pool to the places needed: short episodes need more frames than were allocated."""
+        """Grow the pool to the places needed. Short episodes need more frames than were allocated."""
         if needed <= len(self._place_of):
             return
         if self._grow is None:
             raise ValueError(
-                f"rows that are pushed together need {needed} frames, but `size_bytes` has room for "
-                f"{len(self._place_of)}; make `size_bytes` larger, or push fewer rows at once"
+                f"rows that are pushed together need {needed} frames, but `size_bytes` allows "
+                f"{len(self._place_of)}; increase `size_bytes`, or push fewer rows at once"
             )
         occupied = self._places(np.arange(self._floor, self.written))
         self._pool = self._grow(self._pool, needed + needed // SPARE_EVERY_ROWS)
         self._assign_places(occupied)
 
     def _assign_places(self, occupied: Array) -> None:
-        """The newest frames are at these places; frames to come get the other places of the pool."""
+        """Assign these places to the newest frames, and the other places of the pool to later frames."""
         places = len(self._pool)
         slots = np.arange(self.written - len(occupied), self.written) % places
         free = np.ones((2, places), bool)
@@ -271,12 +271,12 @@ class FramePool:
 
 
 def _equal(a: Array, b: Array) -> Array:
-    """Which rows are equal, (n,)."""
+    """Return which rows are equal, (n,)."""
     return (a == b).all((1, 2))
 
 
 def _differs_from_previous(stacks: Array) -> Array:
-    """Which frames of each stack differ from the one before; the first always does."""
+    """Return which frames of each stack differ from the previous frame; the first always does."""
     new = np.ones(stacks.shape[:2], bool)
     for k in range(1, stacks.shape[1]):
         new[:, k] = (stacks[:, k] != stacks[:, k - 1]).any(1)

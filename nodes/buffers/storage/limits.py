@@ -1,4 +1,4 @@
-"""Limits on a buffer's size: rows, bytes, free memory and free disk space."""
+"""Limits of a buffer's size: rows, bytes, free memory and free disk space."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MEMORY_FILES = (
 
 
 def parse_bytes(text: str) -> int:
-    """`2GB` is 2 * 10**9, `2GiB` is 2 * 2**30."""
+    """Parse a size: `2GB` is 2 * 10**9, `2GiB` is 2 * 2**30."""
     match = re.match(r"^(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B$", text)
     if match is None:
-        raise ValueError(f"'{text}' is not a size; write for instance 800MB, 1.5GB or 2GiB")
+        raise ValueError(f"'{text}' is not a size in bytes; examples are 800MB, 1.5GB and 2GiB")
     number, unit, binary = match.groups()
     return int(float(number) * (1024 ** "_KMGT".index(unit) if binary else UNITS[unit]))
 
 
 def max_rows(size: int, size_bytes: str | None, row_bytes: int) -> int:
-    """The number of rows that both limits allow."""
+    """Return the number of rows that both limits allow."""
     if size_bytes is None:
         return size
     allowed = parse_bytes(size_bytes) // max(row_bytes, 1)
@@ -35,7 +35,7 @@ def max_rows(size: int, size_bytes: str | None, row_bytes: int) -> int:
 
 
 def available_bytes() -> int | None:
-    """The memory that can be allocated without swapping; None where the system does not report it."""
+    """Return the memory that can be allocated without swapping, or None if the system does not report it."""
     limits = []
     for line in _read_lines(MEMORY_FILES[0]):
         if line.startswith("MemAvailable:"):
@@ -46,24 +46,24 @@ def available_bytes() -> int | None:
 
 
 def require_memory(required_bytes: int, what: str = "the buffer") -> None:
-    """Refuse an allocation that memory cannot hold, before the system kills a process for it."""
+    """Refuse an allocation that exceeds the free memory, for which the system would kill a process."""
     free = available_bytes()
     if free is not None and required_bytes > free:
         raise MemoryError(
             f"{what} would take {required_bytes / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
-            "make `size` smaller, or set `size_bytes`"
+            "reduce `size`, or set `size_bytes`"
         )
 
 
 def preallocate(file: int, path: Path, required_bytes: int) -> None:
-    """Reserve the disk space of a file. A full disk is then an error now instead of a signal later."""
+    """Reserve the disk space of a file, so that a full disk is an error now and not a signal later."""
     try:
         os.posix_fallocate(file, 0, required_bytes)
     except OSError as failed:
         raise OSError(
             failed.errno,
             f"'{path}' cannot take {required_bytes / 1e9:.3f} GB: {failed.strerror}; "
-            "make `size` smaller, or give a `path` on another disk",
+            "reduce `size`, or set `path` to a folder on another disk",
         ) from failed
 
 

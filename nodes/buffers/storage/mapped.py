@@ -1,6 +1,6 @@
 """Mapped storage: columns in memory-mapped files, which may be larger than memory and outlive the process.
 
-A folder holds `about.json` (the layout), `commits` (which rows the files hold, see `commit_file`), and one file
+A folder contains `about.json` (the layout), `commits` (which rows the files hold; see `commit_file`), and one file
 `<k>.rows` for each column.
 """
 
@@ -33,27 +33,27 @@ from flowrl.nodes.buffers.storage.storage import (
 
 FORMAT = 1
 LAYOUT_FILE, COMMIT_FILE = "about.json", "commits"
-RELEASES_PER_FLUSH = 16  # how often rows are released between two flushes, at most
+RELEASES_PER_FLUSH = 16  # the most releases of rows between two flushes
 MAX_RELEASED_SHARE = 8  # one release covers at most this fraction (1/8) of all rows
-MAX_WRITE_BYTES = 1 << 30  # of one system call; Linux accepts no more than 2 GiB
+MAX_WRITE_BYTES = 1 << 30  # in one system call; Linux accepts at most 2 GiB
 
 
 class MappedStorage(Storage):
-    """Keeps columns in files. What was flushed survives any end of the process."""
+    """Stores columns in files. Flushed rows survive however the process ends."""
 
     persistent: ClassVar[bool] = True
 
     class Config(BaseConfig):
         path: str = param(
             ...,
-            "the folder; a relative path starts where the run is started; replica k: path#k",
+            "the folder, relative to the working directory of the run; replica k uses path#k",
             min_length=1,
         )
         on_existing: Literal["error", "reuse", "new"] = param(
-            "error", "a folder that exists is refused (error), continued (reuse), or deleted (new)"
+            "error", "an existing folder is refused (error), continued (reuse), or deleted (new)"
         )
         flush_every_rows: int = param(
-            10_000, "rows from one flush to the next; a crash loses at most about so many", ge=1
+            10_000, "rows from one flush to the next; a crash loses about this many at most", ge=1
         )
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
@@ -61,35 +61,35 @@ class MappedStorage(Storage):
         self._path, self._on_existing = Path(self.config.path), str(self.config.on_existing)
         self._columns: dict[str, MappedColumn] = {}
         self._commit_file: CommitFile | None = None
-        self._release_rows = 1  # rows that one release covers beyond those that must be released
+        self._release_rows = 1  # additional rows of each release
 
     @property
     def nondeterministic(self) -> str:
-        """The rows that a run continues with are not part of the graph."""
+        """With `reuse`, because the rows that a run begins with are not part of the graph."""
         return f"begins with the rows in '{self._path}'" if self._on_existing == "reuse" else ""
 
     def bind(self, ctx: Context) -> None:
-        """Give each replica its own folder. A node that is restarted within a run continues with its own rows."""
+        """Use a separate folder for each replica. A node that is restarted within a run continues with its rows."""
         if ctx.replica:
             self._path = self._path.with_name(f"{self._path.name}#{ctx.replica}")
         if ctx.restarts:
             self._on_existing = "reuse"
 
     def memory_bytes(self, row_bytes: int) -> int:
-        """None: the system can reclaim the pages of mapped files."""
+        """Return 0: the system can reclaim the pages of mapped files."""
         return 0
 
     def recover(self) -> RecoveredRows | None:
-        """Open the rows in the folder, if they are to be continued."""
+        """Open the rows in the folder if `on_existing` says so; delete or refuse the folder otherwise."""
         if not hasattr(os, "posix_fallocate"):
-            raise OSError("storage: mapped files need Linux; write `storage: compressed`")
+            raise OSError("storage: mapped files require Linux; write `storage: compressed`")
         _delete_unfinished(self._path)
         if not os.path.lexists(self._path):
             return None
         if self._on_existing == "error":
             raise FileExistsError(
                 f"'{self._path}' exists already; write `on_existing: reuse` to continue with its rows, "
-                "`on_existing: new` to delete them, or give another `path`"
+                "`on_existing: new` to delete them, or set another `path`"
             )
         layout, columns = _read_layout(self._path)
         commit_file = CommitFile(self._path / COMMIT_FILE)
@@ -109,7 +109,7 @@ class MappedStorage(Storage):
         return RecoveredRows(layout, dict(self._columns), record, _report(self._path, record))
 
     def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
-        """Make the files in a temporary folder, and rename it when all of them are complete."""
+        """Make the files in a temporary folder, and rename the folder when all files are complete."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
         temporary.mkdir(parents=True)
         try:
@@ -132,9 +132,9 @@ class MappedStorage(Storage):
         return self._columns[name]
 
     def release_before(self, first_row: int) -> None:
-        """Take rows out of the commit record before they are overwritten.
+        """Remove rows from the commit record before they are overwritten.
 
-        Each record costs a write to the disk, so some more of the oldest rows are released at once.
+        Each record costs a write to the disk, so additional rows, the next oldest, are released at the same time.
         """
         record = self._open_commit_file().record
         if first_row > record.first_row < record.stop_row:
@@ -147,7 +147,7 @@ class MappedStorage(Storage):
             self.flush(first_row, stop_row, next_place)
 
     def flush(self, first_row: int, stop_row: int, next_place: int, closed: bool = False) -> None:
-        """Write the commit record once all rows that it covers are on the disk."""
+        """Write the commit record after all rows that it covers are on the disk."""
         for column in self._columns.values():
             column.flush()
         self._open_commit_file().write(CommitRecord(first_row, stop_row, next_place, 0, closed))
@@ -177,15 +177,15 @@ class MappedStorage(Storage):
 
 
 class MappedColumn:
-    """The rows of one column, in a file of their own.
+    """The rows of one column, in one file.
 
     Rows are written with `pwrite` and read through a map of the file. Writing through the map would first read
-    each page from the disk, and a disk error would end the process with a signal. The map sees at once what
-    `pwrite` has written.
+    each page from the disk, and a disk error would end the process with a signal. The map immediately reflects
+    what `pwrite` has written.
     """
 
     def __init__(self, path: Path, column: Column, places: int, new: bool = True) -> None:
-        """Create a file with so many places, or open one with at least so many (it may have grown)."""
+        """Create a file with `places` places, or open one with at least as many (it may have grown)."""
         self._path, self._column = path, column
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
         self._file = os.open(path, flags, 0o644)
@@ -207,7 +207,7 @@ class MappedColumn:
         return self._rows.nbytes
 
     def grow(self, places: int) -> None:
-        """Extend the file to at least so many places, with disk space reserved for all of them."""
+        """Extend the file to at least `places` places, and reserve the disk space."""
         row_bytes = max(self._column.row_bytes, 1)
         required = max(places * row_bytes, 1)
         if os.fstat(self._file).st_size < required:
@@ -222,7 +222,7 @@ class MappedColumn:
         self._rows: Array = flat.view(self._column.dtype).reshape(count, *self._column.shape)
 
     def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
-        """Write rows; those at consecutive places are written together."""
+        """Write rows. Rows at consecutive places are written together."""
         if isinstance(places, slice):
             self._write(places.start, rows)
             return
@@ -232,7 +232,7 @@ class MappedColumn:
                 self._write(int(block[0]), part)
 
     def take(self, places: Array, axis: int = 0, /, *, mode: Literal["clip"] = "clip") -> Array:
-        """Gather rows. From a large file all rows are requested first, so that the disk reads them concurrently."""
+        """Gather rows. In a large file, all rows are requested first, so that the disk reads them concurrently."""
         if self._prefetches:
             size = self._column.row_bytes
             for begin in (places * size).tolist():
@@ -241,11 +241,11 @@ class MappedColumn:
         return self._rows.take(places, 0, mode=mode)
 
     def flush(self) -> None:
-        """Wait until all that was written is on the disk."""
+        """Wait until all writes are on the disk."""
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Close the file. Arrays that `take` returned are copies and stay valid."""
+        """Close the file. Arrays that `take` returned are copies, and stay valid."""
         os.close(self._file)
 
     def _write(self, place: int, rows: Array) -> None:
@@ -272,8 +272,8 @@ def _read_layout(path: Path) -> tuple[RingLayout, Allocations]:
         version = content["format"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"'{path}' is no buffer of flowrl ({error}); nothing in it was changed; "
-            "give another `path`"
+            f"'{path}' is not a buffer of flowrl ({error}); nothing in it was changed; "
+            "set another `path`"
         ) from error
     if version != FORMAT:
         raise ValueError(f"'{path}' has format {version}; this version of flowrl reads {FORMAT}")
@@ -285,7 +285,7 @@ def _read_layout(path: Path) -> tuple[RingLayout, Allocations]:
 
 
 def _report(path: Path, record: CommitRecord) -> str:
-    """What was recovered, and what an earlier process lost."""
+    """Describe the rows that were recovered, and those that an earlier process lost."""
     recovered = f"'{path}' holds {record.stop_row - record.first_row} rows"
     if record.closed:
         return recovered
@@ -296,12 +296,12 @@ def _report(path: Path, record: CommitRecord) -> str:
 
 
 def _delete_buffer(path: Path, columns: int) -> None:
-    """Delete the folder, but only if it holds nothing other than the buffer's files."""
+    """Delete the folder if it contains nothing but the buffer's files."""
     own = {LAYOUT_FILE, COMMIT_FILE, *(f"{k}.rows" for k in range(columns))}
     others = sorted({file.name for file in path.iterdir()} - own)
     if others:
         raise ValueError(
-            f"'{path}' also holds '{others[0]}', which is not the buffer's; nothing was deleted"
+            f"'{path}' also contains '{others[0]}', which does not belong to the buffer; nothing was deleted"
         )
     shutil.rmtree(path)
 
@@ -311,7 +311,7 @@ def _unfinished_folders(path: Path) -> Iterator[Path]:
 
 
 def _delete_unfinished(path: Path) -> None:
-    """Delete temporary folders of processes that were killed in `allocate`: nobody holds their lock."""
+    """Delete temporary folders of processes that were killed in `allocate`, so that no process holds their lock."""
     for folder in list(_unfinished_folders(path)):
         pid = folder.name.split(".")[-2]
         try:

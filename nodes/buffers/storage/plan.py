@@ -1,9 +1,9 @@
-"""The parameters that decide how rows are stored, and what they mean: known before a run, and applied in it."""
+"""The parameters that decide how a buffer stores rows: what they need before a run, and the ring that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from flowrl.core.batch import Schema, row_bytes
 from flowrl.core.config import Config, param, part
@@ -18,21 +18,21 @@ from flowrl.nodes.buffers.storage.storage import make_storage
 class StorageConfig(Config):
     """How a buffer stores rows."""
 
-    size: int = param(20_000, "rows that are kept; newer ones replace the oldest", ge=1)
+    size: int = param(20_000, "rows that are kept; newer rows replace the oldest", ge=1)
     size_bytes: str | None = param(
-        None, "the most bytes that rows may take: 800MB", pattern=BYTES_PATTERN
+        None, "limit of the bytes of all rows, such as 800MB", pattern=BYTES_PATTERN
     )
     store_once: bool | None = param(
-        None, "store equal frames once; default: where frames are stacked"
+        None, "store equal frames once; default: if the env stacks frames"
     )
-    frames: int | None = param(None, "frames on axis 0 of obs; default: as the env says", ge=1)
+    frames: int | None = param(None, "frames on axis 0 of obs; default: as the env declares", ge=1)
     storage: Any = part(
-        "storage", "where rows are stored: memory, mapped, compressed", default="memory"
+        "storage", "where rows are stored: memory, mapped or compressed", default="memory"
     )
 
 
 def input_schema(surroundings: Surroundings) -> Schema:
-    """The columns of the rows that arrive at `data`."""
+    """Return the columns of the rows that arrive at `data`."""
     schema = surroundings.inputs["data"]
     if schema is None:
         raise UnsoundError("the data is not a table", "connect a node that emits samples")
@@ -40,38 +40,37 @@ def input_schema(surroundings: Surroundings) -> Schema:
 
 
 class StoragePlan:
-    """What a buffer will store and how much memory it will take, for `describe`."""
+    """The number of rows that a buffer will store, and the memory that they will take; for `describe`."""
 
     def __init__(self, config: Any, schema: Schema, metadata_bytes: int = 0) -> None:
-        """`metadata_bytes` are kept in memory for each row and count towards `size_bytes`."""
+        """`metadata_bytes` are those of one row; they are in memory, and count towards `size_bytes`."""
         self._config = config
         deduplicator = make_deduplicator(config, schema)
         self._row_bytes = deduplicator.row_bytes(schema) if deduplicator else row_bytes(schema)
         try:
             self.rows = max_rows(config.size, config.size_bytes, self._row_bytes + metadata_bytes)
         except ValueError as wrong:
-            raise UnsoundError(str(wrong), "make `size_bytes` larger", "size_bytes") from wrong
+            raise UnsoundError(str(wrong), "increase `size_bytes`", "size_bytes") from wrong
         if config.batch_size > self.rows:
             raise UnsoundError(
                 f"batches of {config.batch_size} rows are drawn from {self.rows}",
-                "make `size` larger or `batch_size` smaller",
+                "increase `size` or reduce `batch_size`",
                 "batch_size" if self.rows == config.size else "size_bytes",
             )
 
-    def memory_bytes(self, beside_each_row: int = 0) -> int:
-        """The memory for all rows, with so many bytes of bookkeeping beside each."""
+    def memory_bytes(self, bookkeeping_bytes: int = 0) -> int:
+        """Return the memory for all rows. `bookkeeping_bytes` are added for each row."""
         stored = make_storage(self._config.storage).memory_bytes(self.rows * self._row_bytes)
-        return stored + self.rows * beside_each_row
+        return stored + self.rows * bookkeeping_bytes
 
     def nondeterministic(self, pacing: str = "") -> str:
-        """Why two runs may differ: the reason of the pacing and that of the storage."""
-        return "; ".join(
-            filter(None, (pacing, make_storage(self._config.storage).nondeterministic))
-        )
+        """Return why two runs may differ, which is due to the pacing, the storage, or both."""
+        storage = make_storage(self._config.storage)
+        return "; ".join(filter(None, (pacing, storage.nondeterministic)))
 
 
 def make_deduplicator(config: Any, schema: Schema | None) -> FrameDeduplicator | None:
-    """A deduplicator where frames are stacked or `store_once` asks for it, else None."""
+    """Make a deduplicator if frames are stacked or `store_once` is set; else return None."""
     columns = schema or {}
     stacked = {name: columns[name].frames or 1 for name in observation_pairs(columns)}
     frames = {name: config.frames or n for name, n in stacked.items()} or {
@@ -83,12 +82,19 @@ def make_deduplicator(config: Any, schema: Schema | None) -> FrameDeduplicator |
     return FrameDeduplicator(frames) if enabled else None
 
 
-def make_ring(config: Any, ctx: Context, metadata: Mapping[str, str] | None = None) -> Ring:
-    """The ring that a buffer's parameters describe. Rows that an earlier process left are reported."""
-    deduplicator = make_deduplicator(config, ctx.inputs.get("data"))
+AnyRing = TypeVar("AnyRing", bound=Ring)
+
+
+def make_ring(config: Any, ctx: Context, kind: Callable[..., AnyRing]) -> AnyRing:
+    """Make the ring that a buffer's parameters describe, and report rows that an earlier process left in it."""
     storage = make_storage(config.storage)
     storage.bind(ctx)
-    ring = Ring(config.size, config.size_bytes, metadata, deduplicator, storage)
+    ring = kind(
+        size=config.size,
+        size_bytes=config.size_bytes,
+        deduplicator=make_deduplicator(config, ctx.inputs.get("data")),
+        storage=storage,
+    )
     if ring.recovery_report:
         ctx.log(ring.recovery_report)
         ctx.report_irregularity("rows of an earlier process were continued with", ring.row_count)

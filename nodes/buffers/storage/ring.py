@@ -1,4 +1,4 @@
-"""A ring of columns that keeps the newest rows in places that are allocated once."""
+"""A ring of columns: it keeps the newest rows, in places that are allocated once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ArrayTypes = list[tuple[str, Any, tuple[int, ...]]]  # name, dtype and shape of 
 
 
 class Ring:
-    """Keeps the newest `size` rows. Rows are numbered in the order of arrival; a number is never used twice."""
+    """Keeps the newest `size` rows. Rows are numbered in the order of their arrival; a number is never reused."""
 
     def __init__(
         self,
@@ -32,25 +32,26 @@ class Ring:
         deduplicator: FrameDeduplicator | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """`metadata` are the dtypes of what is kept in memory beside each row and is not part of it.
+        """Make an empty ring, or continue with the rows that an earlier process left in the storage.
 
-        With a `deduplicator` each observation is stored once, otherwise as it arrives.
+        `metadata` names additional columns by dtype, which are in memory and are not part of rows. A `deduplicator`
+        stores each observation once.
         """
-        self.size = size  # final after the first push, if bytes limit it as well
-        self.row_count = 0  # rows that are held: the newest ones
-        self.written = 0  # rows ever written; the number that the next row gets
+        self.size = size  # if bytes limit it as well, it is final after the first push
+        self.row_count = 0  # the number of rows that are held
+        self.written = 0  # rows ever written; the number of the next row
         self.columns: dict[str, ColumnStore] = {}
         self.metadata: dict[str, Array] = {}
         self.storage = MemoryStorage() if storage is None else storage
         self._metadata_dtypes = dict(metadata or {})
         self._deduplicator = deduplicator
         self._schema: Schema = {}
-        self._row_bytes = 0  # of a row, before compression
-        self._checked_types: ArrayTypes = []  # of the newest push, which were found to fit
+        self._row_bytes = 0  # before compression
+        self._checked_types: ArrayTypes = []  # the types of the newest push, which are valid
         self._next_place = 0
         self._size_bytes = size_bytes
         self._persistent = self.storage.persistent
-        self.recovery_report = ""  # what was found in a storage that an earlier process left
+        self.recovery_report = ""  # describes the rows that an earlier process left
         recovered = self.storage.recover()
         if recovered is not None:
             try:
@@ -60,9 +61,9 @@ class Ring:
                 raise
 
     def push(self, columns: Mapping[str, Array], **metadata: float) -> list[slice]:
-        """Write rows over the oldest and return their places, in the order of the rows.
+        """Write rows over the oldest; return their places, in the order of the rows.
 
-        If there are more rows than places, the newest are written.
+        If there are more rows than places, only the newest rows are written.
         """
         if not self._schema:
             self._allocate({k: Column(str(v.dtype), v.shape[1:]) for k, v in columns.items()})
@@ -76,7 +77,7 @@ class Ring:
             encoded = self._deduplicator.encode(columns, self.written, held)
             columns, held = encoded.columns, encoded.held
         parts = self._next_places(rows)
-        self.row_count = held - rows  # the rows that stay valid should writing fail
+        self.row_count = held - rows  # the rows that stay valid if writing fails
         if self._persistent:
             self.storage.release_before(self.written + rows - held)
         if self._deduplicator is not None:
@@ -95,16 +96,16 @@ class Ring:
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest row that is held."""
+        """The number of the oldest row."""
         return self.written - self.row_count
 
     @property
     def _held_range(self) -> tuple[int, int, int]:
-        """The numbers of the rows that are held, and the place of the next row."""
+        """The numbers of the first row and after the last row, and the place of the next row."""
         return self.oldest, self.written, self._next_place
 
     def _next_places(self, rows: int) -> list[slice]:
-        """The places of the next rows: one slice, or two where they wrap around."""
+        """Return the places of the next rows: one slice, or two if they wrap around."""
         start, stop = self._next_place, self._next_place + rows
         if stop <= self.size:
             return [slice(start, stop)]
@@ -122,7 +123,7 @@ class Ring:
             rows[parts[0]], rows[parts[1]] = array[:head], array[head:]
 
     def take(self, places: Array, names: Iterable[str] | None = None) -> dict[str, Array]:
-        """The rows at these places, or some of their columns: one gather for each column."""
+        """Return the rows at these places, or some of their columns, with one gather for each column."""
         # "clip" skips the check for invalid places, which would cost as much as the gather of a small
         # column. All places come from this ring.
         stores = self.columns if names is None else {name: self.columns[name] for name in names}
@@ -130,13 +131,13 @@ class Ring:
         return taken if self._deduplicator is None else self._deduplicator.decode(taken)
 
     def stored_column(self, name: str) -> Array:
-        """A column of all rows as it is stored (frames as places), the oldest row first."""
+        """Return a column of all rows as it is stored (frames as places), the oldest row first."""
         if not self.row_count:
             return np.empty(0, self._schema[name].dtype if self._schema else None)
         return self.columns[name].take(self.held_places(), 0, mode="clip")
 
     def in_order(self) -> dict[str, Array]:
-        """All rows, the oldest first."""
+        """Return all rows, the oldest first."""
         return self.take(self.held_places())
 
     @property
@@ -147,43 +148,43 @@ class Ring:
 
     @property
     def used_places(self) -> int:
-        """The number of places from the first to the last that was ever written since `clear`."""
+        """The number of places up to the last one that was written since `clear`."""
         if self._next_place < self.row_count or self.row_count == self.size:
             return self.size
         return self._next_place
 
     def places_from_oldest(self, index: Array) -> Array:
-        """Distinct places for distinct indices from 0: counted from the oldest row, in a full ring from place 0."""
+        """Map indices from 0 to distinct places: counted from the oldest row, or in a full ring from place 0."""
         if self.row_count in (self.size, self._next_place):
             return index
         return (index + self._next_place - self.row_count) % self.size
 
     def held_places(self) -> Array:
-        """The places of all rows, the oldest first."""
+        """Return the places of all rows, the oldest first."""
         return self.places_of(np.arange(self.oldest, self.written))
 
     def places_of(self, numbers: Array) -> Array:
-        """The places of the rows with these numbers, which must be held."""
+        """Return the places of the rows with these numbers, which must be held."""
         return (numbers - (self.written - self._next_place)) % self.size
 
     def place_of(self, number: int) -> int:
-        """The place of one row."""
+        """Return the place of one row."""
         return (number - (self.written - self._next_place)) % self.size
 
     def numbers_of(self, places: Array) -> Array:
-        """The numbers of the rows at these places."""
+        """Return the numbers of the rows at these places."""
         return self.written - 1 - (self._next_place - 1 - places) % self.size
 
     def holds(self, numbers: Array) -> Array:
-        """Which of the rows with these numbers are held."""
+        """Return which of the rows with these numbers are held."""
         return (numbers >= self.oldest) & (numbers < self.written)
 
     def discard(self, places: Array) -> None:
-        """Promise that these rows are never read again, so that the storage can free them."""
+        """Let the storage free these rows, which are never read again."""
         self.storage.discard(self.columns, places)
 
     def clear(self) -> None:
-        """Forget all rows. What is allocated stays allocated."""
+        """Remove all rows. Memory and files stay allocated."""
         if self._schema:
             self.storage.release_before(self.written)
             self.discard(np.arange(self.size))
@@ -192,7 +193,7 @@ class Ring:
             self._deduplicator.clear()
 
     def flush(self) -> None:
-        """Make the rows durable, where the storage is persistent."""
+        """Make the rows durable if the storage is persistent."""
         if self._schema:
             self.storage.flush(*self._held_range)
 
@@ -204,7 +205,7 @@ class Ring:
         self.storage.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all rows, the oldest first, and the place of the next row."""
+        """Return a copy of all rows, the oldest first, and the place of the next row."""
         require_memory(self.row_count * self._row_bytes, "a copy of the buffer's rows")
         places = self.held_places()
         return {
@@ -218,11 +219,11 @@ class Ring:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hold these rows at the same places, or from place 0 on if the size differs."""
+        """Restore rows at their places, or from place 0 on if the size differs."""
         if (state["frames"] is None) != (self._deduplicator is None):
             raise ValueError(
                 "the state and this buffer differ in whether frames are deduplicated; "
-                "set `store_once` as in the run that wrote the state"
+                "set `store_once` as in the run that saved the state"
             )
         schema = {k: Column(dtype, tuple(s)) for k, (dtype, s) in state["schema"].items()}
         if schema and not self._schema:
@@ -257,16 +258,15 @@ class Ring:
         self._use(layout, self.storage.allocate(allocations, layout))
 
     def _size_for(self, schema: Schema) -> tuple[int, int]:
-        """The number of rows that fit, and the bytes of the metadata of each."""
+        """Return the number of rows that fit, and the bytes of the metadata of each row."""
         metadata_bytes = sum(np.dtype(dtype).itemsize for dtype in self._metadata_dtypes.values())
         deduplicator = self._deduplicator
         self._row_bytes = deduplicator.row_bytes(schema) if deduplicator else row_bytes(schema)
-        return max_rows(
-            self.size, self._size_bytes, self._row_bytes + metadata_bytes
-        ), metadata_bytes
+        rows = max_rows(self.size, self._size_bytes, self._row_bytes + metadata_bytes)
+        return rows, metadata_bytes
 
     def _continue_with(self, recovered: RecoveredRows) -> None:
-        """Hold the rows that an earlier process left."""
+        """Continue with the rows that an earlier process left."""
         layout, record, deduplicator = recovered.layout, recovered.record, self._deduplicator
         if deduplicator is not None:
             deduplicator.allocations(layout.schema, layout.size)
@@ -275,7 +275,7 @@ class Ring:
         if (size, frames) != (layout.size, layout.frames):
             raise ValueError(
                 f"the storage was made for {_size_text(layout.size, layout.frames)}; this buffer is "
-                f"for {_size_text(size, frames)}; give another `path`, or the same parameters"
+                f"for {_size_text(size, frames)}; set another `path`, or the same parameters"
             )
         self._use(layout, recovered.columns)
         self.row_count = record.stop_row - record.first_row
@@ -295,7 +295,7 @@ class Ring:
             self._deduplicator.attach_pools(self._schema, columns, self.storage, limited)
 
     def _check(self, columns: Mapping[str, Array]) -> int:
-        """Refuse columns that do not fit before anything is written; returns the number of rows."""
+        """Refuse columns of other types before anything is written; return the number of rows."""
         types = [(name, array.dtype, array.shape) for name, array in columns.items()]
         if types != self._checked_types:
             self._require_schema({k: Column(str(v.dtype), v.shape[1:]) for k, v in columns.items()})

@@ -1,4 +1,4 @@
-"""The interface between a ring and the medium that keeps its columns, and the default medium: arrays in memory."""
+"""The interface between a ring and the medium that stores its columns, and the default medium: arrays in memory."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from flowrl.core.context import Context
 from flowrl.nodes.buffers.storage.commit_file import CommitRecord
 from flowrl.nodes.buffers.storage.limits import require_memory
 
-Allocations = Mapping[str, tuple[Column, int]]  # of each column its type and its number of places
+Allocations = Mapping[
+    str, tuple[Column, int]
+]  # by name: the type of a column, and its number of places
 
 
 class ColumnStore(Protocol):
-    """The rows of one column: the part of an array's interface that a ring uses."""
+    """The rows of one column, with the part of an array's interface that a ring uses."""
 
     def __len__(self) -> int: ...
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the rows take in their medium."""
+        """The bytes that the rows take in the medium."""
 
     def __setitem__(self, places: Any, rows: Array, /) -> None:
         """Write rows at a slice or an array of places."""
 
     def take(self, places: Array, axis: int, /, *, mode: Literal["clip"]) -> Array:
-        """The rows at these places. `axis` is 0, and every place exists."""
+        """Return the rows at these places. `axis` is 0, and every place exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingLayout:
-    """What a ring stores: the columns as they are pushed, and how their frames are deduplicated."""
+    """The columns of a ring as they are pushed, its size, and how frames are deduplicated."""
 
     schema: Schema
     size: int  # rows
@@ -54,33 +56,33 @@ class RecoveredRows:
 
 
 class Storage(Part):
-    """A kind of storage. One object keeps the columns of one ring.
+    """A kind of storage. One object stores the columns of one ring.
 
-    The kind decides only where the bytes are. It never changes what is drawn.
+    The kind decides only where the bytes are; it never changes which rows are drawn.
     """
 
     kind = "storage"
-    # True where the rows outlive the process. Only then are `release_before` and `after_write` called.
+    # Whether rows outlive the process. Only then are `release_before` and `after_write` called.
     persistent: ClassVar[bool] = False
 
     @property
     def nondeterministic(self) -> str:
-        """Why two runs may differ; empty where they do not."""
+        """Why two runs may differ; empty if they do not."""
         return ""
 
     def memory_bytes(self, row_bytes: int) -> int:
-        """The memory that rows of so many bytes in total will take here, as far as it is known in advance."""
+        """Return the memory that rows of `row_bytes` in total will take, as far as it is known in advance."""
         raise NotImplementedError
 
     def bind(self, ctx: Context) -> None:
-        """Take what is needed from the context of the buffer. A node calls this first."""
+        """Adapt to the context of the buffer. A node calls this first."""
 
     def recover(self) -> RecoveredRows | None:
-        """Open the rows that an earlier process left, if there are any."""
+        """Open the rows that an earlier process left; return None if there are none."""
         return None
 
     def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
-        """Allocate all columns. Called once, and only where `recover` found nothing."""
+        """Allocate all columns. A ring calls this once, and only if `recover` found nothing."""
         raise NotImplementedError
 
     def grow(self, name: str, rows: ColumnStore, places: int) -> ColumnStore:
@@ -88,29 +90,29 @@ class Storage(Part):
         raise NotImplementedError
 
     def discard(self, columns: Mapping[str, ColumnStore], places: Array) -> None:
-        """The rows at these places are not read until others are written there; free what can be freed."""
+        """Free rows if possible. They are not read again before others are written at their places."""
 
     def release_before(self, first_row: int) -> None:
-        """Rows with lower numbers than `first_row` are about to be overwritten."""
+        """Prepare for overwriting the rows with lower numbers than `first_row`."""
 
     def after_write(self, first_row: int, stop_row: int, next_place: int) -> None:
-        """The ring now holds rows `first_row` to `stop_row`; the next row goes to `next_place`."""
+        """Note that the ring holds the rows `first_row` to `stop_row`, and writes the next row to `next_place`."""
 
     def flush(self, first_row: int, stop_row: int, next_place: int, closed: bool = False) -> None:
-        """Make the rows that the ring holds durable. Arguments as for `after_write`."""
+        """Make the rows of the ring durable. The arguments are those of `after_write`."""
 
     def close(self) -> None:
         """Release files and locks."""
 
 
 class MemoryStorage(Storage):
-    """Keeps columns as arrays in memory."""
+    """Stores columns as arrays in memory."""
 
     def memory_bytes(self, row_bytes: int) -> int:
         return row_bytes
 
     def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
-        """Allocate uninitialised arrays: the system provides their pages when they are first written."""
+        """Allocate uninitialised arrays. The system provides their pages when they are first written."""
         return {
             name: as_column_store(column.empty(places))
             for name, (column, places) in columns.items()
@@ -121,7 +123,7 @@ class MemoryStorage(Storage):
 
 
 def grow_array(rows: ColumnStore, places: int) -> ColumnStore:
-    """A copy of an array with more places."""
+    """Copy an array to one with more places."""
     old = np.asarray(rows)
     require_memory(places * (old.nbytes // max(len(old), 1)))
     larger = np.empty((places, *old.shape[1:]), old.dtype)
@@ -130,13 +132,13 @@ def grow_array(rows: ColumnStore, places: int) -> ColumnStore:
 
 
 def as_column_store(array: Array) -> ColumnStore:
-    """An array, typed as a column store (its `take` has more overloads than the protocol)."""
+    """Type an array as a column store. (Its `take` has more overloads than the protocol.)"""
     store: ColumnStore = array
     return store
 
 
 def make_storage(storage: PartSpec | Storage | None) -> Storage:
-    """The storage of a buffer's parameter: made from the graph's, or given by hand, or memory by default."""
+    """Make the storage that a graph names; return one that is passed without a graph. The default is memory."""
     if isinstance(storage, PartSpec):
         made: Storage = storage.make()
         return made

@@ -23,36 +23,38 @@ GoalFunction = Callable[[Array, Array], Array]  # achieved and desired goals (n,
 
 
 class Her(Transform):
-    """Of k + 1 rows that are drawn, k get another goal on average, and the reward for it.
+    """Gives k of k + 1 drawn rows, on average, another goal and the reward for it.
 
-    The goal is what was achieved in the same episode: `future`, after one of the steps from the row's own on;
-    `final`, after the last step; `episode`, after any step.
+    The goal is one that was achieved in the same episode: with `future` after the row's own or a later step, with
+    `final` after the last step, and with `episode` after any step.
     """
 
     sums_rewards = True
 
     class Config(DiscountingConfig):
         reward: str = param(
-            ..., "`package.module:function` of achieved and desired goals (n, …): rewards (n,)"
+            ..., "`package.module:function`: from achieved and desired goals (n, …) to rewards (n,)"
         )
         strategy: Literal["future", "final", "episode"] = param(
-            "future", "which step's achievement becomes the goal"
+            "future", "the step whose achieved goal becomes the desired goal"
         )
         k: float = param(4.0, "relabelled rows for each row that keeps its goal", gt=0)
         terminated: str | None = param(
-            None, "a function of the same kind: which rows terminate; default: as stored"
+            None,
+            "`package.module:function`: from achieved and desired goals to flags (n,) of rows that terminate; "
+            "default: as stored",
         )
-        achieved: str = param("achieved_goal", "the part of an observation that was achieved")
-        desired: str = param("desired_goal", "the part of an observation that is the goal")
+        achieved: str = param("achieved_goal", "the leaf of observations with the achieved goal")
+        desired: str = param("desired_goal", "the leaf of observations with the desired goal")
 
     def check(self, schema: Schema) -> None:
         c = self.config
         for name in (*self._goal_columns(), "reward", "last"):
             if name not in schema:
                 raise UnsoundError(
-                    f"her needs the column '{name}'; there are {', '.join(schema)}",
-                    "use an env with goals (a Dict with `achieved_goal` and `desired_goal`), or "
-                    "give their names: `achieved`, `desired`",
+                    f"her needs the column '{name}'; the columns are {', '.join(schema)}",
+                    "use an env with goals (a Dict with `achieved_goal` and `desired_goal`), or set "
+                    "`achieved` and `desired` to the names of its leaves",
                     "transforms",
                 )
         _import_function(c.reward)
@@ -61,7 +63,7 @@ class Her(Transform):
             policy_gamma("her with `terminated`", c.policy)
 
     def apply(self, rows: SampledRows) -> None:
-        """Relabel some of the rows."""
+        """Relabel some of the rows with other goals."""
         c, (desired, next_desired, next_achieved, _) = self.config, self._goal_columns()
         chosen = np.flatnonzero(rows.rng.random(len(rows.numbers)) < c.k / (c.k + 1))
         numbers = rows.numbers[chosen]
@@ -76,7 +78,7 @@ class Her(Transform):
             self._set_terminated(rows, chosen, _call(c.terminated, achieved, goals))
 
     def _steps_to_goal(self, rows: SampledRows, numbers: Array) -> Array:
-        """How many rows later (negative: earlier) the new goal of each row was achieved."""
+        """Draw how many rows later (negative: earlier) the new goal of each row was achieved."""
         after = rows.segments.count_after(numbers)
         if self.config.strategy == "final":
             return after
@@ -93,7 +95,7 @@ class Her(Transform):
         rows["discount"] = _replaced(rows["discount"], chosen, discount)
 
     def _goal_columns(self) -> tuple[str, str, str, str]:
-        """The columns of goals: desired and next desired, next achieved and achieved."""
+        """Return the columns of goals: desired, next desired, next achieved, achieved."""
         desired, achieved = self.config.desired, self.config.achieved
         return (
             f"obs/{desired}",
@@ -104,7 +106,7 @@ class Her(Transform):
 
 
 def _replaced(column: Array, rows: Array, values: Array) -> Array:
-    """A copy of a column with other values in some rows."""
+    """Copy a column, with other values in some rows."""
     copy = column.copy()
     copy[rows] = values
     return copy
@@ -127,7 +129,7 @@ def _import_function(path: str) -> GoalFunction:
         function: GoalFunction = getattr(importlib.import_module(module), name or "?")
     except (ImportError, AttributeError, ValueError) as error:
         raise UnsoundError(
-            f"her: there is no function '{path}' ({error})",
+            f"her: the function '{path}' does not exist ({error})",
             "write `package.module:function`",
             "transforms",
         ) from error

@@ -1,4 +1,4 @@
-"""n-step returns that are computed when rows are drawn. The stored rows have one reward each."""
+"""n-step returns, computed when rows are drawn. The stored rows have one reward each."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ REQUIRED_COLUMNS = ("reward", "terminated", "truncated", "last", "discount")
 
 
 class NStep(Transform):
-    """Computes the same values as the nstep windows of a collector (Sutton & Barto 2018, equation 7.1).
+    """Computes the same values as the n-step windows of a collector (Sutton & Barto 2018, equation 7.1).
 
-    A window ends with its episode: truncation bootstraps, termination does not. Where later rows have not
+    A window ends with its episode: truncation bootstraps, termination does not. If later rows of the episode have not
     arrived yet, the window bootstraps at the last row that is held.
     """
 
@@ -30,9 +30,8 @@ class NStep(Transform):
 
     class Config(DiscountingConfig):
         steps: int = param(..., "rewards that are summed before the target bootstraps", ge=1)
-
         tokens_apart: bool = param(
-            False, "rows have no origin columns; windows end with their token"
+            False, "accept rows without origin columns; windows then end with their token"
         )
 
     def check(self, schema: Schema) -> None:
@@ -44,25 +43,25 @@ class NStep(Transform):
                 f"n_step needs the column '{name}'", "connect a collector", "transforms"
             )
 
-        # Rows can be followed by their origin, or because they are whole episodes.
+        # Rows can be followed by their origin columns, or because tokens hold whole episodes.
         followed = ENV_COLUMN in schema or OFFSET_COLUMN in schema
         if followed and self.config.tokens_apart:
-            what = "`tokens_apart` is for rows without origin columns"
-            raise UnsoundError(what, "leave it out", "transforms")
+            what = "`tokens_apart` is only for rows without origin columns"
+            raise UnsoundError(what, "remove it", "transforms")
         if not followed and not self.config.tokens_apart:
             raise UnsoundError(
-                "n_step follows rows from token to token, but these have no origin columns",
+                "n_step follows rows from token to token, but these rows have no origin columns",
                 "write `origin: true` at the collector, or `tokens_apart: true` here",
                 "transforms",
             )
 
     def apply(self, rows: SampledRows) -> None:
-        """Sum rewards, and take the next observation from the end of the window."""
+        """Sum rewards, and take the next observation and the flags from the end of the window."""
         steps, gamma = self.config.steps, policy_gamma("n_step", self.config.policy)
-        numbers, exists = rows.segments.follow(rows.numbers, steps)
+        numbers, exists = rows.segments.follow(rows.numbers, steps)  # (W, steps)
         reward = rows.stored("reward", numbers)
         total = np.zeros(len(numbers))
-        for j in range(steps):  # (W, steps); in the order in which collectors sum
+        for j in range(steps):  # in the order in which collectors sum, for the same bits
             total += gamma**j * exists[:, j] * reward[:, j]
         count = exists.sum(1)
         end = numbers[np.arange(len(numbers)), count - 1]

@@ -1,6 +1,6 @@
-"""Transforms: what is done to rows when they are drawn, such as n-step returns or hindsight goals.
+"""Transforms change rows when they are drawn: n-step returns, hindsight goals.
 
-What is stored never changes. A transform of your own subclasses `Transform` and is named by its import path.
+Stored rows never change. A transform of your own is a subclass of `Transform`, named by its import path.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from flowrl.nodes.buffers.storage.ring import Ring
 
 
 class SampledRows:
-    """The rows of a draw. A column is gathered when it is first read, so no column is gathered in vain."""
+    """The rows of a draw. A column is gathered when it is first read, so that no column is gathered needlessly."""
 
     def __init__(
         self, ring: Ring, segments: SegmentIndex, numbers: Array, rng: np.random.Generator
     ) -> None:
-        self.numbers = numbers  # (W,) of the rows that were drawn
+        self.numbers = numbers  # (W,) the numbers of the drawn rows
         self.segments = segments  # finds the rows before and after a row in its episode
-        self.rng = rng  # for what a transform draws at random
+        self.rng = rng  # for random draws of transforms
         self._ring = ring
-        self._sources: dict[str, Array] = {}  # the rows that a column is taken from, if others
+        self._sources: dict[str, Array] = {}  # columns that are taken from other rows
         self._columns: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
-        """A column (W, …), as the transforms before left it."""
+        """A column (W, …) after the transforms that have been applied."""
         if name not in self._columns:
             self._columns[name] = self.stored(name, self._sources.get(name, self.numbers))
         return self._columns[name]
@@ -41,14 +41,13 @@ class SampledRows:
         self._columns[name] = column
 
     def stored(self, name: str, rows: Array) -> Array:
-        """The stored column of any rows that are held; `rows` may have any shape."""
+        """Return the stored column of any rows that are held; `rows` may have any shape."""
         ring = self._ring
         flat: Array = ring.take(ring.places_of(rows.reshape(-1)), [name])[name]
         return flat.reshape(*rows.shape, *flat.shape[1:])
 
     @property
     def names(self) -> list[str]:
-        """The names of all columns."""
         return list(self._ring.columns)
 
     def take_from(self, names: Sequence[str], rows: Array) -> None:
@@ -56,24 +55,24 @@ class SampledRows:
         self._sources.update(dict.fromkeys(names, rows))
 
     def columns(self) -> dict[str, Array]:
-        """All columns. Those that no transform read are gathered now."""
+        """Return all columns. Columns that no transform read are gathered now."""
         rest = [name for name in self._ring.columns if name not in self._columns | self._sources]
         gathered = self._ring.take(self._ring.places_of(self.numbers), rest)
         return {k: gathered[k] if k in gathered else self[k] for k in self._ring.columns}
 
 
 class Transform(Part):
-    """Changes rows that are drawn."""
+    """Changes drawn rows."""
 
     kind = "transform"
     sums_rewards: ClassVar[bool] = False  # computes `reward` from stored rewards
 
     def check(self, schema: Schema) -> None:
-        """Raise `UnsoundError` if it cannot work on rows with these columns."""
+        """Raise `UnsoundError` if the transform cannot work on rows with these columns."""
         raise NotImplementedError
 
     def apply(self, rows: SampledRows) -> None:
-        """Change columns of the rows. Dtypes and shapes must stay."""
+        """Change columns of the rows. Dtypes and shapes must not change."""
         raise NotImplementedError
 
 
@@ -81,12 +80,12 @@ class DiscountingConfig(BaseConfig):
     """The parameters of a transform that computes `discount`."""
 
     policy: Any = part(
-        "policy", "the learning policy, for its gamma", shared="policy", default=None
+        "policy", "the policy that learns, for its gamma", shared="policy", default=None
     )
 
 
 def policy_gamma(transform: str, policy: Any) -> float:
-    """The discount of the policy, whose collector must emit rows of one reward each."""
+    """Return the discount of the policy, whose rows must have one reward each."""
     config: Any = getattr(policy, "config", None)
     if not hasattr(config, "gamma"):
         raise UnsoundError(
@@ -94,7 +93,7 @@ def policy_gamma(transform: str, policy: Any) -> float:
         )
     if getattr(config, "nstep", 1) != 1:
         raise UnsoundError(
-            f"{transform} needs rows of one reward, but the policy's rows sum {config.nstep}",
+            f"{transform} needs rows of one reward, but the policy's rows sum {config.nstep} rewards",
             "write `nstep: 1` in the policy",
             "policy",
         )
@@ -102,7 +101,7 @@ def policy_gamma(transform: str, policy: Any) -> float:
 
 
 class TransformPipeline:
-    """The transforms of one buffer, applied in their order, and the segments of its rows."""
+    """The transforms of one buffer, applied in order, and the segments of its rows."""
 
     def __init__(self, transforms: Sequence[Any], ring: Ring, rng: np.random.Generator) -> None:
         self.transforms = make_transforms(transforms)
@@ -111,13 +110,13 @@ class TransformPipeline:
             self.push(*recovered_columns(ring))
 
     def push(self, columns: Mapping[str, Array], first: int) -> None:
-        """Note rows that were pushed into the ring, the first with this number."""
+        """Add rows that were pushed into the ring, the first of which has the number `first`."""
         if self.transforms and len(columns["last"]):
             self._segments.push(columns, first)
             self._segments.forget_before(self._ring.oldest)
 
     def take(self, places: Array) -> dict[str, Array]:
-        """The rows at these places, transformed."""
+        """Return the rows at these places, transformed."""
         if not self.transforms:
             return self._ring.take(places)
         numbers = self._ring.numbers_of(places)
@@ -130,21 +129,21 @@ class TransformPipeline:
         self._segments.clear()
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The segments and the generator; None without transforms."""
+        """Return the segments and the generator, or None without transforms."""
         if not self.transforms:
             return None
         return {"segments": self._segments.state_dict(), "rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         if (state is None) == bool(self.transforms):
-            raise ValueError("the state is of a buffer with other transforms")
+            raise ValueError("the state is of a buffer with different transforms")
         if state is not None:
             self._segments.load_state_dict(state["segments"])
             self._rng.bit_generator.state = state["rng"]
 
 
 class _RowTransform(Protocol):
-    """What the pipeline needs of a transform, whether it is a `Transform` or not."""
+    """The interface that the pipeline uses; a transform that is passed without a graph need not be a `Transform`."""
 
     sums_rewards: ClassVar[bool]
 
@@ -154,18 +153,18 @@ class _RowTransform(Protocol):
 
 
 def make_transforms(transforms: Sequence[Any]) -> list[_RowTransform]:
-    """Transforms from the graph are made here; those given by hand are ready."""
+    """Make the transforms of a graph. Transforms that are passed without a graph are returned as they are."""
     return [spec.make() if isinstance(spec, PartSpec) else spec for spec in transforms]
 
 
 def check_transforms(transforms: Sequence[Any], schema: Schema) -> None:
-    """Refuse transforms that cannot work on rows with these columns, or not together."""
+    """Refuse transforms that cannot work on rows with these columns, or not with each other."""
     made = make_transforms(transforms)
     for transform in made:
         transform.check(schema)
     if sum(t.sums_rewards for t in made) > 1:
         raise UnsoundError(
-            "two transforms compute rewards, each from the stored ones",
+            "two transforms compute rewards, each from the stored rewards",
             "keep one of them",
             "transforms",
         )

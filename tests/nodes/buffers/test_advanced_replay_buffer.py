@@ -14,7 +14,8 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
-from flowrl.nodes.buffers.advanced_replay_buffer import BOOKKEEPING, AdvancedReplayBuffer
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
+from flowrl.nodes.buffers.sampling.prioritised_ring import BOOKKEEPING
 
 SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
 PRIORITY = {"priority": Column("float32")}
@@ -129,7 +130,7 @@ def test_priorities_are_those_of_the_round_before_in_the_order_of_its_batches() 
     node = buffer(("priorities",), batch_size=3, updates_per_push=2, bookkeeping=True)
     first = node.fire(rows(0, 1, 2, 3), None, told([], []))
     node.fire(rows(4), None, told([1, 2, 3], [4, 5, 6]))
-    known = node._rows.ring.metadata["priority"]
+    known = node.ring.metadata["priority"]
     of_row: dict[int, float] = {}
     for batch, gave in zip(first, ([1, 2, 3], [4, 5, 6]), strict=True):
         of_row |= dict(zip(batch["row_id"].tolist(), gave, strict=True))
@@ -160,9 +161,9 @@ def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
     node = buffer(size=4, batch_size=4, log_every_pushes=2)
     node.push(rows(0, 1, 2, 3))
     node.push(rows(4, 5))
-    before = node._rows.sampler.tree.weights.copy()
+    before = node.ring.sampler.tree.weights.copy()
     node.update(np.array([9.0, 9.0]), np.array([0, 1]))
-    assert np.array_equal(node._rows.sampler.tree.weights, before)
+    assert np.array_equal(node.ring.sampler.tree.weights, before)
     assert node.counters.late == 2
     node.clear()
     node.update(np.array([9.0]), np.array([5]))
@@ -182,10 +183,10 @@ def test_priorities_that_cannot_be_are_refused(priorities: list[float], message:
     node = buffer(batch_size=2)
     node.push(rows(0, 1))
     node.sample()
-    before = node._rows.sampler.tree.weights.copy()
+    before = node.ring.sampler.tree.weights.copy()
     with pytest.raises(ValueError, match="buffer: " + message):
         node.update(np.array(priorities))
-    assert np.array_equal(node._rows.sampler.tree.weights, before)
+    assert np.array_equal(node.ring.sampler.tree.weights, before)
 
 
 def test_rows_that_never_were_are_refused() -> None:
@@ -225,7 +226,7 @@ def test_a_row_leaves_when_it_is_too_old(kind: str) -> None:
     assert node.count == 4
     at(node, 16)
     assert sorted(node.sample()["reward"]) == [4, 5]
-    assert (node.count, node._rows.removed) == (2, 4)
+    assert (node.count, node.ring.removed) == (2, 4)
 
 
 def test_a_place_that_was_left_is_used_again() -> None:
@@ -323,7 +324,9 @@ def test_an_empty_buffer_is_saved_as_such() -> None:
 def test_a_state_of_another_size_is_refused() -> None:
     node = buffer(size=80)
     node.push(rows(1))
-    with pytest.raises(ValueError, match="the state is of a buffer of size 80; this one's is 90"):
+    with pytest.raises(
+        ValueError, match="the state is of a buffer of size 80; this buffer's size is 90"
+    ):
         buffer(size=90).load_state_dict(node.state_dict())
 
 
@@ -363,7 +366,9 @@ def test_it_says_what_it_takes_and_gives() -> None:
 
 
 def test_a_limited_use_needs_batches_without_repeats() -> None:
-    with pytest.raises(UnsoundError, match="no batch may hold a row twice; write `replace: false`"):
+    with pytest.raises(
+        UnsoundError, match="no batch may contain a row twice; write `replace: false`"
+    ):
         describe({"data": SCHEMA}, max_use=2)
 
 
@@ -371,7 +376,7 @@ def test_where_rows_are_used_up_too_soon_it_is_said() -> None:
     node = buffer(size=8, batch_size=4, replace=False, max_use=1)
     node.push(rows(*range(6)))
     node.sample()
-    told = r"takes 4 rows, but 2 are held; 4 have expired: keep them longer \(`max_use`"
+    told = r"takes 4 rows, but 2 are held; 4 have expired: increase `max_use`"
     with pytest.raises(ValueError, match=told):
         node.sample()
 

@@ -75,13 +75,15 @@ def test_an_episode_leaves_as_a_whole() -> None:
 
 def test_what_does_not_end_is_refused() -> None:
     cut = episodes((0, 3), (10, 2)).replace(terminated=np.array([0, 0, 1, 0, 0], bool))
-    with pytest.raises(ValueError, match="the episode that begins at row 3 does not end; push who"):
+    with pytest.raises(
+        ValueError, match="the episode that begins at row 3 is incomplete; push who"
+    ):
         EpisodeReplayBuffer().push(cut)
 
 
 def test_an_episode_longer_than_the_buffer_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="an episode has 7 rows, but the size is 6; make `size` larger"
+        ValueError, match="an episode has 7 rows, but the size is 6; increase `size`"
     ):
         EpisodeReplayBuffer(size=6).push(episodes((0, 7)))
 

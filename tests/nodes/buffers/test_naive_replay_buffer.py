@@ -266,7 +266,7 @@ def test_with_demonstrations_it_needs_their_columns_and_marks_them() -> None:
 
 def test_a_batch_larger_than_the_buffer_is_unsound() -> None:
     with pytest.raises(
-        UnsoundError, match="batches of 65 rows are drawn from 64; make `size`"
+        UnsoundError, match="batches of 65 rows are drawn from 64; increase `size`"
     ) as told:
         describe({"data": SCHEMA}, size=64, batch_size=65)
     assert told.value.key == "batch_size"

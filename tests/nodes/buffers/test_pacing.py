@@ -68,7 +68,7 @@ def test_where_too_little_was_taken_batches_are_given_unasked() -> None:
 
 
 def test_a_token_that_demands_more_than_a_firing_gives_is_refused() -> None:
-    told = "7 rows arrived, for which 28 are to be drawn, but a firing emits at most 3 batches of 8; make `upd"
+    told = "7 rows arrived, for which 28 rows must be drawn, but a firing emits at most 3 batches of 8; increase `upd"
     with pytest.raises(ValueError, match=told):
         buffer(updates_per_push=3).fire(rows(7), None, None)
 
@@ -141,11 +141,12 @@ def test_it_tells_how_long_it_waited_for_the_learner() -> None:
 def test_settings_of_a_free_buffer_are_refused_in_lockstep() -> None:
     known = Surroundings({"data": {"reward": Column("float32")}}, {}, frozenset())
     with pytest.raises(
-        UnsoundError, match="`band_rows` is for free-running buffers; set `samples_per"
+        UnsoundError, match="`band_rows` is only for free-running buffers; set `samples_per"
     ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(band_rows=8), known)
     with pytest.raises(
-        UnsoundError, match="must be told when a batch was learned; connect `learner"
+        UnsoundError,
+        match="needs `priorities`, which report that a batch was learned; connect `learner",
     ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(samples_per_insert=8), known)
 
@@ -159,7 +160,7 @@ def test_priorities_that_a_naive_buffer_would_ignore_are_refused() -> None:
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(), known)
     free = NaiveReplayBuffer.Config(samples_per_insert=0.5)
     why = NaiveReplayBuffer.describe(free, known).nondeterministic
-    assert why == "free-running, 0.5 rows drawn for each that arrives, within 2048 rows"
+    assert why == "free-running, 0.5 rows drawn for each row that arrives, within 2048 rows"
 
 
 GRAPH = """

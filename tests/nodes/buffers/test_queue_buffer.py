@@ -54,14 +54,14 @@ def test_more_than_may_wait_stops_and_drops_nothing() -> None:
     node = QueueBuffer(size=3, batch_size=1)
     node.push(rows(1, 2))
     with pytest.raises(
-        ValueError, match="2 rows wait and 2 arrived, which is more than 3; take more"
+        ValueError, match="2 rows wait and 2 arrived, which exceeds the size of 3; emit more rows"
     ):
         node.push(rows(3, 4))
     assert [values(node.sample()) for _ in range(2)] == [[1], [2]]
 
 
 def test_taking_more_than_waits_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch takes 64 rows, but 1 wait; let more arrive"):
+    with pytest.raises(ValueError, match="a batch takes 64 rows, but 1 wait; increase the"):
         QueueBuffer().fire(rows(1))
 
 

@@ -109,7 +109,7 @@ class BufferModel(RuleBasedStateMachine):
         """Closed, or killed: then what was flushed is there, but for what may be overwritten."""
         if crashed:
             size, after = self.params["size"], [n for n in self.agent if n not in self.flushed]
-            self.buffer._rows.storage.close()
+            self.buffer.ring.storage.close()
         else:
             self.buffer.close()
         self.buffer = self.make(7, "reuse")

@@ -108,7 +108,7 @@ def test_priorities_of_steps_become_those_of_sequences() -> None:
     given[of_row[0]] = [99, 1, 3]  # the burn-in does not count
     given[of_row[3]] = [99, 5, 99]  # nor what is not real
     node.fire(steps(10, 1), [Batch({"priority": given})])
-    noted = node._sequence_ring().ring.metadata["priority"]
+    noted = node._sequence_ring().metadata["priority"]
     assert noted[:2] == pytest.approx([0.9 * 3 + 0.1 * 2, 5.0], abs=1e-4)
 
 

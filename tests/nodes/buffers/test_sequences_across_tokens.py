@@ -161,7 +161,7 @@ def test_priorities_of_sequences_across_tokens_find_them(period: int) -> None:
     batch = buffer.sample()
     priorities = np.abs(batch[STEP_COLUMN]).astype(np.float32)
     buffer.update(priorities)
-    noted = buffer._sequence_ring().ring.metadata["priority"][buffer._last_places]
+    noted = buffer._sequence_ring().metadata["priority"][buffer._last_places]
     said = 0.5 * priorities.max(1) + 0.5 * priorities.mean(1)
     assert noted.round(3).tolist() == said.round(3).tolist()
 

@@ -56,7 +56,7 @@ def test_priorities_of_a_drawn_share_go_to_the_agents_rows() -> None:
     node = with_demos(AdvancedReplayBuffer, bookkeeping=True)
     batch = node.sample()
     node.update(np.where(batch["is_demo"], 77.0, 5.0))
-    noted = node._rows.ring.metadata["priority"]
+    noted = node.ring.metadata["priority"]
     assert set(noted[batch["row_id"][~batch["is_demo"]]].round(3).tolist()) == {5.0}
     assert noted.max() < 6
 
@@ -163,7 +163,7 @@ def test_priorities_find_the_shard_whose_rows_they_are_of() -> None:
         shard.update(part["priority"])
     for k, shard in enumerate(shards):
         mine = joined.take(slice(4 * k, 4 * k + 4))
-        noted = shard._rows.ring.metadata["priority"][mine["row_id"]]
+        noted = shard.ring.metadata["priority"][mine["row_id"]]
         assert noted.round(2).tolist() == (mine["obs"] + 1).tolist()
 
 

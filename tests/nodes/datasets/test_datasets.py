@@ -95,7 +95,9 @@ def test_the_first_token_holds_all_rows_and_later_ones_none(tmp_path: Path) -> N
 
 
 def test_a_missing_file_is_unsound_with_what_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(UnsoundError, match=r"there is no file '.*none.npz'; an npz_writer") as told:
+    with pytest.raises(
+        UnsoundError, match=r"the file '.*none.npz' does not exist; an npz_writer"
+    ) as told:
         describe(tmp_path / "none.npz")
     assert told.value.key == "path"
 
@@ -128,7 +130,7 @@ def cut_off(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (pickled, "cannot be read: 'obs.npy' holds Python objects"),
+        (pickled, "cannot be read: 'obs.npy' contains Python objects"),
         (uneven, "is not a table: its arrays differ in length"),
         (scalar, "is not a table"),
         (empty, "is not a table"),
@@ -271,7 +273,7 @@ def test_every_format_says_whose_rows_it_holds(path: Path) -> None:
 
 
 def test_a_missing_or_broken_file_is_unsound_in_every_format(path: Path) -> None:
-    with pytest.raises(UnsoundError, match="there is no file"):
+    with pytest.raises(UnsoundError, match=r"the file .* does not exist"):
         describe(path)
     path.parent.mkdir()
     path.write_text("not a dataset")
@@ -288,7 +290,7 @@ def test_hdf5_that_is_no_table_is_unsound(tmp_path: Path) -> None:
         describe(path)
     with h5py.File(path, "w") as file:
         file["obs"] = ["text"]
-    with pytest.raises(UnsoundError, match="'obs' holds Python objects or text"):
+    with pytest.raises(UnsoundError, match="'obs' contains Python objects or text"):
         describe(path)
 
 
@@ -298,7 +300,7 @@ def test_without_h5py_it_says_what_to_install(
     path = tmp_path / "x.h5"
     path.write_bytes(b"")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UnsoundError, match=r"HDF5 needs h5py; pip install 'flowrl\[hdf5\]'"):
+    with pytest.raises(UnsoundError, match=r"HDF5 requires h5py; pip install 'flowrl\[hdf5\]'"):
         describe(path)
 
 

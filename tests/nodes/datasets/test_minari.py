@@ -141,7 +141,7 @@ def test_an_episode_buffer_takes_them(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
-    with pytest.raises(UnsoundError, match=r"none-v0' is no Minari data set; a folder such as"):
+    with pytest.raises(UnsoundError, match=r"none-v0' is not a Minari dataset; a folder such as"):
         ours.read_schema(tmp_path / "none-v0")
     (tmp_path / "broken-v0" / "data").mkdir(parents=True)
     with pytest.raises(UnsoundError, match="cannot be read: No data found"):
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
     path = theirs(tmp_path, [2])
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(
-        UnsoundError, match=r"need the package minari; pip install 'flowrl\[minari\]'"
+        UnsoundError, match=r"require the package minari; pip install 'flowrl\[minari\]'"
     ):
         ours.read(path)
 

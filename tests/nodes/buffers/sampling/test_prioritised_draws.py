@@ -169,7 +169,7 @@ class AdvancedModel(RuleBasedStateMachine):
         size = self.params["size"]
         new = [*range(self.made, self.made + amount)]
         self.buffer.push(rows(new))
-        first = self.buffer._rows.ring.written - min(amount, size)
+        first = self.buffer.ring.written - min(amount, size)
         for k, value in enumerate(new[amount - min(amount, size) :]):
             self.model[first + k] = {
                 "value": value,
@@ -178,7 +178,7 @@ class AdvancedModel(RuleBasedStateMachine):
                 "iters": self.iters,
             }
         self.made += amount
-        oldest = self.buffer._rows.ring.written - size
+        oldest = self.buffer.ring.written - size
         self.model = {n: row for n, row in self.model.items() if n >= oldest}
 
     @rule(more=st.integers(1, 3))
@@ -188,7 +188,7 @@ class AdvancedModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def update(self, data: st.DataObject) -> None:
-        written = self.buffer._rows.ring.written
+        written = self.buffer.ring.written
         if not written:
             return
         numbers = data.draw(st.lists(st.integers(0, written - 1), unique=True, max_size=6))
@@ -247,9 +247,9 @@ class AdvancedModel(RuleBasedStateMachine):
 
     @invariant()
     def exactly_those_can_be_drawn(self) -> None:
-        held = self.buffer._rows
-        live = np.flatnonzero(held.sampler.live(np.arange(held.ring.size)))
-        assert sorted(held.ring.numbers_of(live).tolist()) == sorted(self.model)
+        held = self.buffer.ring
+        live = np.flatnonzero(held.sampler.live(np.arange(held.size)))
+        assert sorted(held.numbers_of(live).tolist()) == sorted(self.model)
 
 
 QUICK = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -179,7 +179,7 @@ def test_an_atari_transition_takes_less_than_7_5_kilobytes() -> None:
 def test_what_cannot_be_stored_once_is_refused() -> None:
     ring = Ring(10, deduplicator=FrameDeduplicator({"obs": 4}))
     rows = {name: np.zeros((2, 3, 8), np.uint8) for name in ("obs", "next_obs")}
-    with pytest.raises(ValueError, match="both must be equal, with 4 frames on axis 0"):
+    with pytest.raises(ValueError, match="both must have the same type, with 4 frames on axis 0"):
         ring.push(rows)
 
 

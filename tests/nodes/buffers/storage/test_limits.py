@@ -26,7 +26,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 
 def test_a_size_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="'2 apples' is not a size; write for instance 800MB"):
+    with pytest.raises(ValueError, match="'2 apples' is not a size in bytes; examples are 800MB"):
         limits.parse_bytes("2 apples")
 
 
@@ -52,7 +52,7 @@ def test_a_buffer_that_memory_cannot_hold_is_refused_before_it_is_allocated(
     monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
     small, large = Ring(20), Ring(21)
     small.push({"obs": np.zeros((1, 100), np.uint8)})
-    with pytest.raises(MemoryError, match=r"would take 0\.0 GB.*make `size` smaller"):
+    with pytest.raises(MemoryError, match=r"would take 0\.0 GB.*reduce `size`"):
         large.push({"obs": np.zeros((1, 100), np.uint8)})
     assert large.columns == {}
 

@@ -141,7 +141,7 @@ def test_what_somebody_else_has_put_beside_the_rows_is_not_deleted(tmp_path: Pat
     one.push(rows(0, 10), seen=0)
     one.close()
     (tmp_path / "rows" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"also holds 'notes\.txt', .* nothing was deleted"):
+    with pytest.raises(ValueError, match=r"also contains 'notes\.txt', .* nothing was deleted"):
         ring(tmp_path / "rows", on_existing="new")
     again = ring(tmp_path / "rows", on_existing="reuse")
     same(again, 0, 10)
@@ -152,7 +152,7 @@ def test_what_somebody_else_has_put_beside_the_rows_is_not_deleted(tmp_path: Pat
 def test_what_is_no_buffer_is_refused_and_not_touched(tmp_path: Path, existing: str) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.tex").write_text("mine")
-    with pytest.raises(ValueError, match=r"is no buffer of flowrl .* nothing in it was changed"):
+    with pytest.raises(ValueError, match=r"is not a buffer of flowrl .* nothing in it was changed"):
         ring(tmp_path / "rows", on_existing=existing)
     assert (tmp_path / "rows" / "thesis.tex").read_text() == "mine"
 
@@ -253,9 +253,7 @@ def test_a_full_disk_is_told_at_once_and_nothing_stays(
 
     monkeypatch.setattr(mapped.os, "posix_fallocate", full)
     other = ring(tmp_path / "more")
-    with pytest.raises(
-        OSError, match="No space left on device; make `size` smaller, or give a `pat"
-    ):
+    with pytest.raises(OSError, match="No space left on device; reduce `size`, or set `pat"):
         other.push(rows(0, 10), seen=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
     same(one, 0, 20)
@@ -276,7 +274,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 def test_a_file_that_cannot_be_made_costs_nothing_that_is_stored(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows", size=2000)
     with files_no_larger_than(12 * 2000 - 1):
-        with pytest.raises(OSError, match="File too large; make `size` smaller, or give a `path`"):
+        with pytest.raises(OSError, match="File too large; reduce `size`, or set `path`"):
             one.push(rows(0, 10), seen=0)
         assert list(tmp_path.iterdir()) == []
     one.push(rows(0, 10), seen=0)

@@ -76,9 +76,9 @@ def test_what_is_removed_is_freed() -> None:
         size=64, batch_size=16, max_use=1, replace=False, storage=CompressedStorage(), seed=1
     )
     node.push(Batch({"obs": frames(64, 256), "number": np.arange(64)}))
-    full = node._rows.ring.nbytes
+    full = node.ring.nbytes
     drawn = np.concatenate([node.sample()["number"] for _ in range(3)])
-    assert node._rows.ring.nbytes < 0.35 * full
+    assert node.ring.nbytes < 0.35 * full
     left = np.setdiff1d(np.arange(64), drawn)
     assert node.rows()["number"].tolist() == left.tolist()
     copy = AdvancedReplayBuffer(
@@ -87,7 +87,7 @@ def test_what_is_removed_is_freed() -> None:
     copy.load_state_dict(node.state_dict())
     assert np.array_equal(copy.rows()["obs"], node.rows()["obs"])
     node.clear()
-    assert node._rows.ring.nbytes < 0.1 * full
+    assert node.ring.nbytes < 0.1 * full
 
 
 def test_columns_with_small_rows_are_not_packed() -> None:
@@ -107,7 +107,7 @@ def test_memory_is_watched_while_packed_rows_come(
     monkeypatch.setattr(compressed, "CHECK_BYTES", 200_000)
     ring = Ring(10**6, storage=CompressedStorage())  # which could not be allocated in full
     ring.push({"obs": frames(200, 256)})
-    with pytest.raises(MemoryError, match="make `size` smaller, or set `size_bytes`"):
+    with pytest.raises(MemoryError, match="reduce `size`, or set `size_bytes`"):
         ring.push({"obs": frames(200, 256)})
 
 
@@ -173,7 +173,7 @@ def test_rows_whose_frames_ran_out_are_never_drawn(kind: Any) -> None:
         node.push(Batch(rows))
         drawn = node.sample()["row"]
         assert drawn.min() >= newest - node.count
-    ring = node._rows if kind is NaiveReplayBuffer else node._rows.ring
+    ring = node.ring
     assert node.count == ring.row_count < ring.size
     copy = kind(size=1000, size_bytes="40KB", store_once=True, frames=2, batch_size=4, seed=9)
     copy.load_state_dict(node.state_dict())

@@ -70,7 +70,7 @@ def test_goals_and_rewards_are_those_of_a_plain_model(strategy: str, size: int) 
     drawn = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(node.count, size=64)
     order = Context("NaiveReplayBuffer", seed=3).rng("transforms")
     batch = node.sample()
-    ring = node._rows
+    ring = node.ring
     numbers = ring.numbers_of(ring.places_from_oldest(drawn))
     rows = (numbers - (ring.written - ring.row_count)).tolist()
     relabelled = order.random(64) < 2 / 3
@@ -113,7 +113,7 @@ def test_so_many_rows_are_relabelled_for_each_that_is_not(k: float) -> None:
         node.push(token)
     batch = node.sample()
     first = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(3000, size=3000)
-    moved = (batch[GOAL] != node._rows.columns[GOAL][first]).any(1).mean()
+    moved = (batch[GOAL] != node.ring.columns[GOAL][first]).any(1).mean()
     assert k / (k + 1) - 0.12 < moved < k / (k + 1) + 0.04  # some episodes end at their goal
 
 
@@ -141,13 +141,17 @@ def test_missing_columns_and_functions_are_told() -> None:
     schema = dict(token.schema)
     check(her(), schema)
     with pytest.raises(
-        UnsoundError, match=r"her needs the column 'obs/target'; there are obs.*desired_goal`\)"
+        UnsoundError,
+        match=r"her needs the column 'obs/target'; the columns are obs.*desired_goal`\)",
     ):
         check(her(desired="target"), schema)
-    with pytest.raises(UnsoundError, match=rf"no function '{ENV_MODULE}:rewards' .*has no attr"):
+    with pytest.raises(
+        UnsoundError, match=rf"the function '{ENV_MODULE}:rewards' does not exist .*has no attr"
+    ):
         check(her(reward=f"{ENV_MODULE}:rewards"), schema)
     with pytest.raises(
-        UnsoundError, match=r"no function 'nowhere:reward' \(No module named 'nowhere'\)"
+        UnsoundError,
+        match=r"the function 'nowhere:reward' does not exist \(No module named 'nowhere'\)",
     ):
         check(her(reward="nowhere:reward"), schema)
     with pytest.raises(UnsoundError, match="her with `terminated` needs a policy with `gamma`"):

@@ -124,7 +124,7 @@ def test_a_saved_buffer_gives_the_same_windows() -> None:
         held.push(more)
     a, b = buffer.sample(), copy.sample()
     assert all(np.array_equal(a[name], b[name]) for name in a)
-    with pytest.raises(ValueError, match="a buffer with other transforms"):
+    with pytest.raises(ValueError, match="a buffer with different transforms"):
         AdvancedReplayBuffer(size=40).load_state_dict(buffer.state_dict())
 
 
@@ -147,13 +147,15 @@ def test_what_it_needs_is_said() -> None:
     check((apart,), whole)
     whole |= {ENV_COLUMN: Column("int32")}
     check((n_step(3),), whole)
-    with pytest.raises(UnsoundError, match="`tokens_apart` is for rows without origin columns"):
+    with pytest.raises(
+        UnsoundError, match="`tokens_apart` is only for rows without origin columns"
+    ):
         check((apart,), whole)
     with pytest.raises(UnsoundError, match="needs a policy with `gamma`"):
         check((NStep(steps=3),), whole)
     summed = Toy(obs=number, action=number, nstep=5)
     with pytest.raises(
-        UnsoundError, match="rows of one reward, but the policy's rows sum 5; write `nstep"
+        UnsoundError, match="rows of one reward, but the policy's rows sum 5 rewards; write `nstep"
     ):
         check((NStep(steps=3, policy=summed),), whole)
     goals = {
