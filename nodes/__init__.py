@@ -1,7 +1,7 @@
 """The node library: environments, policies, models, collectors, buffers, reward models, learners, evaluators.
 
-All that the catalogue names, and what one's own policies and wrappers are subclasses of, can be had
-from here by its class's name; it is imported when it is asked for.
+Every class in the catalogue, and the base classes of policies and wrappers, can be imported from this
+package by its name. Its module is imported at the first access.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-SUBCLASSED = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
+BASE_CLASSES = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
 
 
 def __getattr__(name: str) -> Any:
@@ -26,5 +26,5 @@ def __dir__() -> list[str]:
 def _paths() -> dict[str, str]:
     from flowrl.nodes.catalogue import CATALOGUE
 
-    named = [path for of in CATALOGUE.values() for path in of.values()]
-    return {path.partition(":")[2]: path for path in (*named, *SUBCLASSED)}
+    listed = [path for types in CATALOGUE.values() for path in types.values()]
+    return {path.partition(":")[2]: path for path in (*listed, *BASE_CLASSES)}

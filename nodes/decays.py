@@ -1,4 +1,4 @@
-"""Settings that decay with progress, such as exploration and learning rates."""
+"""Decays of settings with progress, for example of exploration and learning rates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def linear_decay(start: float, end: float, length: float, t: float) -> float:
 
 
 def exponential_decay(start: float, end: float, length: float, t: float) -> float:
-    """An approach from `start` to `end`: the distance falls by a factor of e every `length`."""
+    """An approach from `start` to `end` whose distance falls by a factor of e every `length`."""
     return end + (start - end) * math.exp(-t / length)
 
 

@@ -1,4 +1,4 @@
-"""Distributions of actions, parametrised by a model's heads: sampled in numpy, rated in torch."""
+"""Distributions of actions, parametrised by a model's heads; they sample in numpy and evaluate in torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.model import FreeHead, Heads, LinearHead
 from flowrl.nodes.models.sampling import LOG_2PI, argmax, sample_categorical, sample_gaussian
 
-UNIT_NORMAL_ENTROPY = 0.5 + 0.5 * LOG_2PI  # entropy of one unit normal
+UNIT_NORMAL_ENTROPY = 0.5 + 0.5 * LOG_2PI
 
 HeadArrays = Mapping[str, Array]
 
@@ -22,17 +22,17 @@ HeadArrays = Mapping[str, Array]
 class Distribution(Protocol):
     """A distribution of actions."""
 
-    heads: Heads
-    columns: Schema  # of the output of `sample`, beside `logp`
+    heads: Heads  # the parameters of the distribution
+    columns: Schema  # the columns that `sample` returns, without `logp`
 
     def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
-        """Random actions, and the logarithm of their likelihood (`logp`)."""
+        """Draw actions; return their columns, and the logarithm of their likelihood as `logp`."""
 
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         """The most likely actions."""
 
     def sampled_actions(self, batch: Batch) -> Any:
-        """The sampled actions of a batch, as the tensor that `logp_entropy` takes."""
+        """The sampled actions of a batch as a tensor for `logp_entropy`."""
 
     def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
         """For each row (B,), the logarithm of the actions' likelihood, and the entropy."""
@@ -46,7 +46,7 @@ def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
         return DiagonalGaussian(action, init_std)
     counts = choice_counts(action)
     if counts is None:
-        hint = "wrap the env so that it takes choices counted from 0, or real numbers"
+        hint = "wrap the env so that its choices count from 0 or are real numbers"
         raise UnsoundError(f"no distribution for actions {action}", hint, "policy")
     return MultiCategorical(action, counts)
 
@@ -55,10 +55,18 @@ def choice_counts(action: Column) -> Array | None:
     """The number of values of each of several discrete actions; None if they do not count from 0."""
     if action.n is not None:
         return np.full(math.prod(action.shape), action.n)
-    low, high = _flat(action.low, -1), _flat(action.high, np.inf)
+    low, high = action_bounds(action)
     if np.any(low) or not np.isfinite(high).all():
         return None
-    return np.broadcast_to(high.astype(np.int64) + 1, (math.prod(action.shape),))
+    return high.astype(np.int64) + 1
+
+
+def action_bounds(action: Column) -> tuple[Array, Array]:
+    """The bounds of each component of an action, flattened; infinite where there are none."""
+    size = (math.prod(action.shape),)
+    low = np.reshape(-np.inf if action.low is None else action.low, -1)
+    high = np.reshape(np.inf if action.high is None else action.high, -1)
+    return np.broadcast_to(low, size), np.broadcast_to(high, size)
 
 
 class Categorical:
@@ -66,7 +74,7 @@ class Categorical:
 
     def __init__(self, action: Column) -> None:
         self.dtype = np.dtype(action.dtype)
-        self.heads: Heads = {"logits": LinearHead(action.n or 0, 0.01)}  # nearly uniform at first
+        self.heads: Heads = {"logits": LinearHead(action.n or 0, 0.01)}  # initially nearly uniform
         self.columns: Schema = {"action": action}
 
     def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
@@ -84,9 +92,9 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Several independent categorical choices; the logits of all choices are one head.
+    """Several independent categorical choices, whose logits are one head.
 
-    To sample, they are padded to one row for each choice.
+    To sample, logits are padded to one row for each choice.
     """
 
     def __init__(self, action: Column, counts: Array) -> None:
@@ -94,7 +102,7 @@ class MultiCategorical:
         self.heads: Heads = {"logits": LinearHead(int(counts.sum()), 0.01)}
         self.columns: Schema = {"action": action}
         inside = np.arange(counts.max()) < counts[:, None]
-        self.inside = inside  # (D, n): whether the choice has this value
+        self.inside = inside  # (D, n): whether choice d has value n
         self.position = np.where(inside, np.cumsum(inside).reshape(inside.shape) - 1, 0)
 
     def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
@@ -135,7 +143,7 @@ def _categorical_logp_entropy(logits: Any, actions: Any) -> tuple[Any, Any]:
 
 
 class DiagonalGaussian:
-    """Independent normals. The env gets clipped actions; likelihoods are of the unclipped ones."""
+    """Independent normal distributions. The env gets clipped actions; likelihoods are of unclipped ones."""
 
     def __init__(self, action: Column, init_std: float) -> None:
         n = math.prod(action.shape)
@@ -145,11 +153,8 @@ class DiagonalGaussian:
             "log_std": FreeHead(n, math.log(init_std)),
         }
         self.columns: Schema = {"action": action, "unclipped": Column("float32", (n,))}
-        bounds = (
-            np.broadcast_to(_flat(b, d), (n,))
-            for b, d in ((action.low, -np.inf), (action.high, np.inf))
-        )
-        self.low, self.high = bounds
+        low, high = action_bounds(action)
+        self.low, self.high = low.astype(np.float32), high.astype(np.float32)
 
     def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
         unclipped, logp = sample_gaussian(heads["mean"], heads["log_std"], rng)
@@ -174,7 +179,3 @@ class DiagonalGaussian:
     def _clipped(self, actions: Array) -> Array:
         clipped = np.clip(actions, self.low, self.high)
         return clipped.reshape(-1, *self.action.shape).astype(self.action.dtype, copy=False)
-
-
-def _flat(bound: Any, default: float) -> Array:
-    return np.asarray(default if bound is None else bound, np.float32).reshape(-1)

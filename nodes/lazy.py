@@ -1,4 +1,4 @@
-"""torch, loaded at its first use: describing and checking a graph must not wait for it."""
+"""torch, imported at its first use, so that describing and checking a graph need not wait for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowrl.core.batch import ALIGNMENT_BYTES, Array
 
 
 class LazyModule:
-    """Stands for a module; what was asked for once costs no more than an ordinary attribute."""
+    """Stands in for a module, which is imported at the first access. Attributes are cached."""
 
     def __init__(self, module: str) -> None:
         self.__dict__["_module"] = module
@@ -27,9 +27,9 @@ class LazyModule:
 
 @functools.cache
 def _load(name: str) -> ModuleType:
-    """The module. torch warns once a process of read-only arrays, as tokens are: here, unheard."""
+    """Import the module; suppress torch's warning about read-only arrays, which all tokens are."""
     module = importlib.import_module(name)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # torch warns once in each process: provoke the warning now
         warnings.simplefilter("ignore")
         importlib.import_module("torch").from_numpy(np.frombuffer(bytes(1), np.uint8))
     return module
@@ -40,10 +40,10 @@ functional = LazyModule("torch.nn.functional")
 
 
 def tensor(array: Array) -> Any:
-    """A tensor on the array's own memory, which nobody may write to; or on a copy, where that begins unevenly.
+    """Return a tensor that shares the array's memory and must not be written to.
 
-    Products of matrices take other instructions then, and give other bits: but a view that came from another site
-    begins evenly.
+    A floating-point array that is not aligned and contiguous is copied, because matrix products give
+    other bits for it. Arrays that arrived from another site are always aligned.
     """
     made = torch.from_numpy(array)
     if made.is_floating_point() and (made.data_ptr() % ALIGNMENT_BYTES or not made.is_contiguous()):

@@ -1,8 +1,8 @@
-"""Observations of one column, or of several: what they are between an env and a batch, and within one.
+"""Plain and nested observations, between an env and a batch, and within a batch.
 
-One column is an array (B, …). The leaves of a nested space are the fields of one structured array
-(B,), which is indexed, copied, sent and shared as every array is: `obs["camera"]` is (B, 84, 84, 4).
-In a batch each leaf is a column of its own: `obs/camera`, `next_obs/camera`.
+Plain observations are an array (B, …). Nested ones are a structured array (B,) whose fields are the
+leaves of the space, so they are indexed, copied and sent like any other array: `obs["camera"]` is
+(B, 84, 84, 4). In a batch each leaf is a column: `obs/camera`, `next_obs/camera`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, slots=True)
 class NestedColumns:
-    """The leaves of a nested space, by name: keys and places in tuples, joined by `/`."""
+    """The leaves of a nested space by name, which is the path of keys and tuple indices, joined by `/`."""
 
     columns: Mapping[str, Column]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the structured array: packed, so that it can be sent."""
+        """The dtype of the structured array; it is packed, so that arrays can be sent."""
         return np.dtype([(name, c.dtype, c.shape) for name, c in self.columns.items()])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of one row of the structured array: it is a single element."""
+        """The shape of one row of the structured array, which is a single element."""
         return ()
 
     def empty(self, *rows: int) -> Array:
@@ -45,18 +45,18 @@ class NestedColumns:
 ObsColumns = Column | NestedColumns
 
 
-def leaf_columns(observed: ObsColumns) -> Mapping[str, Column]:
-    """The columns by name; that of an observation of one column is the empty one."""
-    return observed.columns if isinstance(observed, NestedColumns) else {"": observed}
+def leaf_columns(obs: ObsColumns) -> Mapping[str, Column]:
+    """The columns by leaf; plain observations have the single leaf ''."""
+    return obs.columns if isinstance(obs, NestedColumns) else {"": obs}
 
 
-def columns_under(name: str, observed: ObsColumns) -> dict[str, Column]:
-    """The columns of a batch that hold it: `obs`, or `obs/camera` and `obs/state`."""
-    return {_joined(name, leaf): column for leaf, column in leaf_columns(observed).items()}
+def columns_under(name: str, obs: ObsColumns) -> dict[str, Column]:
+    """The batch columns of observations called `name`: `obs`, or `obs/camera` and `obs/state`."""
+    return {_joined(name, leaf): column for leaf, column in leaf_columns(obs).items()}
 
 
 def obs_columns_in(schema: Schema, name: str) -> ObsColumns | None:
-    """What the columns of a batch hold under this name, if they hold it."""
+    """The observations called `name` in a batch with this schema; None if it has no such columns."""
     if name in schema:
         return schema[name]
     prefix = name + SEPARATOR
@@ -65,7 +65,7 @@ def obs_columns_in(schema: Schema, name: str) -> ObsColumns | None:
 
 
 def flatten_columns(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """Columns for a batch: the fields of structured arrays become columns of their own."""
+    """The columns of a batch; each field of a structured array becomes a column."""
     found: dict[str, Array] = {}
     for name, array in columns.items():
         if array.dtype.names is None:
@@ -77,27 +77,27 @@ def flatten_columns(columns: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def select_rows(batch: Batch, name: str, rows: Any = slice(None)) -> Array | dict[str, Array]:
-    """Some rows of the observation under this name: an array, or the leaves by name."""
+    """Some rows of the observations called `name`: an array, or arrays by leaf."""
     if name in batch:
         return batch[name][rows]
     prefix = name + SEPARATOR
     found = {k.removeprefix(prefix): batch[k][rows] for k in batch if k.startswith(prefix)}
-    return found or batch[name][rows]  # the batch says what it lacks
+    return found or batch[name][rows]  # the second raises the batch's error
 
 
 def leaf_value(value: Any, leaf: str) -> Any:
-    """The leaf of one nested value, as an env gives it: in containers, or in one record."""
+    """The leaf of a nested value that an env returned, as containers or as a structured scalar."""
     if isinstance(value, np.void):
         return value[leaf]
     for step in leaf.split(SEPARATOR) if leaf else ():
-        value = value[step] if isinstance(value, Mapping) else _at(value, int(step))
+        value = value[step] if isinstance(value, Mapping) else _item(value, int(step))
     return value
 
 
-def _at(value: Any, place: int) -> Any:
+def _item(value: Any, index: int) -> Any:
     if not isinstance(value, Sequence):
-        raise TypeError(f"a {type(value).__name__} where a tuple was promised")
-    return value[place]
+        raise TypeError(f"found a {type(value).__name__} where the space has a tuple")
+    return value[index]
 
 
 def _joined(name: str, leaf: str) -> str:

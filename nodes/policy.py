@@ -145,8 +145,19 @@ class Policy(Part):
         return {}
 
 
+def act_mode_state(mode: Any) -> dict[str, Any]:
+    """The state of an act mode; empty if the mode keeps none beside its weights."""
+    return mode.state_dict() if hasattr(mode, "state_dict") else {}
+
+
+def load_act_mode_state(mode: Any, state: Mapping[str, Any]) -> None:
+    """Load a state that `act_mode_state` returned."""
+    if hasattr(mode, "load_state_dict"):
+        mode.load_state_dict(state)
+
+
 def unroll_column(column: Column, steps: int) -> Column:
-    """The column of unrolls of so many steps, with time as the first axis."""
+    """The column of unrolls of `steps` steps, with time as the first axis."""
     return replace(column, shape=(steps, *column.shape), frames=None)
 
 
@@ -155,7 +166,7 @@ def _step_column(unroll: Column) -> Column:
 
 
 def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:
-    """The policy for these columns: made from a graph's spec, or as it was made by hand."""
+    """Make the policy for these columns from a graph's spec; return a policy made by hand as it is."""
     return policy.make(obs=obs, action=action) if isinstance(policy, PartSpec) else policy
 
 

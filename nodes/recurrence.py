@@ -11,6 +11,7 @@ from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.state import State
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.model import observation_tensors
+from flowrl.nodes.policy import act_mode_state, load_act_mode_state
 
 
 class RowLayout(Protocol):
@@ -20,7 +21,7 @@ class RowLayout(Protocol):
         """The batch with one step in each row."""
 
     def row_count(self, steps: int) -> int:
-        """The number of rows that hold so many steps."""
+        """The number of rows with this number of steps, at least 1."""
 
     def minibatch_columns(self, batch: Batch, *step_columns: Any) -> list[Any]:
         """The columns to cut minibatches from: the network's inputs, then `step_columns` by row."""
@@ -60,7 +61,7 @@ class StepRows:
 
 
 class UnrollRows:
-    """A row is an unroll (T, …), through which the network runs from the memory at its begin."""
+    """A row is an unroll (T, …), through which the network runs from the memory before it."""
 
     def __init__(self, net: Any, steps: int, memory: Schema) -> None:
         self.net, self.length = net, steps
@@ -122,8 +123,7 @@ class RecurrentModeAdapter:
         return {**self.mode.choose(heads), **{name: heads[name] for name in self.memory}}
 
     def state_dict(self) -> dict[str, Any]:
-        return self.mode.state_dict() if hasattr(self.mode, "state_dict") else {}
+        return act_mode_state(self.mode)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if hasattr(self.mode, "load_state_dict"):
-            self.mode.load_state_dict(state)
+        load_act_mode_state(self.mode, state)

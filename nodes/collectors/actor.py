@@ -1,8 +1,8 @@
-"""The actor: a policy's act mode, the envs it acts in, and what carries over from step to step.
+"""The actor lets a policy's act mode act in envs, step by step.
 
-Carried over are each env's latest observation and, for a recurrent policy, its memory. Envs either
-step all together (`step`), or some are sent and received once they are ready (`send`, `receive`).
-A row is what acts for itself: an env, or one agent of an env with several agents.
+From one step to the next it keeps the latest observation of each env and, for a recurrent policy, the
+memory. Envs step together (`step`), or some are sent and received once they are ready (`send`,
+`receive`). An id is the index of an env or, in envs with several agents, of an agent.
 """
 
 from __future__ import annotations
@@ -19,41 +19,39 @@ from flowrl.nodes.policy import AnyActMode
 
 
 class CollectedSteps(NamedTuple):
-    """One step of some rows."""
+    """One step of some envs or agents."""
 
-    ids: Array | None  # the rows' ids; None: all rows, in order
+    ids: Array | None  # whose steps these are, in the order of the columns; None: all
     columns: dict[str, Array]  # (B, …)
-    episodes: list[Episode]  # that ended with this step
+    episodes: list[Episode]  # the episodes that ended with this step
     failed: Sequence[int]  # ids whose unfinished episode is invalid, because its env failed
-    absent: Sequence[int] | Array = ()  # ids where no agent acted: they have no columns
+    absent: Sequence[int] | Array = ()  # ids of agents that did not act; they have no columns
 
     def select(self, mask: Array) -> CollectedSteps:
-        """Keep the columns where `mask` (B,) is true."""
+        """Keep only the steps where `mask` (B,) is true."""
         ids = np.flatnonzero(mask) if self.ids is None else self.ids[mask]
         return self._replace(ids=ids, columns={k: c[mask] for k, c in self.columns.items()})
 
 
 class Actor:
-    """Lets an act mode act in the envs of a manager."""
-
     def __init__(
         self, envs: Any, memory_columns: Schema, origin: OriginTracker | None = None
     ) -> None:
-        """`memory_columns` are those of the collected rows, also while another policy acts.
+        """Every step has `memory_columns`, even if the acting mode has no such memory.
 
-        With `origin`, rows also have the origin columns.
+        With `origin`, steps also have the origin columns.
         """
         self._origin = origin
         self.envs, self.count = envs, envs.spec().count
         self._row_memory_columns = memory_columns
         self.mode: Any = None
         self.obs: Array | None = None
-        self._owns_obs = False  # if not, another object may hold the array
-        self._unchecked_columns: Schema = {}  # of the mode's output, until its first one is checked
-        self.memory: dict[str, Array] = {}  # of the mode, by id
-        self._zero_memory: dict[str, Array] = {}  # memory columns of rows that the mode lacks
-        self._pending_columns: dict[str, Array] = {}  # of the pending steps, by id
-        self.pending = np.zeros(self.count, np.bool_)  # sent, and not received
+        self._owns_obs = False  # if false, the manager may still use the array
+        self._unchecked_columns: Schema = {}  # to check in the mode's first output
+        self.memory: dict[str, Array] = {}  # the mode's memory, by id
+        self._zero_memory: dict[str, Array] = {}  # the memory columns that the mode does not have
+        self._pending_columns: dict[str, Array] = {}  # the columns of pending steps, by id
+        self.pending = np.zeros(self.count, np.bool_)  # by id: sent, and not received
 
     def set_mode(self, mode: AnyActMode, columns: Schema) -> None:
         """Let `mode` act from now on, with empty memory; it must output `columns`."""
@@ -71,13 +69,13 @@ class Actor:
         self.memory = {name: np.zeros_like(array) for name, array in self.memory.items()}
 
     def step(self, ids: Array | None = None) -> CollectedSteps:
-        """Take one step in all envs, or in those of `ids`, and wait for all of them."""
+        """Take one step in the envs of `ids` (None: in all), and wait for all of them."""
         obs = self._obs_of(ids)
         memory = self.memory if ids is None else _rows_of(self.memory, ids)
         output = self._infer(obs, memory)
         stepped: Steps = self.envs.advance(output["action"], ids)
         extra = self._extra_columns(ids)
-        collected = _collected(ids, {**output, "obs": obs, **extra, **memory}, stepped)
+        collected = _collected_steps(ids, {**output, "obs": obs, **extra, **memory}, stepped)
         if ids is None:
             self.obs, self._owns_obs = stepped.obs, False
         else:
@@ -90,7 +88,7 @@ class Actor:
     def send(self, ids: Array, infer_all: bool = False) -> None:
         """Begin a step in the envs of `ids`.
 
-        With `infer_all` the policy computes actions for all rows, and only those of `ids` are used.
+        With `infer_all` the policy computes the actions of all ids, and the others are discarded.
         """
         obs, memory = self._obs_of(ids), _rows_of(self.memory, ids)
         if infer_all:
@@ -107,9 +105,9 @@ class Actor:
         self.pending[ids] = True
 
     def receive(self, ids: Array | None = None, least: int = 1) -> CollectedSteps:
-        """Return the pending steps of `ids`; without `ids`, at least `least` that are ready first."""
+        """Return the pending steps of `ids`; without `ids`, the first ready ones, at least `least`."""
         received, stepped = self.envs.recv(ids, least)
-        collected = _collected(received, _rows_of(self._pending_columns, received), stepped)
+        collected = _collected_steps(received, _rows_of(self._pending_columns, received), stepped)
         self._writable_obs()[received] = stepped.obs
         self.pending[received] = False
         self._clear_memory(collected)
@@ -127,7 +125,7 @@ class Actor:
         return obs if ids is None else obs[ids]
 
     def _writable_obs(self) -> Array:
-        """The observations as an array of its own: a manager's array may be held by others."""
+        """The observations as an array that the actor may write to; it copies the manager's array."""
         if not self._owns_obs:
             self.obs, self._owns_obs = np.array(self.obs), True
         return self.obs  # type: ignore[return-value]
@@ -168,7 +166,7 @@ class Actor:
         return {n: np.zeros((self.count, *c.shape), c.dtype) for n, c in columns.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on beside the envs and the mode; no step may be pending."""
+        """The observations and the memory; no step may be pending."""
         memory = {name: array.copy() for name, array in self.memory.items()}
         return {"obs": None if self.obs is None else self.obs.copy(), "memory": memory}
 
@@ -182,7 +180,9 @@ def _rows_of(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
     return {name: array[ids] for name, array in columns.items()}
 
 
-def _collected(ids: Array | None, columns: dict[str, Array], stepped: Steps) -> CollectedSteps:
+def _collected_steps(
+    ids: Array | None, columns: dict[str, Array], stepped: Steps
+) -> CollectedSteps:
     _, reward, terminated, truncated, next_obs, episodes, failed, absent = stepped
     if len(failed):  # the flags of an invalid row do not say that an episode ended
         terminated, truncated = terminated.copy(), truncated.copy()

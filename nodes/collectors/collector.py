@@ -1,4 +1,4 @@
-"""What all collectors have in common: envs, an actor, the policy of the rows, and reports."""
+"""The base of all collectors: their envs, actor and policies, and their reports of episodes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, ORIGIN_SCHEMA, OriginTracker
-from flowrl.nodes.policy import AnyActMode, Policy, policy_for
+from flowrl.nodes.policy import AnyActMode, Policy, act_mode_state, load_act_mode_state, policy_for
 
-# What may act: a policy, one of its act modes, or a function from a seed to one.
-PolicyLike = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
+# A policy, one of its act modes, or a function from a seed to an act mode.
+ActingPolicy = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
 
 
 class Collector(Node):
-    """Acts with the weights of its input. The graph's policy defines the rows, whichever one acts."""
+    """Acts in envs with the newest weights.
+
+    The rows are those of the graph's policy, even while another policy acts.
+    """
 
     role = "collector"
-    envs: Any = Link("env_manager", many=True, about="one manager, or several of like envs")
+    envs: Any = Link(
+        "env_manager", many=True, about="one manager, or several of the same kind of env"
+    )
     weights = StateIn("weights")
     data = Out("samples")
 
@@ -45,7 +50,7 @@ class Collector(Node):
 
     @classmethod
     def extra_columns(cls, config: Any, policy: Policy) -> Schema:
-        """The columns of rows beside those that every row has."""
+        """The columns of rows that depend on the policy and on `origin`."""
         origin = ORIGIN_SCHEMA if config.origin else {}
         return {**policy.collect_columns(), **policy.memory_columns(), **origin}
 
@@ -61,7 +66,7 @@ class Collector(Node):
         self.reset_policy(self._policy)
 
     def _restart(self) -> None:
-        """Begin to collect anew in the envs."""
+        """Discard all steps that are in no row yet, and collect from new episodes."""
         self._origin: OriginTracker | None = None
         if self.config.origin:
             self._origin = OriginTracker(
@@ -76,7 +81,7 @@ class Collector(Node):
         self._dropped_steps = 0  # of failed episodes
 
     def _load_weights(self, weights: State | None) -> None:
-        """Act with these weights from now on; None: with the current ones."""
+        """Act with these weights from now on; None keeps the current ones."""
         if weights is not None and weights is not self._weights:
             self._mode.load(weights)
             self._weights = weights
@@ -92,8 +97,8 @@ class Collector(Node):
         if self._origin is not None:
             self._origin.weights = self._weights_version
 
-    def reset_policy(self, policy: PolicyLike) -> None:
-        """Let another policy act from now on; what rows mean (n-step, discount, columns) stays.
+    def reset_policy(self, policy: ActingPolicy) -> None:
+        """Let another policy act from now on. N-step, discount and columns of the rows stay the same.
 
         `policy` is a policy, one of its act modes, or a function that makes one (`policy.collect_mode`).
         """
@@ -107,7 +112,7 @@ class Collector(Node):
         if callable(mode) and not isinstance(mode, type):
             mode = mode(self.ctx.seed_for("collect"))
         if not hasattr(mode, "forward") or isinstance(mode, type):
-            what = f"{shortened_repr(policy)} does not act"
+            what = f"{shortened_repr(policy)} cannot act"
             raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
         self._mode, self._weights = mode, None
         self._ignores_weights = isinstance(owner, Policy) and owner.acts_without_weights
@@ -122,19 +127,19 @@ class Collector(Node):
                 f"{type(self._policy).__name__} have; let a policy act that does"
             )
 
-    def reconfigure(self, policy: Any) -> None:  # type: ignore[override]  # by name alone
+    def reconfigure(self, policy: Any) -> None:  # type: ignore[override]  # called with keywords only
         """Let a warm-up phase's policy act."""
         self.reset_policy(policy)
 
     def reset_env(self, envs: Any = None) -> None:
-        """Go on in new episodes, of other envs if given; steps without a row are dropped."""
+        """Continue with new episodes, in other envs if given; steps that are in no row yet are dropped."""
         joined = join_managers(envs or self.envs)
         join_specs([self.envs.spec(), joined.spec()])  # raises if they differ
         self.envs = joined
         self._restart()
 
-    def reset(self, policy: PolicyLike | None = None, envs: Any = None) -> None:
-        """Begin anew, with another policy and other envs if given."""
+    def reset(self, policy: ActingPolicy | None = None, envs: Any = None) -> None:
+        """Restart, with another policy and other envs if given."""
         self.reset_env(envs)
         self.reset_policy(policy or self._policy)
 
@@ -152,12 +157,12 @@ class Collector(Node):
             self._episodes, self._unreported_steps, self._dropped_steps = [], 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next token depends on beside the weights and the envs."""
+        """The state that the next token depends on, without the weights and the envs."""
         return {
             "envstep": self.envstep,
             "origin": None if self._origin is None else self._origin.state_dict(),
             "actor": self._actor.state_dict(),
-            "mode": self._mode.state_dict() if hasattr(self._mode, "state_dict") else {},
+            "mode": act_mode_state(self._mode),
             "episodes": [tuple(episode) for episode in self._episodes],
             "unreported": [self._unreported_steps, self._dropped_steps],
         }
@@ -168,16 +173,15 @@ class Collector(Node):
         self._actor.load_state_dict(state["actor"])
         if self._origin is not None:
             self._origin.load_state_dict(state["origin"])
-        if hasattr(self._mode, "load_state_dict"):
-            self._mode.load_state_dict(state["mode"])
+        load_act_mode_state(self._mode, state["mode"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._unreported_steps, self._dropped_steps = state["unreported"]
 
 
 def requested_count(name: str, value: int | None, default: int) -> int:
-    """The number that a caller asks for by hand; None: the configured one."""
+    """Check a number that was given by hand; None stands for the default."""
     if value is None:
         return default
     if not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        raise ValueError(f"{name} is {value!r}; it must be a positive whole number")
     return int(value)

@@ -29,18 +29,18 @@ from flowrl.nodes.policy import Policy
 class EpisodeCollector(Collector):
     """Each token holds `n_episode` whole episodes, one after another, sorted by env.
 
-    The column `offset` is a row's index in its episode: an episode begins where it is 0. How many
-    episodes each env plays is settled before, so short ones are not preferred; an env that has
+    The column `offset` is a row's index in its episode, so an episode begins where it is 0. The number
+    of episodes of each env is fixed beforehand, so short episodes are not preferred; an env that has
     played its quota waits for the others. All steps of a token are acted with the same weights.
     """
 
     class Config(Collector.Config):
         n_episode: int = param(8, "episodes in each token, over all envs", ge=1)
         most_steps: int = param(
-            100_000, "steps of an episode; a longer one is an error, it may have no end", ge=1
+            100_000, "steps of an episode; a longer episode is an error, it may never end", ge=1
         )
         stepping: Literal["together", "ready"] = param(
-            "together", "all envs that are left at once, or each as it is ready"
+            "together", "all unfinished envs step together, or each as soon as it is ready"
         )
         least: int = param(1, "`ready`: envs that one call of the policy waits for", ge=1)
 
@@ -58,8 +58,7 @@ class EpisodeCollector(Collector):
         )
 
     def setup(self) -> None:
-        """Between two firings every env is at the begin of an episode."""
-        self._first_env = 0  # the first env that plays one episode more, if the quotas are uneven
+        self._first_env = 0  # the first of the envs that play one more episode, if quotas differ
         super().setup()
         _check_config(self.config, self._policy)
 
@@ -80,13 +79,14 @@ class EpisodeCollector(Collector):
         return [rows.take(slice(begin, end)) for begin, end in spans]
 
     def _collect(self, n: int) -> Batch:
+        """Play the next episodes. Afterwards every env is at the start of an episode."""
         actor, c = self._actor, self.config
         quotas = episode_quotas(n, actor.count, self._first_env)
         self._first_env = (self._first_env + n) % actor.count
         step = step_when_ready(actor, c.least) if c.stepping == "ready" else step_together(actor)
         agents = self.envs.spec().agents
         if agents > 1:
-            actor.reset()  # an agent that has played its quota may be in the middle of an episode
+            actor.reset()  # an agent beyond its quota may be in the middle of an episode
         steps = list(play_quotas(step, quotas, c.most_steps, agents))
         columns = order_by_env(steps, actor.count)
         rows = episode_rows(columns, self._policy.gamma, self._policy.nstep)
@@ -107,7 +107,7 @@ class EpisodeCollector(Collector):
 
 def _check_config(config: Any, policy: Policy) -> None:
     if policy.unroll_steps is not None:
-        what = f"{type(policy).__name__} learns from unrolls, and these are whole episodes"
+        what = f"{type(policy).__name__} learns from unrolls, and the rows are whole episodes"
         raise UnsoundError(what, "take a sample_collector", "policy")
     if config.least > 1 and config.stepping != "ready":
         raise UnsoundError("`least` is for `stepping: ready`", "leave it out", "least")

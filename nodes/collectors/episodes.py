@@ -10,7 +10,7 @@ from flowrl.core.batch import Array
 from flowrl.nodes.collectors.actor import Actor, CollectedSteps
 from flowrl.nodes.collectors.transitions import transitions
 
-# Lets the rows of a mask (B,) step, and returns the steps of some of them.
+# Steps the envs or agents that a mask (B,) marks, and returns the steps of some of them.
 StepFunction = Callable[[Array], CollectedSteps]
 
 
@@ -22,15 +22,15 @@ def episode_quotas(episodes: int, envs: int, first: int = 0) -> Array:
 def play_quotas(
     step: StepFunction, quotas: Array, most_steps: int, agents: int = 1
 ) -> Iterator[CollectedSteps]:
-    """Step envs until each row has played its quota of episodes.
+    """Step envs until each env or agent has played its quota of episodes.
 
-    Which episodes count is settled before any is played: taking those that end first would prefer
-    short ones. An env that has played its quota is not stepped any more. An agent that has goes on
-    with the other agents of its env (`agents` in each), but its further steps are dropped.
-    An episode longer than `most_steps` is an error, because it may never end.
+    The quotas are fixed before any episode is played, because taking the episodes that end first would
+    prefer short ones. An env that has played its quota is not stepped any more. An agent that has played
+    its quota continues with the other agents of its env (`agents` in each), but its further steps are
+    dropped. An episode longer than `most_steps` is an error, because it may never end.
     """
     left, lengths = quotas.copy(), np.zeros_like(quotas)
-    mask = _rows_to_step(left, agents)
+    mask = _mask_to_step(left, agents)
     loops, next_check = 0, most_steps  # no episode can be too long before `next_check`
     while left.any():
         if loops == next_check:
@@ -38,7 +38,7 @@ def play_quotas(
         loops += 1
         collected = step(mask)
         if agents > 1:
-            collected = _drop_finished_rows(collected, left)
+            collected = _drop_finished_agents(collected, left)
         yield collected
         lengths[slice(None) if collected.ids is None else collected.ids] += 1
         if len(collected.absent):
@@ -47,18 +47,18 @@ def play_quotas(
             ended = [episode.env_id for episode in collected.episodes]
             left[ended] -= 1
             lengths[ended] = 0
-            mask = _rows_to_step(left, agents)
+            mask = _mask_to_step(left, agents)
         if len(collected.failed):
             lengths[np.asarray(collected.failed)] = 0
 
 
-def _rows_to_step(left: Array, agents: int) -> Array:
-    """The rows that have episodes left, and all rows of an env with such a row."""
+def _mask_to_step(left: Array, agents: int) -> Array:
+    """Mark all agents of each env in which an agent has episodes left to play."""
     left_of_env = (left > 0).reshape(-1, agents)
     return np.repeat(left_of_env.any(axis=1), agents)
 
 
-def _drop_finished_rows(collected: CollectedSteps, left: Array) -> CollectedSteps:
+def _drop_finished_agents(collected: CollectedSteps, left: Array) -> CollectedSteps:
     mask = left > 0 if collected.ids is None else left[collected.ids] > 0
     if mask.all():
         return collected
@@ -72,14 +72,14 @@ def _steps_to_limit(lengths: Array, most_steps: int) -> int:
     longest = int(lengths.argmax())
     if lengths[longest] >= most_steps:
         raise ValueError(
-            f"env {longest}: an episode goes on after {most_steps:,} steps; give the env "
+            f"env {longest}: an episode has not ended after {most_steps:,} steps; give the env "
             "`max_episode_steps`, or this node more `most_steps`"
         )
     return most_steps - int(lengths[longest])
 
 
 def step_together(actor: Actor) -> StepFunction:
-    """Steps all rows of the mask, and waits for all of them."""
+    """Return a function that steps all ids of the mask, and waits for all of them."""
 
     def step(mask: Array) -> CollectedSteps:
         ids = np.flatnonzero(mask)
@@ -89,7 +89,7 @@ def step_together(actor: Actor) -> StepFunction:
 
 
 def step_when_ready(actor: Actor, least: int) -> StepFunction:
-    """Sends all idle rows of the mask, and returns once at least `least` pending ones are ready."""
+    """Return a function that sends all idle ids of the mask, and waits until `least` are ready."""
 
     def step(mask: Array) -> CollectedSteps:
         if len(ids := np.flatnonzero(mask & ~actor.pending)):
@@ -100,7 +100,7 @@ def step_when_ready(actor: Actor, least: int) -> StepFunction:
 
 
 def order_by_env(steps: Sequence[CollectedSteps], envs: int) -> dict[str, Array]:
-    """The columns (1, N, …) of all steps, sorted by env and then by time, without failed episodes."""
+    """Merge steps into columns (1, N, …), sorted by env and then by time, without failed episodes."""
     ids = np.concatenate([np.arange(envs) if s.ids is None else s.ids for s in steps])
     order = np.argsort(ids, kind="stable")
     names = steps[0].columns
@@ -120,9 +120,9 @@ def _in_valid_episodes(steps: Mapping[str, Array], failed: Array) -> Array:
 
 
 def episode_rows(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:
-    """The rows (N, …) of whole episodes whose steps (1, N, …) follow each other."""
-    # No window reaches into the next episode, since every episode has its end. The steps appended
-    # here only complete the last windows.
+    """Turn the consecutive steps (1, N, …) of whole episodes into rows (N, …)."""
+    # No window reaches into the next episode, because every episode is complete. The appended steps
+    # only complete the last windows.
     padded = {n: np.concatenate([a, a[:, :1].repeat(nstep - 1, 1)], 1) for n, a in steps.items()}
     rows = transitions(padded if nstep > 1 else steps, gamma, nstep)
     return {name: array[0] for name, array in rows.items()}

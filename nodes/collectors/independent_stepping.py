@@ -1,11 +1,11 @@
 """`stepping: independent`: envs step independently, and the rows are bit by bit those of `together`.
 
-The order in which envs become ready depends on the clock; the rows must not. Two measures see to it:
+The order in which envs become ready depends on the clock; the rows must not. Two rules ensure this:
 
-- The policy always computes actions for all envs. The numeric result of a row depends on how many
-  rows there are, but not on what the others contain.
-- Round k is the k-th step of every env. Its actions are drawn from the state that the policy's
-  generators have at round k when all envs step together, whenever an env gets there.
+- The policy always computes the actions of all envs, because the numeric result of a row depends on
+  the number of rows in the call, though not on the contents of the other rows.
+- Round k is the k-th step of every env. Whenever an env reaches it, its actions are drawn from the
+  state that the policy's generators have in round k when all envs step together.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from flowrl.nodes.envs.steps import Episode
 
 
 class GeneratorHistory:
-    """The state of an act mode's random generators at the begin of each round."""
+    """The states of an act mode's random generators at the start of each round."""
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
         self._has_state = hasattr(mode, "state_dict")
-        self._round = 0  # the round that the mode would draw for now
+        self._round = 0  # the round whose actions the mode would draw next
         self._states = [self._copy_state()]
 
     def _copy_state(self) -> Any:
         return copy.deepcopy(self._mode.state_dict()) if self._has_state else None
 
     def restore(self, round_: int) -> None:
-        """Set the generators to their state at this round; an earlier `advance` must have reached it."""
+        """Set the generators to their state in a round that `advance` has reached before."""
         if self._has_state and self._round != round_:
             self._mode.load_state_dict(copy.deepcopy(self._states[round_]))
         self._round = round_
 
     def advance(self) -> None:
-        """Note that a round was drawn; check that it drew as much as it did the first time."""
+        """Record that a round's actions were drawn; raise unless the state changed as the first time."""
         if not self._has_state:
             return
         state, self._round = self._copy_state(), self._round + 1
@@ -48,20 +48,20 @@ class GeneratorHistory:
             self._states.append(state)
         elif not _states_equal(state, self._states[self._round]):
             raise ValueError(
-                f"the state of {type(self._mode).__name__} depends on what it observes; with that "
+                f"the state of {type(self._mode).__name__} depends on observations, so "
                 "`stepping: independent` cannot reproduce the rows of `together`; use `together`"
             )
 
 
 class IndependentStepping:
-    """Collects rounds; in each, every env takes one step."""
+    """Collects rounds, in each of which every env takes one step."""
 
     def __init__(self, actor: Actor, least: int) -> None:
-        """`least` is the number of idle envs that one call of the policy waits for."""
+        """Let one call of the policy wait for `least` idle envs."""
         self._actor, self._least = actor, least
 
     def rounds(self, count: int) -> Iterator[CollectedSteps]:
-        """Yield each round once it and all earlier ones are complete; no step stays pending."""
+        """Yield each round once it and all earlier ones are complete. Afterwards no step is pending."""
         actor, yielded = self._actor, 0
         history = GeneratorHistory(actor.mode)
         rounds = [RoundAssembly(actor.count) for _ in range(count)]
@@ -81,7 +81,7 @@ class IndependentStepping:
         history.restore(count)
 
     def _send_idle(self, history: GeneratorHistory, done: Array, count: int) -> None:
-        """Send the idle envs, round by round, those that are furthest behind first."""
+        """Send the idle envs round by round, from the earliest round on."""
         idle = np.flatnonzero(~self._actor.pending & (done < count))
         for round_ in np.unique(done[idle]):
             history.restore(int(round_))
@@ -100,7 +100,7 @@ class RoundAssembly:
         self._failed: list[int] = []
 
     def add(self, collected: CollectedSteps, mask: Array) -> None:
-        """Add the steps of this round, which `mask` marks."""
+        """Add the steps that `mask` marks."""
         assert collected.ids is not None
         ids = collected.ids[mask]
         self._acted[ids] = True

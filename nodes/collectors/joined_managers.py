@@ -1,7 +1,7 @@
-"""Several env managers as one: one policy acts in envs that are stepped in several places.
+"""Joins several env managers into one, so that one policy acts in all of their envs.
 
-Managers may be on this site or on others. Each is asked for its steps, and whichever has some ready
-first is received from first.
+Managers may be on this site or on others. All are asked for steps at once, and steps are received from
+each manager as they become ready.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ Received = tuple[Array, Steps]  # ids, and their steps
 
 
 def join_specs(specs: Any) -> EnvSpec:
-    """The spec of the envs of one manager, or of several managers together."""
+    """Join the specs of several managers into one; return the spec of a single manager as it is."""
     if not isinstance(specs, Sequence):
         return specs
     first: EnvSpec = specs[0]
     for spec in specs[1:]:
         if spec.agents != first.agents:
             what = f"env managers have {first.agents} and {spec.agents} agents in each env"
-            raise UnsoundError(what, "link managers of like envs")
+            raise UnsoundError(what, "link managers of the same kind of env")
         if (spec.obs, spec.action) != (first.obs, first.action):
             raise UnsoundError(
                 f"env managers differ: {first.obs} and {spec.obs}, {first.action} and "
                 f"{spec.action}; one policy acts in all of them",
-                "link managers of like envs",
+                "link managers of the same kind of env",
             )
     return replace(first, count=sum(spec.count for spec in specs))
 
 
 def join_managers(managers: Any) -> Any:
-    """One manager, or several as one; its rows are envs, or the agents of envs with several."""
+    """Join managers into one, whose ids are those of envs or, in envs with several agents, of agents."""
     if not isinstance(managers, Sequence):
         return managers if isinstance(managers, JoinedManagers) else as_agent_rows(managers)
-    found = [as_agent_rows(manager) for manager in managers]
-    return found[0] if len(found) == 1 else JoinedManagers(found)
+    rows = [as_agent_rows(manager) for manager in managers]
+    return rows[0] if len(rows) == 1 else JoinedManagers(rows)
 
 
 class JoinedManagers:
-    """Rows are numbered through from one manager to the next. All managers step at the same time."""
+    """An env manager made of several. Ids continue from one manager to the next; all step at once."""
 
     def __init__(self, managers: Sequence[Any]) -> None:
         self._managers = list(managers)
@@ -60,7 +60,7 @@ class JoinedManagers:
         self._first_id = np.cumsum([0, *(spec.count for spec in specs)])
         self._manager_of = np.repeat(np.arange(len(specs)), [spec.count for spec in specs])
         self._sent = np.zeros(self._spec.count, np.bool_)
-        self._pending: dict[int, PendingReceive] = {}  # by manager: requested, and not received
+        self._pending: dict[int, PendingReceive] = {}  # by manager: requested steps
 
     def spec(self) -> EnvSpec:
         return self._spec
@@ -73,7 +73,7 @@ class JoinedManagers:
         return np.concatenate([manager.reset() for manager in self._managers])
 
     def advance(self, actions: Array, ids: Any = None) -> Steps:
-        """Step all envs, or those of `ids`."""
+        """Step the envs of `ids` (None: all), and wait for them."""
         rows = np.arange(self._spec.count) if ids is None else np.asarray(ids)
         self.send(rows, actions)
         return self.recv(rows)[1]
@@ -87,7 +87,7 @@ class JoinedManagers:
         self._sent[rows] = True
 
     def recv(self, ids: Any = None, least: int = 1) -> Received:
-        """The steps of `ids`, in this order; without `ids`, of at least `least` that are ready."""
+        """Return the steps of `ids`, in this order; without `ids`, the ready ones, at least `least`."""
         if ids is None:
             return self._receive_ready(least)
         rows = np.asarray(ids)
@@ -97,7 +97,7 @@ class JoinedManagers:
         missing = rows if not len(early) else rows[~np.isin(rows, early)]
         if len(missing) + len(early) != len(rows):
             raise ValueError(
-                f"envs {rows.tolist()} are not all the pending ones of their managers; name all"
+                f"envs {rows.tolist()} are not all pending envs of their managers; name all of them"
             )
         numbers = np.unique(self._manager_of[missing]).tolist()
         for number in numbers:
@@ -114,7 +114,7 @@ class JoinedManagers:
         """Request steps of all managers at once, and receive from each as it becomes ready."""
         wanted, parts = min(least, int(self._sent.sum())), []
         if not wanted:
-            raise ValueError("no env was sent; send some before they are received")
+            raise ValueError("no env was sent; send envs before receiving their steps")
         while True:
             for number in np.unique(self._manager_of[self._sent]).tolist():
                 if number not in self._pending:
@@ -128,7 +128,7 @@ class JoinedManagers:
                 wait_for_any(self._pending.values())
 
     def _receive(self, number: int) -> Received:
-        """What was requested of a manager, with ids numbered over all managers."""
+        """Receive the requested steps of a manager, with the ids of the joined manager."""
         own_ids, steps = self._pending.pop(number).result()
         first = int(self._first_id[number])
         rows = np.asarray(own_ids) + first
@@ -138,7 +138,7 @@ class JoinedManagers:
 
 
 def _merge_steps(parts: Sequence[Steps], places: Array) -> Steps:
-    """The steps of several managers as one; `places` are the indices of their rows in it."""
+    """Merge the steps of several managers; `places` are the indices of their rows in the result."""
     order = np.argsort(places)
     columns = {n: np.concatenate([getattr(part, n) for part in parts])[order] for n in COLUMNS}
     episodes = [episode for part in parts for episode in part.episodes]
@@ -153,7 +153,7 @@ def _merge_steps(parts: Sequence[Steps], places: Array) -> Steps:
 class LocalReceive:
     """Requested steps of a manager on this site.
 
-    A manager with workers computes them meanwhile; another one computes them when they are received.
+    A manager with workers computes them meanwhile, any other when they are received.
     """
 
     def __init__(self, manager: Any, ids: Array | None, least: int) -> None:
@@ -207,14 +207,14 @@ PendingReceive = LocalReceive | RemoteReceive | AgentRowsReceive
 
 
 def begin_receive(manager: Any, ids: Array | None, least: int = 1) -> PendingReceive:
-    """Request the steps of `ids`; without `ids`, of at least `least` that are ready first."""
+    """Request the steps of `ids`; without `ids`, the first ready ones, at least `least`."""
     if isinstance(manager, AgentRows):
         return AgentRowsReceive(manager, ids, least)
     return (RemoteReceive if hasattr(manager, "begin") else LocalReceive)(manager, ids, least)
 
 
 def wait_for_any(receives: Collection[PendingReceive]) -> None:
-    """Sleep until one of these can be received without waiting."""
+    """Sleep until the steps of at least one manager can be received without waiting."""
     inner = [r.inner if isinstance(r, AgentRowsReceive) else r for r in receives]
     managers = [r.manager for r in inner if isinstance(r, LocalReceive) and r.has_workers]
     calls = [r.call for r in inner if isinstance(r, RemoteReceive)]
@@ -226,7 +226,7 @@ def wait_for_any(receives: Collection[PendingReceive]) -> None:
         with ExitStack() as stack:
             listening = [stack.enter_context(manager.listening()) for manager in managers]
             descriptors = [descriptor for descriptor, _ in listening]
-            if any_ready():  # before the workers knew that they must wake this process
+            if any_ready():  # steps became ready before the workers saw that this process listens
                 return
             if calls:
                 calls[0].until(partial(_is_awake, descriptors, any_ready), calls[1:], descriptors)
@@ -239,7 +239,7 @@ def _is_awake(descriptors: Sequence[int], any_ready: Callable[[], bool]) -> bool
 
 
 def _poll(descriptors: Sequence[int], timeout_s: float) -> bool:
-    """Whether one of the descriptors becomes readable in this time."""
+    """Whether one of the descriptors becomes readable within the timeout."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

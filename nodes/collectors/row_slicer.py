@@ -1,7 +1,7 @@
-"""From steps to the rows of tokens: steps wait in `PendingSteps`, and a `RowSlicer` cuts rows from them.
+"""Turns steps into the rows of tokens: steps wait in `PendingSteps`, and a `RowSlicer` cuts rows from them.
 
-A slice is one step, or an unroll of a fixed length where the policy learns from unrolls. Slices of
-an env follow each other with a fixed stride; unrolls overlap by the policy's burn-in steps.
+A slice is one step or, if the policy learns from unrolls, an unroll of a fixed length. The slices of an
+env follow each other with a fixed stride; unrolls overlap by the policy's burn-in steps.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from flowrl.nodes.policy import Policy, unroll_column
 
 @dataclass(frozen=True, slots=True)
 class RowSlicer:
-    """How a policy wants its rows to be cut from steps."""
+    """Cuts rows from steps as a policy requires."""
 
     gamma: float
-    nstep: int  # rewards in a row's `reward`
-    length: int  # steps in a slice
-    overlap: int  # steps that a slice has in common with the one before it
-    unrolls: bool  # whether a row is a whole slice (T, …), or a step
-    memory: frozenset[str]  # columns of which an unroll has only the first value
+    nstep: int  # the number of rewards in a row's `reward`
+    length: int  # the steps of a slice
+    overlap: int  # the steps that a slice shares with the one before it
+    unrolls: bool  # whether a row is a whole slice (T, …) instead of a step
+    memory: frozenset[str]  # the columns of which an unroll has only the first value
 
     @classmethod
     def for_policy(cls, policy: Policy) -> RowSlicer:
@@ -38,20 +38,20 @@ class RowSlicer:
 
     @property
     def stride(self) -> int:
-        """Steps from one slice to the next."""
+        """The number of steps from one slice to the next."""
         return self.length - self.overlap
 
     @property
     def lookahead(self) -> int:
-        """Steps that k slices need beyond k strides."""
+        """The number of steps that k slices need beyond k strides."""
         return self.overlap + self.nstep - 1
 
     def slice_count(self, step_counts: Array) -> int:
-        """The number of whole slices in these numbers of steps, one number for each env."""
+        """The number of whole slices in all envs, given each env's number of steps."""
         return int((np.maximum(step_counts - self.lookahead, 0) // self.stride).sum())
 
     def steps_needed(self, slices: int, step_counts: Array) -> int:
-        """The number of steps that all envs must take together to complete so many slices."""
+        """The number of steps that every env must take to complete this number of slices."""
         spare = step_counts - self.lookahead
         steps = max(0, -(-(slices * self.stride - int(spare.sum())) // len(step_counts)))
         while self.slice_count(step_counts + steps) < slices:
@@ -63,7 +63,8 @@ class RowSlicer:
 
         The steps of env e go from `begin[e]` to `end`.
         """
-        position = np.arange(end - self.nstep + 1) - begin[:, None] + 1  # (B, M): steps up to here
+        # (B, M): the number of an env's steps up to and including each step
+        position = np.arange(end - self.nstep + 1) - begin[:, None] + 1
         ends = (position >= self.length) & ((position - self.overlap) % self.stride == 0)
         time, env = np.nonzero(ends.T)  # by time, then by env
         order = np.argsort(env[:slices], kind="stable")
@@ -72,7 +73,7 @@ class RowSlicer:
     def rows(
         self, steps: Mapping[str, Array], env: Array, first: Array, all_steps: bool
     ) -> dict[str, Array]:
-        """The rows of slices; with `all_steps` the slices are all the steps, in their order."""
+        """Return the rows of slices; `all_steps` says that these are all steps, in their order."""
         rows = transitions(steps, self.gamma, self.nstep)
         if self.unrolls:
             return self._unrolls(rows, env, first)
@@ -81,7 +82,7 @@ class RowSlicer:
             sliced = {k: v.reshape(len(env), *v.shape[2:]) for k, v in rows.items()}
         else:
             sliced = {k: v[env, first] for k, v in rows.items()}
-        sliced["last"] |= last_of_env  # the next row is of another env, or in another token
+        sliced["last"] |= last_of_env  # the next row belongs to another env or token
         return sliced
 
     def _unrolls(self, rows: Mapping[str, Array], env: Array, first: Array) -> dict[str, Array]:
@@ -95,7 +96,7 @@ class RowSlicer:
 
 
 def sliced_schema(rows: Schema, policy: Policy) -> Schema:
-    """The columns of a token whose steps have the columns `rows`; of unrolls, each is (T, …)."""
+    """The columns of a token, given the columns of a row of one step; unrolls add a time axis."""
     slicer = RowSlicer.for_policy(policy)
     if not slicer.unrolls:
         return rows
@@ -106,7 +107,7 @@ def sliced_schema(rows: Schema, policy: Policy) -> Schema:
 
 
 class PendingSteps:
-    """Steps that are in no token yet: columns (B, T, …), those of env e from `begin[e]` to `end[e]`."""
+    """Steps that are in no token yet, as columns (B, T, …); env e has those from `begin[e]` to `end[e]`."""
 
     def __init__(self, columns: Mapping[str, ObsColumns], envs: int) -> None:
         self._columns = columns
@@ -120,9 +121,9 @@ class PendingSteps:
         return self.end - self.begin
 
     def make_room(self, steps: int) -> None:
-        """Make room for `steps` more of each env, in new arrays: tokens may hold the old ones.
+        """Make room for `steps` more steps of each env, in new arrays because tokens may share the old ones.
 
-        Afterwards the steps of all envs end at one index, so that a step of all envs is one write.
+        Afterwards the steps of all envs end at one index, so a step of all envs takes one write.
         """
         counts, old = self.counts, self.arrays
         width, envs = int(counts.max()), len(counts)
@@ -159,7 +160,7 @@ class PendingSteps:
         return sum(map(self._drop_failed, collected.failed)) if len(collected.failed) else 0
 
     def _drop_failed(self, env: int) -> int:
-        """Drop an env's steps since its last whole episode; its other steps keep their end."""
+        """Drop an env's steps since its last complete episode, and move the others to the end."""
         begin, end = self.begin[env], self.end[env]
         done = self.arrays["terminated"][env, begin:end] | self.arrays["truncated"][env, begin:end]
         kept = int(np.flatnonzero(done)[-1]) + 1 if done.any() else 0
@@ -192,5 +193,5 @@ class PendingSteps:
 
 
 def _zeros(array: Array) -> Array:
-    """Zeros like `array`: places that are never written must not yield nan or warnings."""
+    """Return zeros like `array`; an uninitialised array might hold NaN where no step is written."""
     return np.zeros(array.shape, array.dtype)

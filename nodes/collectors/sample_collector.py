@@ -24,18 +24,17 @@ from flowrl.nodes.envs.steps import Episode
 class SampleCollector(Collector):
     """Each token holds the next `n_sample` env steps, sorted by env and then by time.
 
-    A row is one step, or an unroll of `unroll_steps` steps where the policy learns from unrolls. No
-    step is lost: one that is in no token yet, because there are more envs than rows left or its
-    n-step window is incomplete, stays pending until the next firing. A step counts when its row is
-    returned, so every firing counts `n_sample` env steps.
+    A row is one step or, if the policy learns from unrolls, `unroll_steps` steps. No step is lost: if
+    there are more envs than rows left, or an n-step window is incomplete, the step stays pending until
+    the next firing. A step counts when its row is returned, so every firing counts `n_sample` env steps.
     """
 
     class Config(Collector.Config):
         n_sample: int = param(96, "env steps in each token, over all envs", ge=1)
         stepping: Literal["together", "halves", "independent", "ready"] = param(
             "together",
-            "all envs at once; one half while the policy serves the other; each as it is ready, "
-            "for the same rows as together; or for whichever rows are there first",
+            "all envs at once; one half while the policy serves the other half; each as soon as it is "
+            "ready, with the same rows as `together`; or with the rows that are ready first",
         )
         least: int = param(
             1, "`independent`, `ready`: envs that one call of the policy waits for", ge=1
@@ -86,10 +85,7 @@ class SampleCollector(Collector):
         return self.collect(weights=weights)
 
     def collect(self, n_sample: int | None = None, weights: State | None = None) -> Batch:
-        """Return the next rows, of `n_sample` env steps (by default as configured).
-
-        With `weights`, these act from now on.
-        """
+        """Return the rows of the next `n_sample` env steps; act with `weights` from now on, if given."""
         n = requested_count("n_sample", n_sample, self.config.n_sample)
         self._load_weights(weights)
         slicer, pending = self._slicer, self._pending_steps
@@ -97,7 +93,9 @@ class SampleCollector(Collector):
             raise ValueError(_partial_unrolls(n, slicer))
         slices, dropped = n // slicer.stride, 0
         episodes: list[Episode] = []
-        while slicer.slice_count(pending.counts) < slices:  # repeats if a failed episode is dropped
+        while (
+            slicer.slice_count(pending.counts) < slices
+        ):  # loops only if failed episodes are dropped
             steps = slicer.steps_needed(slices, pending.counts)
             pending.make_room(steps)
             for collected in self._steppings[self.config.stepping](steps, slices):
@@ -112,7 +110,7 @@ class SampleCollector(Collector):
             yield self._actor.step()
 
     def _step_halves(self, steps: int, slices: int) -> Iterator[CollectedSteps]:
-        """No step stays pending, so all steps of a firing are acted with its weights."""
+        """Step in halves. Afterwards no step is pending, so a firing's weights act in all its steps."""
         actor, (first, second) = self._actor, self._halves
         actor.send(first)
         for left in reversed(range(steps)):

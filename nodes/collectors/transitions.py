@@ -1,4 +1,4 @@
-"""The columns of rows for learning, and the n-step transitions in them."""
+"""The columns of rows for learning, and n-step transitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 
 def step_schema(obs: ObsColumns, action: Column, policy_columns: Schema) -> dict[str, ObsColumns]:
-    """The columns of one step, before rows are made of steps."""
+    """The columns of one step, from which rows are made."""
     flag = Column("bool")
     return {
         "obs": obs,

@@ -1,4 +1,4 @@
-"""Playing a fixed number of episodes with a policy, and the statistics of their returns."""
+"""Plays a fixed number of episodes with a policy, and computes statistics of their returns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Evaluation:
     """The episodes that were played, sorted by env and then by time."""
 
     episodes: Sequence[Episode]
-    stop: bool = False  # the goal is reached and confirmed
-    win_above: float | None = None  # an episode with a return above it is won
+    stop: bool = False  # whether the goal is reached and confirmed
+    win_above: float | None = None  # an episode with a higher return is won
 
     @property
     def returns(self) -> list[float]:
@@ -44,7 +44,9 @@ class Evaluation:
     def average(self, name: Average) -> float:
         """The mean return, the share of won episodes, or the mean reward of a step."""
         if name == "win_rate" and self.win_above is None:
-            raise ValueError("a win rate needs `win_above`, the return above which one has won")
+            raise ValueError(
+                "a win rate needs `win_above`, the return above which an episode is won"
+            )
         metrics = self.metrics()
         if name not in metrics:
             raise ValueError(f"there is no average '{name}'; known: {', '.join(get_args(Average))}")
@@ -92,7 +94,7 @@ def play_episodes(
     steps: list[CollectedSteps] | None = None,
     most_steps: int = 100_000,
 ) -> list[Episode]:
-    """Play new episodes, an equal share in each env; their steps are appended to `steps`, if given."""
+    """Play new episodes, spread evenly over the envs; append their steps to `steps`, if given."""
     rows = as_agent_rows(envs)
     actor = Actor(rows, {})
     actor.set_mode(mode, {"action": rows.spec().action})

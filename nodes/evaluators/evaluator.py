@@ -1,4 +1,4 @@
-"""The evaluator: plays greedily, saves the best weights, and stops the run at its goal."""
+"""The evaluator plays greedily, saves the best weights, and ends the run when its goal is reached."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DEFAULT_MOST_ENVS = 10
 class Evaluator(Node):
     """Plays the same episodes in every evaluation, so that versions of the weights are comparable.
 
-    These episodes alone do not stop a run: once they reach the goal, as many episodes with new seeds
-    must reach it, too.
+    These episodes alone do not end a run: once they reach the goal, as many episodes with new seeds must
+    confirm it.
     """
 
     role = "evaluator"
@@ -41,21 +41,25 @@ class Evaluator(Node):
     data = Out("samples", optional=True, about="the steps of this evaluation, as rows for learning")
 
     class Config(BaseConfig):
-        env: Any = part("env", "what to play", shared="env", default="gymnasium")
+        env: Any = part("env", "the env to play in", shared="env", default="gymnasium")
         policy: Any = part("policy", "what acts", shared="policy")
         episodes: int = param(20, "episodes in each evaluation", ge=1)
         envs: int | None = param(
-            None, f"envs side by side; default: one an episode, at most {DEFAULT_MOST_ENVS}", ge=1
+            None,
+            f"envs side by side; null: one for each episode, at most {DEFAULT_MOST_ENVS}",
+            ge=1,
         )
         most_steps: int = param(
-            100_000, "steps of an episode; a longer one is an error, it may have no end", ge=1
+            100_000, "steps of an episode; a longer episode is an error, it may never end", ge=1
         )
-        stop_value: float | None = param(None, "average at which the run has reached its goal")
+        stop_value: float | None = param(
+            None, "the run ends when the average reaches this; null: never"
+        )
         average: Average = param(
-            "return_mean", "what the goal and the best checkpoint go by: returns, wins, or rewards"
+            "return_mean", "the average that the goal and the best checkpoint are chosen by"
         )
         win_above: float | None = param(
-            None, "an episode with a return above this is won; null: nothing is said of wins"
+            None, "an episode with a return above this is won; null: no win rate is reported"
         )
 
     @classmethod
@@ -67,13 +71,12 @@ class Evaluator(Node):
         return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
     def setup(self) -> None:
-        """Make envs of the evaluator's own, whose seeds are the same in each evaluation."""
         c, ctx = self.config, self.ctx
         _check_config(c)
         env = env_part(evaluation_part(c.env))
         agents = env_spec(env, 1).agents
         count = min(-(-c.episodes // agents), c.envs or DEFAULT_MOST_ENVS)
-        own = Context(ctx.name, ctx.replica, ctx.seed)
+        own = Context(ctx.name, ctx.replica, ctx.seed)  # keeps the envs' records out of the run
         config = SerialEnvManager.Config(env=env, count=count)
         self._envs = SerialEnvManager(config=config, context=own)
         spec = self._envs.spec()
@@ -92,14 +95,14 @@ class Evaluator(Node):
     def eval(self, weights: State | None = None, n_episode: int | None = None) -> Evaluation:
         """By hand: evaluate these weights over `n_episode` episodes (by default as configured).
 
-        `weights` may be left out for a policy that acts without, such as `random` and `expert`.
+        `weights` may be omitted for a policy that acts without them, such as `random` and `expert`.
         """
         n = requested_count("n_episode", n_episode, self.config.episodes)
         if weights is None:
             if not self._policy.acts_without_weights:
                 raise ValueError(
-                    f"{type(self._policy).__name__} acts with weights, and none were given; give "
-                    "those of a learner: `learner.state()`"
+                    f"{type(self._policy).__name__} needs weights to act; give those of a learner: "
+                    "`learner.state()`"
                 )
             weights = State({})
         return self._evaluate(weights, None, n)
@@ -107,8 +110,8 @@ class Evaluator(Node):
     def record_videos(self, weights: State, path: Path) -> list[Path]:
         """Evaluate, and make videos of the worst, the median and the best episode; return the files.
 
-        If `path` has the suffix .mp4 or .gif, it is one video of the three; otherwise it is a folder
-        that gets a file for each. An episode of an env with several agents is that of all of them.
+        A path with the suffix .mp4 or .gif is one video of all three; any other path is a folder with a
+        file for each. In an env with several agents, an episode is that of all agents.
         """
         recorder = EpisodeRecorder(self._envs)
         self._evaluate(weights, None, self.config.episodes, recorder)
@@ -117,10 +120,7 @@ class Evaluator(Node):
         return render_episodes(env, recorder.count, seed, recorder.select_episodes(), path)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
-        """By hand: whether `every_iters` train iterations have passed since this last returned true.
-
-        It returns true the first time.
-        """
+        """By hand: return true at first, and again whenever `every_iters` train iterations have passed."""
         last = self._last_eval_iter
         if last is not None and train_iter - last < every_iters:
             return False

@@ -1,7 +1,7 @@
 """Videos of episodes.
 
-Episodes are played without rendering, and their actions recorded. Those chosen for a video are
-played again from their seeds and actions, so only they are rendered.
+Episodes are played without rendering, while their actions are recorded. The episodes chosen for a video
+are replayed from their seeds and actions, so only these are rendered.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT_FPS = 30  # if an env does not define `render_fps`
 
 
 class RecordedEpisode(NamedTuple):
-    """An episode to play again."""
+    """An episode that can be replayed."""
 
     name: str
     number: int  # its index among the env's episodes
     episode: Episode
-    actions: Array  # of all of the env's episodes up to the end of this one
+    actions: Array  # all actions of the env up to the end of this episode
 
 
 class Camera:
@@ -38,13 +38,13 @@ class Camera:
         self.add_frame: AddFrame | None = None
         self.fps = DEFAULT_FPS
 
-    def point_at(self, recorded: RecordedEpisode, add_frame: AddFrame) -> None:
+    def select(self, recorded: RecordedEpisode, add_frame: AddFrame) -> None:
         """Render this episode from now on."""
         self.env, self.number = recorded.episode.env_id, recorded.number
         self.add_frame = add_frame
 
     def capture(self, env_id: int, number: int, env: Any) -> None:
-        """Add a frame, if this is the chosen episode."""
+        """Add a frame, if this is the selected episode."""
         if self.add_frame is None or (env_id, number) != (self.env, self.number):
             return
         self.fps = int(getattr(env, "metadata", {}).get("render_fps") or DEFAULT_FPS)
@@ -52,9 +52,9 @@ class Camera:
 
 
 def _rgb_frame(rendered: Any) -> Array:
-    """The frame (H, W, 3), without its alpha channel."""
+    """Check a rendered frame; return it as (H, W, 3), without an alpha channel."""
     if not isinstance(rendered, np.ndarray):
-        what = f"the env renders no images, but {type(rendered).__name__}"
+        what = f"the env renders {type(rendered).__name__}, not images"
         raise UnsoundError(what, "it needs the render mode `rgb_array`", "env")
     if rendered.dtype != np.uint8 or rendered.ndim != 3 or rendered.shape[2] not in (3, 4):
         what = f"the env renders {rendered.dtype}{list(rendered.shape)}"
@@ -63,7 +63,7 @@ def _rgb_frame(rendered: Any) -> Array:
 
 
 class CameraEnv:
-    """An env that shows each of its states to a camera."""
+    """Wraps an env, and lets a camera capture each of its states."""
 
     def __init__(self, env: Any, index: int, camera: Camera) -> None:
         self._env, self._index, self._camera, self._number = env, index, camera, -1
@@ -84,7 +84,7 @@ class CameraEnv:
 
 
 class EpisodeRecorder:
-    """Stands for an env manager, and records the actions and episodes of its envs."""
+    """Wraps an env manager, and records the actions and episodes of its envs."""
 
     def __init__(self, envs: SerialEnvManager) -> None:
         self._envs = envs
@@ -107,7 +107,7 @@ class EpisodeRecorder:
         return steps
 
     def select_episodes(self) -> list[RecordedEpisode]:
-        """The worst, the median and the best episode."""
+        """Select the worst, the median and the best episode."""
         ids = np.concatenate(self._ids)
         order = np.argsort(ids, kind="stable")
         episodes = sorted(self._episodes, key=lambda episode: episode.env_id)
@@ -115,7 +115,7 @@ class EpisodeRecorder:
 
 
 def select_episodes(episodes: list[Episode], ids: Array, actions: Array) -> list[RecordedEpisode]:
-    """The worst, the median and the best episode; `ids` and `actions` are of all steps, by env."""
+    """Select the worst, the median and the best episode; `ids` and `actions` are those of all steps, by env."""
     order = sorted(range(len(episodes)), key=lambda k: episodes[k].total)
     chosen = {"worst": order[0], "median": order[(len(order) - 1) // 2], "best": order[-1]}
     recorded = []
@@ -129,12 +129,12 @@ def select_episodes(episodes: list[Episode], ids: Array, actions: Array) -> list
 
 
 class RenderingEnvPart:
-    """An env part whose envs render, for a camera."""
+    """An env part whose envs render for a camera."""
 
     def __init__(self, env: Any, camera: Camera) -> None:
         self._plain = part = env_part(env)
         if "kwargs" not in type(part.config).model_fields:
-            what = f"a {type(part).__name__} env has no way to choose a render mode"
+            what = f"the render mode of a {type(part).__name__} env cannot be set"
             raise UnsoundError(what, "give the env a parameter `kwargs`", "env")
         kwargs = {**part.config.kwargs, "render_mode": "rgb_array"}
         self._part = type(part)(part.config.model_copy(update={"kwargs": kwargs}))
@@ -145,7 +145,7 @@ class RenderingEnvPart:
         except TypeError as error:
             what = f"the env cannot be rendered: {error}"
             raise UnsoundError(
-                what, "its class takes `render_mode`, as gymnasium's do", "env"
+                what, "its class must take `render_mode`, as gymnasium's classes do", "env"
             ) from error
 
     def spec(self) -> Any:
@@ -158,9 +158,9 @@ class RenderingEnvPart:
 def render_episodes(
     env: Any, envs: int, seed: int, recorded: list[RecordedEpisode], path: Path
 ) -> list[Path]:
-    """Write the episodes as one video file, or as a file each if `path` has no suffix.
+    """Write the episodes into one video file or, if `path` has no suffix, into a file for each.
 
-    `envs` and `seed` are those of the env manager that played them.
+    `envs` and `seed` are those of the env manager that played the episodes.
     """
     camera, written = Camera(), []
     manager = SerialEnvManager(env=RenderingEnvPart(env, camera), count=envs)
@@ -168,20 +168,20 @@ def render_episodes(
         if path.suffix:
             with video_writer(path, lambda: camera.fps) as add_frame:
                 for episode in recorded:
-                    _play_again(manager, seed, episode, camera, add_frame)
+                    _replay(manager, seed, episode, camera, add_frame)
             return [path]
         path.mkdir(parents=True, exist_ok=True)
         for episode in recorded:
             file = path / f"{episode.name}{default_suffix()}"
             with video_writer(file, lambda: camera.fps) as add_frame:
-                _play_again(manager, seed, episode, camera, add_frame)
+                _replay(manager, seed, episode, camera, add_frame)
             written.append(file)
         return written
     finally:
         manager.close()
 
 
-def _play_again(
+def _replay(
     manager: SerialEnvManager,
     seed: int,
     recorded: RecordedEpisode,
@@ -190,15 +190,15 @@ def _play_again(
 ) -> None:
     manager.close()  # so that the camera counts the episodes of new envs from 0
     manager.seed(seed, dynamic_seeds=False)
-    camera.point_at(recorded, add_frame)
+    camera.select(recorded, add_frame)
     manager.reset()
     ids, episodes = [recorded.episode.env_id], []
     for action in recorded.actions:
         episodes += manager.advance(action[None], ids).episodes
     if episodes[-1:] != [recorded.episode]:
         raise UnsoundError(
-            f"the {recorded.name} episode was {recorded.episode}, and is {episodes[-1:]} when it is "
-            "played again; the env must depend on its seed and the actions alone",
+            f"the {recorded.name} episode was {recorded.episode}, and its replay is {episodes[-1:]}; the "
+            "env must depend on its seed and the actions alone",
             "let the env draw only from generators that `reset(seed=…)` seeds",
             "env",
         )

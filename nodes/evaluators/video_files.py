@@ -1,4 +1,4 @@
-"""Video files: .mp4 by ffmpeg, or .gif. A video that cannot be written whole leaves no file."""
+"""Writes video files: .mp4 with ffmpeg, or .gif. A video that cannot be completed leaves no file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
 
-FFMPEG_EXIT_TIMEOUT_S = 120.0  # after the last frame
+FFMPEG_EXIT_TIMEOUT_S = 120.0  # counted from the last frame
 GIF_COLOURS = 64
 
-AddFrame = Callable[[Array], None]  # of a frame (H, W, 3) uint8
-Fps = Callable[[], int]  # frames a second: known once there is a frame
+AddFrame = Callable[[Array], None]  # takes a frame (H, W, 3) uint8
+Fps = Callable[[], int]  # returns the frames per second, which are known after the first frame
 
 
 def default_suffix() -> str:
@@ -32,8 +32,8 @@ def video_writer(path: Path, fps: Fps) -> Iterator[AddFrame]:
     """Write the frames added in the `with` block to `path`; leave no file if that fails."""
     writers = {".gif": _write_gif, ".mp4": _write_mp4}
     if path.suffix not in writers:
-        what = f"'{path}' is no video file"
-        raise UnsoundError(what, "end it with .mp4 or .gif, or name a folder", "video")
+        what = f"'{path}' is not a video file"
+        raise UnsoundError(what, "give it the suffix .mp4 or .gif, or name a folder", "video")
     if path.suffix == ".mp4" and _imageio_ffmpeg() is None:
         raise UnsoundError(
             "mp4 needs the package imageio-ffmpeg", "pip install 'flowrl[video]', or take .gif"
@@ -52,7 +52,7 @@ def video_writer(path: Path, fps: Fps) -> Iterator[AddFrame]:
 
 def _write_error(why: str) -> UnsoundError:
     return UnsoundError(
-        f"the video cannot be written: {why}", "free some space, or choose another place", "video"
+        f"the video cannot be written: {why}", "free some space, or choose another path", "video"
     )
 
 
@@ -86,7 +86,7 @@ def _write_mp4(path: Path, fps: Fps) -> Iterator[AddFrame]:
 
 
 class FfmpegProcess:
-    """The program ffmpeg, which reads frames of one size from its standard input."""
+    """A process of the program ffmpeg, which reads frames of one size from its standard input."""
 
     def __init__(self, path: Path, width: int, height: int, fps: int) -> None:
         self._padding = (0, height % 2), (0, width % 2), (0, 0)  # the codec needs even sizes
@@ -102,7 +102,7 @@ class FfmpegProcess:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(np.pad(frame, self._padding, "edge").tobytes())
-        except BrokenPipeError:  # ffmpeg has exited early; its error output says why
+        except BrokenPipeError:  # ffmpeg has exited early; `finish` raises its error
             self.finish()
 
     def finish(self) -> None:
@@ -112,11 +112,11 @@ class FfmpegProcess:
             self._process.stdin.close()
         if self._process.wait(FFMPEG_EXIT_TIMEOUT_S):
             self._stderr.seek(0)
-            lines = self._stderr.read().decode(errors="replace").splitlines() or ["it exited"]
+            lines = self._stderr.read().decode(errors="replace").splitlines() or ["no message"]
             raise _write_error(f"ffmpeg: {lines[0]}")
 
     def close(self) -> None:
-        """End the process, whether or not it has finished."""
+        """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait()
         with suppress(BrokenPipeError):
@@ -126,7 +126,7 @@ class FfmpegProcess:
 
 
 def _imageio_ffmpeg() -> Any:
-    """The package that contains ffmpeg, if it is installed."""
+    """Import the package that contains ffmpeg; return None if it is not installed."""
     try:
         return importlib.import_module("imageio_ffmpeg")
     except ModuleNotFoundError:

@@ -24,7 +24,9 @@ class Learner(Node):
     role = "learner"
     data = In("samples")
     weights = StateOut("weights")
-    priorities = Out("priorities", optional=True, about="of the rows that were learned from")
+    priorities = Out(
+        "priorities", optional=True, about="the priorities of the rows that were learned from"
+    )
 
     class Config(BaseConfig):
         policy: Any = part("policy", "what learns", shared="policy")
@@ -62,7 +64,7 @@ class Learner(Node):
         return State(self._mode.weights(), self._policy.command(self.ctx.clock.total))
 
     def train(self, batch: Batch, env_steps: int = 0) -> Batch | None:
-        """By hand: do one train iteration, after `env_steps` more env steps; return any priorities."""
+        """By hand: do one train iteration, after `env_steps` more env steps; return its priorities, if any."""
         priorities = self.fire(batch)
         self.ctx.clock = self.ctx.clock.add(self.ctx.key, env_steps=env_steps, train_iters=1)
         return priorities

@@ -1,4 +1,4 @@
-"""The convolutional network for images (Mnih et al. 2015) and dense layers after it; acts with torch."""
+"""A convolutional network for images (Mnih et al. 2015), followed by dense layers; it acts with torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowrl.core.batch import Column
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import feature_leaves
-from flowrl.nodes.models.mlp import Activation, Mlp
+from flowrl.nodes.models.mlp import Activation, Mlp, is_acting_parameter
 from flowrl.nodes.models.model import Heads, Model, TorchInference
 from flowrl.nodes.observations import ObsColumns
 
@@ -17,23 +17,29 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 Layout = Literal["auto", "first", "last"]
-MOST_COLOURS = 4  # an image's last axis is taken for the channels up to this size
+MAX_COLOURS = 4  # the last axis of an image is its channels if it is not larger than this
 
 
 class Cnn(Model):
-    """Convolutions on each observed image; other observations join their features."""
+    """Convolutions on each observed image; the features of other observations are appended."""
 
     class Config(Mlp.Config):
         hidden: list[int] = param([512], "width of each dense layer after the convolutions")
-        activation: Activation = param("relu", "after each hidden layer")
+        activation: Activation = param("relu", "activation function after each hidden layer")
         init: Literal["uniform", "orthogonal"] = param(
-            "orthogonal", "first weights: uniform within 1/sqrt(inputs), or orthogonal, biases 0"
+            "orthogonal",
+            "initial weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
         )
-        channels: list[int] = param([32, 64, 64], "outputs of each convolution", min_length=1)
-        kernels: list[int] = param([8, 4, 3], "width and height of each, in pixels", min_length=1)
-        strides: list[int] = param([4, 2, 1], "pixels from one position to the next", min_length=1)
+        channels: list[int] = param(
+            [32, 64, 64], "output channels of each convolution", min_length=1
+        )
+        kernels: list[int] = param(
+            [8, 4, 3], "width and height of each kernel, in pixels", min_length=1
+        )
+        strides: list[int] = param([4, 2, 1], "stride of each convolution, in pixels", min_length=1)
         layout: Layout = param(
-            "auto", f"which axis is the channels; auto: the last, if it has {MOST_COLOURS} at most"
+            "auto",
+            f"whether channels are the first or last axis; auto: last if its size is {MAX_COLOURS} at most",
         )
 
     def check_obs(self, obs: ObsColumns) -> None:
@@ -45,7 +51,7 @@ class Cnn(Model):
             raise UnsoundError(what, "take the mlp", "model")
         if not len(c.channels) == len(c.kernels) == len(c.strides):
             what = "cnn: channels, kernels and strides have different lengths"
-            raise UnsoundError(what, "give a number for each layer", "model")
+            raise UnsoundError(what, "give each one number per layer", "model")
         for leaf, (_, height, width) in leaves.items():
             size = min(height, width)
             for kernel, stride in zip(c.kernels, c.strides, strict=True):
@@ -66,8 +72,7 @@ class Cnn(Model):
         return TorchInference(self.build(obs, {name: heads[name] for name in wanted}, 0), wanted)
 
     def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
-        owner = name.split(".")[0]
-        return owner in wanted or owner in ("trunk", "features")
+        return is_acting_parameter(wanted, name)
 
 
 def images(obs: ObsColumns, layout: Layout) -> dict[str, tuple[int, int, int]]:
@@ -91,5 +96,5 @@ def _image_size(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int]:
 
 
 def channels_last(image: tuple[int, ...], layout: Layout) -> bool:
-    """Whether the last of an image's three axes holds its channels."""
-    return layout == "last" or (layout == "auto" and image[-1] <= MOST_COLOURS)
+    """Whether the last of an image's three axes is the channels."""
+    return layout == "last" or (layout == "auto" and image[-1] <= MAX_COLOURS)

@@ -1,7 +1,7 @@
-"""Features: observations as the numbers that dense layers take, computed in numpy.
+"""Features: the numbers that dense layers take, computed from observations in numpy.
 
-Discrete values become one-hot, bytes (mostly images) fractions of 255, everything is flattened, and
-leaves are concatenated in their order. The action mask is left out.
+Discrete values are one-hot encoded, bytes (mostly of images) are divided by 255, everything is flattened,
+and leaves are concatenated in their order. The action mask is not a feature.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from flowrl.nodes.observations import ObsColumns, leaf_columns
 
 ACTION_MASK = "action_mask"  # the leaf that marks the allowed actions
 BYTE_SCALE = np.float32(1 / 255)
-MOMENTS = ("count", "mean", "squares")  # buffers of normalised features
+MOMENTS = ("count", "mean", "squares")  # the running moments that normalisation needs
 FEATURE_LIMIT = np.float32(10)  # normalised features are clipped to +- this
 
 
 def feature_leaves(obs: ObsColumns) -> dict[str, Column]:
-    """The columns that features are made of, by leaf; a plain observation has the leaf ''."""
+    """The columns that become features, by leaf; plain observations have the leaf ''."""
     return {leaf: column for leaf, column in leaf_columns(obs).items() if leaf != ACTION_MASK}
 
 
 def is_discrete(column: Column) -> bool:
-    """Whether the column is one of `n` values, which become one-hot features."""
+    """Whether the column has one of `n` values, which is one-hot encoded."""
     return column.n is not None and not column.shape
 
 
 def feature_width(column: Column) -> int:
-    """The number of features of a column."""
     return int(column.n or 0) if is_discrete(column) else int(np.prod(column.shape, dtype=np.int64))
 
 
 def measured_features(columns: Mapping[str, Column]) -> Array:
-    """Whether each feature is a real-valued quantity: only these are normalised."""
+    """Whether each feature is real-valued; only these are normalised."""
     flags = [np.full(feature_width(c), np.dtype(c.dtype).kind == "f") for c in columns.values()]
     return np.concatenate(flags) if flags else np.zeros(0, np.bool_)
 
 
 def feature_encoder(obs: ObsColumns, scale_bytes: bool) -> Callable[[Array], Array]:
-    """A function from observations (B, …) to features (B, F) float32."""
+    """Return a function from observations (B, …) to features (B, F) float32."""
     encoders = {leaf: _column_encoder(c, scale_bytes) for leaf, c in feature_leaves(obs).items()}
     if "" in encoders:
         return encoders[""]

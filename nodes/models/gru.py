@@ -1,4 +1,4 @@
-"""Dense layers and a gated recurrent unit; learns from unrolls in torch, acts in numpy."""
+"""Dense layers and a gated recurrent unit, which learns from unrolls in torch and acts in numpy."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 MEMORY = "memory"
-ENCODING = "x"  # the encoder's only head, the input of the unit
+ENCODING = "x"  # the encoder's only head, which is the unit's input
 
 
 class Gru(Model):
     """A gated recurrent unit (Cho et al. 2014); all heads are computed from its memory."""
 
     class Config(BaseConfig):
-        hidden: list[int] = param([], "width of each dense layer before the unit's input")
+        hidden: list[int] = param([], "width of each dense layer before the unit")
         size: int = param(64, "width of the unit's input and of its memory", ge=1)
-        activation: Activation = param("tanh", "after each dense layer")
+        activation: Activation = param("tanh", "activation function after each dense layer")
         init: Literal["uniform", "orthogonal"] = param(
-            "orthogonal", "initial weights of the dense layers, as of an mlp"
+            "orthogonal", "initial weights of the dense layers, as in an mlp"
         )
         scale_bytes: bool = param(True, "uint8 observations are divided by 255")
         normalise_obs: bool = param(
-            False, "real-valued observations get mean 0 and deviation 1, by the learner's data"
+            False, "normalise real-valued observations by the moments of the learner's data"
         )
 
     def memory_columns(self) -> Schema:
@@ -71,8 +71,6 @@ class Gru(Model):
 
 
 class GruInference:
-    """Acts in numpy."""
-
     def __init__(self, model: Gru, obs: ObsColumns, heads: Heads) -> None:
         self.activate = ACTIVATIONS[model.config.activation]
         self.encoder: MlpInference = model.encoder().inference_model(
@@ -98,7 +96,7 @@ class GruInference:
         return {**self.heads(memory_t), MEMORY: memory_t}
 
     def _cell(self, x: Array, h: Array) -> Array:
-        """h' = (1 - z) n + z h, with n = tanh(W x + b + r (U h + c)): as torch's GRUCell."""
+        """h' = (1 - z) n + z h, with n = tanh(W x + b + r (U h + c)), as in torch's GRUCell."""
         xs = np.split(x @ self.input_weights[0] + self.input_weights[1], 3, axis=1)
         hs = np.split(h @ self.memory_weights[0] + self.memory_weights[1], 3, axis=1)
         r, z = (ACTIVATIONS["sigmoid"](a + b) for a, b in zip(xs[:2], hs[:2], strict=True))

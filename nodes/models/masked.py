@@ -1,4 +1,4 @@
-"""A model with one head masked by the observed action mask."""
+"""Masks one head of a model by the observed action mask."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from flowrl.nodes.observations import NestedColumns, ObsColumns
 if TYPE_CHECKING:
     from torch.nn import Module
 
-FORBIDDEN = -1e8  # exp(-1e8) is 0, and so is 0 * -1e8; with -inf that product would be nan
+FORBIDDEN = -1e8  # exp(-1e8) is 0, and so is 0 * -1e8; with -inf this product would be NaN
 
 
 def has_mask(obs: ObsColumns, scores: int) -> bool:
-    """Whether the observations have an action mask; raises unless it fits the number of scores."""
+    """Whether the observations have an action mask; raise if it does not fit the number of scores."""
     if not isinstance(obs, NestedColumns) or ACTION_MASK not in obs.columns:
         return False
     mask = obs.columns[ACTION_MASK]
     if mask.shape != (scores,):
         what = f"'{ACTION_MASK}' is {mask}, and the actions have {scores} scores"
-        hint = "the mask must have a number for each score, 0 for a forbidden action"
+        hint = "the mask must have one number for each score, which is 0 for a forbidden action"
         raise UnsoundError(what, hint, "env")
     return True
 
 
 def with_action_mask(model: Model, obs: ObsColumns, head: str, heads: Heads) -> Model:
-    """The model; if the observations have an action mask, `head` is masked by it."""
+    """Check that the model fits the observations; if they have an action mask, mask `head` by it."""
     model.check_obs(obs)
     n = getattr(heads.get(head), "n", 0)
     return MaskedModel(model, head) if head in heads and has_mask(obs, n) else model
 
 
 class MaskedModel(Model):
-    """Wraps a model: forbidden actions get the score `FORBIDDEN`. Parameters keep their names."""
+    """Wraps a model, and gives forbidden actions the score `FORBIDDEN`. Parameters keep their names."""
 
     def __init__(self, model: Model, head: str) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class MaskedModel(Model):
 
 
 class MaskedInference:
-    """Masks a head of another inference model."""
+    """Wraps an inference model, and masks one head."""
 
     def __init__(self, inner: InferenceModel, head: str) -> None:
         self.inner, self.head = inner, head

@@ -1,4 +1,4 @@
-"""The multi-layer perceptron; learns in torch and acts in numpy, so collectors need no torch."""
+"""The multi-layer perceptron, which learns in torch and acts in numpy, so collectors need no torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _sigmoid(x: Array) -> Array:
     return ONE / (ONE + np.exp(-x))
 
 
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may overwrite its argument
+# Each function may overwrite its argument.
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, ZERO, out=x),
     "tanh": lambda x: np.tanh(x, out=x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, ZERO))),
@@ -55,19 +56,19 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {  # each may overwrite it
 
 
 class Mlp(Model):
-    """Dense layers, with one trunk for all heads or one for each."""
+    """Dense layers, with one trunk for all heads or one for each head."""
 
     class Config(BaseConfig):
         hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
-        activation: Activation = param("relu", "after each hidden layer")
+        activation: Activation = param("relu", "activation function after each hidden layer")
         init: Literal["uniform", "orthogonal"] = param(
             "uniform",
-            "first weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
+            "initial weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
         )
-        shared: bool = param(True, "all heads share one trunk; if not, each has its own")
+        shared: bool = param(True, "all heads share one trunk; if false, each has its own")
         scale_bytes: bool = param(True, "uint8 observations are divided by 255")
         normalise_obs: bool = param(
-            False, "real-valued observations get mean 0 and deviation 1, by the learner's data"
+            False, "normalise real-valued observations by the moments of the learner's data"
         )
 
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
@@ -91,18 +92,17 @@ class Mlp(Model):
 
 
 def is_acting_parameter(wanted: Collection[str], name: str) -> bool:
-    """Whether the parameter `name` belongs to a wanted head, or to the trunk or features below."""
+    """Whether the parameter `name` belongs to a wanted head, or to the trunk or the features below it."""
     owner = name.split(".")[0]
     return owner in wanted or owner in ("trunk", "features")
 
 
 def trunk_of(head: str, config: Mlp.Config) -> str:
-    """The name of a head's trunk."""
     return "trunk" if config.shared else head
 
 
 class MlpInference:
-    """Acts in numpy, which for a few rows of a small network costs a fraction of torch's dispatch."""
+    """Acts in numpy, whose overhead for a few rows of a small network is a fraction of torch's."""
 
     def __init__(self, config: Mlp.Config, obs: ObsColumns, heads: Heads) -> None:
         self.config, self.heads = config, heads
@@ -110,7 +110,7 @@ class MlpInference:
         self.encode = feature_encoder(obs, config.scale_bytes)
         self.measured = measured_features(feature_leaves(obs)) if config.normalise_obs else None
         self.shapes = _shapes(config, sum(map(feature_width, feature_leaves(obs).values())), heads)
-        self.normalisation: Affine | None = None  # shift and scale of features
+        self.normalisation: Affine | None = None  # the shift and scale of features
         self.trunks: dict[str, list[Affine]] = {}
         self.out: dict[str, tuple[str, Affine]] = {}  # each head's trunk and last layer
         self.free: dict[str, Array] = {}
@@ -166,7 +166,7 @@ def _shapes(config: Mlp.Config, features: int, heads: Heads) -> dict[str, Shape]
 
 
 def _layers(config: Mlp.Config, features: int, heads: Heads) -> Iterator[tuple[str, int, int]]:
-    """Each layer's name, inputs and outputs; the layers of a shared trunk repeat for each head."""
+    """Yield each layer's name, inputs and outputs; the layers of a shared trunk repeat for each head."""
     widths = [features, *config.hidden]
     for name, head in heads.items():
         if isinstance(head, FreeHead):
@@ -181,7 +181,7 @@ def _layers(config: Mlp.Config, features: int, heads: Heads) -> Iterator[tuple[s
 
 
 def _normalisation(arrays: Mapping[str, Array], measured_features: Array) -> Affine:
-    """What is subtracted from each feature, and the factor it is then multiplied by."""
+    """The number subtracted from each feature, and the factor it is then multiplied by."""
     moments = Moments()
     moments.load_state_dict({name: arrays[f"features.moments.{name}"] for name in MOMENTS})
     shift, scale = (
@@ -197,7 +197,7 @@ def _affine(arrays: Mapping[str, Array], name: str) -> Affine:
 
 
 def _head_layer(arrays: Mapping[str, Array], name: str, head: Head) -> Affine:
-    """A head's layer; the two of a dueling head are merged, because together they are affine, too."""
+    """A head's last layer; the two layers of a dueling head are merged, because their sum is affine, too."""
     if not isinstance(head, DuelingHead):
         return _affine(arrays, f"{name}.out")
     value, value_bias = _affine(arrays, f"{name}.value")

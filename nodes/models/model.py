@@ -1,7 +1,7 @@
 """The interface of a model: the description of a network with named heads.
 
-`build` makes the torch module that learns, and `inference_model` what acts. Both name the parameters
-equally, so the weights of the first can be loaded into the second.
+`build` makes the torch module that learns, and `inference_model` makes the function that acts. Both use
+the same parameter names, so the weights of the first can be loaded into the second.
 """
 
 from __future__ import annotations
@@ -63,30 +63,30 @@ def check_names(owner: str, names: Collection[str], expected: Collection[str]) -
     }
     wrong = [f"{verb} {sorted(found)}" for verb, found in differences.items() if found]
     if wrong:
-        raise ValueError(f"{owner}: the state {' and '.join(wrong)}; was it of another model?")
+        raise ValueError(f"{owner}: the state {' and '.join(wrong)}; is it that of another model?")
 
 
 def check_shapes(owner: str, arrays: Mapping[str, Array], expected: Mapping[str, Shape]) -> None:
     """Raise unless weights have exactly the expected names and shapes.
 
-    Otherwise weights of a wider or deeper network might load, and act in an unlearned way.
+    Without this check, weights of a wider or deeper network might load, and act arbitrarily.
     """
     check_names(owner, arrays, expected)
     for name, shape in expected.items():
         if arrays[name].shape != shape:
             raise ValueError(
                 f"{owner}: '{name}' has the shape {arrays[name].shape}, and this model's has {shape}; "
-                "was it of another model?"
+                "is it that of another model?"
             )
 
 
 def check_no_nan(weights: Mapping[str, Array]) -> None:
-    """Raise if learning has diverged: a weight that is nan never recovers, but a policy still acts."""
+    """Raise if learning has diverged: NaN weights never recover, although the policy still acts."""
     diverged = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
     if diverged:
         raise ValueError(
             f"learning has diverged: {len(diverged)} of {len(weights)} weights hold nan (the first: "
-            f"'{diverged[0]}'); take a lower `lr`, or look for rewards or observations that are too large"
+            f"'{diverged[0]}'); take a lower `lr`, or check for rewards or observations that are too large"
         )
 
 
@@ -108,9 +108,9 @@ def observation_tensors(batch: Batch, name: str, rows: Any = slice(None)) -> Any
 
 
 class InferenceModel(Protocol):
-    """A forward pass for acting: from observations (B, …) to the wanted heads (B, n).
+    """Maps observations (B, …) to the wanted heads (B, n), in order to act.
 
-    A recurrent one also takes its memory columns, and returns those of the next step.
+    A recurrent model also takes its memory columns, and returns those of the next step.
     """
 
     def load(self, arrays: Mapping[str, Array]) -> None:
@@ -121,7 +121,7 @@ class InferenceModel(Protocol):
 
 
 class Model(Part):
-    """The description of a network. A user's own model defines `network`; its module acts, too.
+    """The description of a network. A model of your own defines `network`; its module also acts.
 
     If the module defines `observe(obs)`, each train iteration ends by calling it with the
     observations that were learned from.
@@ -142,18 +142,18 @@ class Model(Part):
     def inference_model(
         self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
     ) -> InferenceModel:
-        """Make what acts with the wanted heads; it needs weights before it acts."""
+        """Make the function that acts with the wanted heads; it needs weights before it acts."""
         return TorchInference(self.build(obs, heads, seed=0), wanted)
 
     def check_obs(self, obs: ObsColumns) -> None:
         """Raise `UnsoundError` if the model cannot take these observations."""
 
     def memory_columns(self) -> Schema:
-        """The columns of a recurrent model's memory; such a model is built and called as `gru` is."""
+        """The memory columns of a recurrent model, which must be built and called like `gru`."""
         return {}
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
-        """The modules that learning imports, or acting if `learn` is false."""
+        """The modules that learning imports; if `learn` is false, those that acting imports."""
         return ("torch",)
 
     def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
@@ -162,7 +162,7 @@ class Model(Part):
 
 
 class TorchInference:
-    """Acts with the torch module itself."""
+    """Acts with the torch module that learns."""
 
     def __init__(self, module: Module, wanted: Collection[str]) -> None:
         self.module, self.wanted = module.eval(), tuple(wanted)
@@ -183,9 +183,10 @@ def _tensors(obs: Array) -> Any:
 
 
 class ModuleModel(Model):
-    """A torch module by its class, which is called with the observation columns, the heads and `args`.
+    """A torch module class, which is called with the observation columns, the heads and `args`.
 
-    Nested observations are `NestedColumns`; `forward` then gets a dictionary of tensors by leaf.
+    For nested observations it is called with `NestedColumns`, and `forward` gets a dictionary of tensors
+    by leaf.
     """
 
     class Config(BaseConfig):
@@ -202,7 +203,7 @@ class ModuleModel(Model):
 
 
 def resolve_model(model: PartSpec | Model | None, default: Model) -> Model:
-    """The model of a parameter: made from a graph's spec, or as it was made by hand."""
+    """Make the model from a graph's spec; return a model made by hand as it is."""
     if model is None:
         return default
     return model if isinstance(model, Model) else model.make()

@@ -1,4 +1,4 @@
-"""From heads to actions: pure functions of arrays and a random generator."""
+"""Samples actions from heads: pure functions of arrays and a random generator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def argmax(scores: Array) -> Array:
 
 
 def epsilon_greedy(scores: Array, epsilon: float, rng: np.random.Generator) -> Array:
-    """For each row, with probability epsilon a random action, otherwise the best: (B, A) to (B,)."""
+    """A random action with probability epsilon, otherwise the best one: (B, A) to (B,)."""
     rows, actions = scores.shape
     explores = rng.random(rows) < epsilon
     random = rng.integers(actions, size=rows)
@@ -25,13 +25,13 @@ def epsilon_greedy(scores: Array, epsilon: float, rng: np.random.Generator) -> A
 def masked_epsilon_greedy(
     scores: Array, allowed: Array, epsilon: float, rng: np.random.Generator
 ) -> Array:
-    """As `epsilon_greedy`, with random actions drawn from the allowed ones (B, A)."""
+    """As `epsilon_greedy`, but random actions are drawn from the allowed ones (B, A)."""
     explores = rng.random(len(scores)) < epsilon
     return np.where(explores, uniform_allowed(allowed, rng), scores.argmax(-1))
 
 
 def uniform_allowed(allowed: Array, rng: np.random.Generator) -> Array:
-    """A uniformly drawn allowed action of each row: (B, A) to (B,)."""
+    """An allowed action of each row, drawn uniformly: (B, A) to (B,)."""
     return np.where(allowed, rng.random(allowed.shape), -1.0).argmax(-1)
 
 
@@ -40,7 +40,7 @@ def sample_categorical(logits: Array, rng: np.random.Generator) -> tuple[Array, 
     shifted = logits - logits.max(-1, keepdims=True)
     cumulated = np.exp(shifted).cumsum(-1)
     total = cumulated[:, -1:]
-    # inverse transform sampling; the last action needs no bound of its own
+    # inverse transform sampling; the last action needs no upper bound
     action = (cumulated[:, :-1] <= rng.random(total.shape, np.float32) * total).sum(-1)
     logp = shifted[np.arange(len(action)), action] - np.log(total[:, 0])
     return action, logp

@@ -1,4 +1,4 @@
-"""The torch modules of the built-in models: what learns, while numpy acts (cnn: torch acts, too)."""
+"""The torch modules of the built-in models, which learn; of these only the `cnn` also acts in torch."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Encoder(Protocol):
         """Observations (B, …) to features (B, F)."""
 
     def observe(self, obs: Obs) -> None:
-        """Update the running moments, if there are any."""
+        """Update the running moments, if features are normalised."""
 
 
 class TorchFeatures(nn.Module):
-    """An encoder that flattens observations."""
+    """An encoder of flattened observations."""
 
     def __init__(self, columns: Mapping[str, Column], scale_bytes: bool, normalise: bool) -> None:
         super().__init__()
@@ -91,10 +91,10 @@ def _leaf(obs: Obs, name: str) -> Tensor:
 
 
 class FeatureNormaliser(nn.Module):
-    """Normalises features to mean 0 and deviation 1, by the running moments of the learner's data.
+    """Normalises features to mean 0 and standard deviation 1, by running moments of the learner's data.
 
-    The moments are buffers: they travel and are saved with the weights, so a version of the weights
-    acts with its own moments.
+    The moments are buffers of the module: they are sent and saved with the weights, so each version of
+    the weights acts with its own moments.
     """
 
     count: Tensor
@@ -125,7 +125,7 @@ class FeatureNormaliser(nn.Module):
 
 
 class TorchImages(nn.Module):
-    """An encoder with convolutions for images; features of other leaves are appended to theirs."""
+    """An encoder with convolutions for images; the features of other leaves are appended."""
 
     def __init__(self, config: Cnn.Config, obs: ObsColumns) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class TorchImages(nn.Module):
             self.rest.observe(obs)
 
     def _channels_first(self, image: Tensor) -> Tensor:
-        """Images (B, …) as float (B, C, H, W), with stacked frames and colours as channels."""
+        """Convert images (B, …) to float (B, C, H, W), with stacked frames and colours as channels."""
         if image.dim() >= 4 and channels_last(tuple(image.shape[-3:]), self.config.layout):
             image = image.movedim(-1, -3)
         planes = image.reshape(len(image), -1, *image.shape[-2:])
@@ -175,7 +175,7 @@ class TorchImages(nn.Module):
 
 
 class ActivationLayer(nn.Module):
-    """An activation function, by its name."""
+    """Applies the activation function of this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class ActivationLayer(nn.Module):
 class TorchMlp(nn.Module):
     """Dense layers on an encoder's features.
 
-    Parameters are named `trunk.0.weight`, `q.out.bias` and so on; in the head q's own trunk, `q.0.weight`.
+    Parameters are named `trunk.0.weight`, `q.out.bias` and so on, or `q.0.weight` if head q has its own trunk.
     """
 
     def __init__(self, config: Mlp.Config, features: Encoder, heads: Heads) -> None:
@@ -218,7 +218,6 @@ class TorchMlp(nn.Module):
         return heads
 
     def observe(self, obs: Obs) -> None:
-        """Update the running moments with observations that were learned from."""
         self.features.observe(obs)
 
     def _dense(self, x: Tensor, layers: list[Affine]) -> Tensor:
@@ -294,5 +293,4 @@ class TorchGru(nn.Module):
         return {**self.heads(memory_t), MEMORY: memory_t}
 
     def observe(self, obs: Obs) -> None:
-        """Update the running moments with observations that were learned from."""
         self.encoder.observe(obs)  # type: ignore[operator]

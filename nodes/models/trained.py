@@ -1,6 +1,6 @@
-"""Networks whose parameters are views of one flat vector, and Adam on that vector.
+"""Networks whose parameters are views of one flat vector, and Adam on this vector.
 
-Ten small tensors would cost ten dispatches in each operation. With one vector, the optimiser, the
+With ten small tensors, each operation would be dispatched ten times. With one vector, the optimiser,
 clipping, the update of a target and the copy of the weights take a few operations each.
 """
 
@@ -21,7 +21,7 @@ from flowrl.nodes.models.torch_modules import Obs
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """Move all parameters into one vector, of which they become views, and return it."""
+    """Move all parameters into one vector, of which they become views; return the vector."""
     parameters = list(module.parameters())
     flat = torch.cat([p.detach().reshape(-1) for p in parameters])
     for parameter, view in zip(parameters, _views(flat, parameters), strict=True):
@@ -62,7 +62,7 @@ class Adam:
 
 
 class Network:
-    """A module, with its parameters as one vector."""
+    """A module whose parameters are one vector."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, self.params = module, flatten_parameters(module)
@@ -71,7 +71,7 @@ class Network:
         return self.module(obs)
 
     def observe(self, obs: Obs) -> None:
-        """Let a module that keeps statistics of observations update them."""
+        """Let the module update its statistics of observations, if it keeps any."""
         if (update := getattr(self.module, "observe", None)) is not None:
             update(obs)
 
@@ -80,7 +80,7 @@ class Network:
         return Network(copy.deepcopy(self.module).requires_grad_(False))
 
     def move_towards(self, other: Network, tau: float = 1.0) -> None:
-        """Move the parameters towards another's by the fraction tau (Polyak averaging); copy buffers."""
+        """Move the parameters towards those of `other` by the fraction tau (Polyak averaging); copy buffers."""
         self.params.lerp_(other.params, tau)
         for own, source in zip(self.module.buffers(), other.module.buffers(), strict=True):
             own.copy_(source)
@@ -100,7 +100,7 @@ class Network:
 
 
 class TrainableNetwork(Network):
-    """A network with an optimiser; its gradients are views of one vector, too."""
+    """A network with an optimiser; its gradients are views of one vector as well."""
 
     def __init__(self, module: nn.Module, *, max_grad_norm: float | None = None, eps: float = 1e-8):
         super().__init__(module)

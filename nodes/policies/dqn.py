@@ -37,22 +37,26 @@ class Dqn(Policy):
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="mlp")
         gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
         nstep: int = param(1, "rewards that are summed before the target bootstraps", ge=1)
-        double: bool = param(True, "the online network chooses the action, the target rates it")
+        double: bool = param(
+            True, "the online network chooses the next action, the target network evaluates it"
+        )
         dueling: bool = param(True, "Q as the state's value plus each action's advantage")
-        loss: Literal["huber", "mse"] = param("huber", "of the temporal-difference error")
+        loss: Literal["huber", "mse"] = param("huber", "loss of the temporal-difference error")
         lr: float = param(1e-3, "learning rate of Adam", gt=0)
-        max_grad_norm: float | None = param(10.0, "shortens longer gradients; null: never", gt=0)
+        max_grad_norm: float | None = param(
+            10.0, "longer gradients are scaled down to this norm; null: none are", gt=0
+        )
         target: Literal["copy", "blend"] = param("copy", "how the target network is updated")
         target_every_iters: int = param(100, "`copy`: train iterations between two copies", ge=1)
         target_tau: float = param(
-            0.005, "`blend`: fraction of the way moved in each train iteration", gt=0, le=1
+            0.005, "`blend`: weight of the online network in each train iteration", gt=0, le=1
         )
-        epsilon_start: float = param(0.95, "share of random actions at first", ge=0, le=1)
-        epsilon_end: float = param(0.1, "share of random actions in the end", ge=0, le=1)
+        epsilon_start: float = param(0.95, "initial share of random actions", ge=0, le=1)
+        epsilon_end: float = param(0.1, "final share of random actions", ge=0, le=1)
         epsilon_decay_steps: int = param(
             10_000, "env steps of the decay (`exponential`: to 1/e)", ge=1
         )
-        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "of the decay")
+        epsilon_shape: Literal["exponential", "linear"] = param("exponential", "shape of the decay")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -103,7 +107,7 @@ def epsilon_command(config: Any, progress: Count) -> dict[str, float]:
 class ValueLearnMode:
     """A learn mode with an online network of action values and a target network that follows it."""
 
-    name: ClassVar[str]  # of the policy, in errors
+    name: ClassVar[str]  # the policy's name in errors
 
     def __init__(self, policy: Any, seed: int) -> None:
         from flowrl.nodes.models.trained import TrainableNetwork
@@ -150,7 +154,7 @@ class DqnLearnMode(ValueLearnMode):
         obs = observation_tensors(batch, "obs")
         q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
         losses = self.loss(q_t, target_t, reduction="none")
-        if "weight" in batch:  # a prioritised buffer corrects for its uneven sampling
+        if "weight" in batch:  # from a prioritised buffer, which corrects for its sampling
             losses = losses * tensor(batch["weight"])
         loss = losses.mean()
         norm = self.online.descend(loss, self.config.lr)
@@ -174,7 +178,7 @@ class DqnLearnMode(ValueLearnMode):
 class DqnEvalMode:
     """Takes the action with the highest value."""
 
-    def __init__(self, policy: Dqn) -> None:
+    def __init__(self, policy: Any) -> None:
         self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
         self.dtype = np.dtype(policy.action.dtype)
 
@@ -182,13 +186,16 @@ class DqnEvalMode:
         self.model.load(state.arrays)
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        return {"action": argmax(self.model(obs)["q"]).astype(self.dtype, copy=False)}
+        return self.choose(self.model(obs))
+
+    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
+        return {"action": argmax(heads["q"]).astype(self.dtype, copy=False)}
 
 
 class DqnCollectMode(DqnEvalMode):
     """Takes a random action with probability epsilon, otherwise the best one."""
 
-    def __init__(self, policy: Dqn, seed: int) -> None:
+    def __init__(self, policy: Any, seed: int) -> None:
         super().__init__(policy)
         self.rng = np.random.default_rng(seed)
         self.epsilon = policy.config.epsilon_start
@@ -199,11 +206,15 @@ class DqnCollectMode(DqnEvalMode):
         self.epsilon = state.command["epsilon"]
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        q = self.model(obs)["q"]
-        if self.masked:
-            action = masked_epsilon_greedy(q, obs[ACTION_MASK] != 0, self.epsilon, self.rng)
-        else:
-            action = epsilon_greedy(q, self.epsilon, self.rng)
+        heads = self.model(obs)
+        if not self.masked:
+            return self.choose(heads)
+        allowed = obs[ACTION_MASK] != 0
+        action = masked_epsilon_greedy(heads["q"], allowed, self.epsilon, self.rng)
+        return {"action": action.astype(self.dtype, copy=False)}
+
+    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
+        action = epsilon_greedy(heads["q"], self.epsilon, self.rng)
         return {"action": action.astype(self.dtype, copy=False)}
 
     def state_dict(self) -> dict[str, Any]:

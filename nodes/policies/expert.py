@@ -1,9 +1,9 @@
-"""The expert policy: a policy trained before, which acts with the weights of its checkpoint."""
+"""The expert policy: a trained policy that acts with the weights of a checkpoint."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,11 +12,18 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
-from flowrl.nodes.policy import AnyActMode, LearnMode, Policy, policy_for
+from flowrl.nodes.policy import (
+    AnyActMode,
+    LearnMode,
+    Policy,
+    act_mode_state,
+    load_act_mode_state,
+    policy_for,
+)
 
 
 class Expert(Policy):
-    """Acts with weights of its own, and cannot learn."""
+    """Acts with the weights of its checkpoint, and cannot learn."""
 
     acts_without_weights = True
 
@@ -64,16 +71,16 @@ class Expert(Policy):
         self._refuse_to_learn()
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        return self._fixed_mode(self.trained.collect_mode if self.config.explore else None, seed)
+        trained, explore = self.trained, self.config.explore
+        return self._fixed_mode(trained.collect_mode(seed) if explore else trained.eval_mode(seed))
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        return self._fixed_mode(None, seed)
+        return self._fixed_mode(self.trained.eval_mode(seed))
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return self.trained.imported_modules(learn=False)
 
-    def _fixed_mode(self, make: Callable[[int], AnyActMode] | None, seed: int) -> AnyActMode:
-        mode = (make or self.trained.eval_mode)(seed)
+    def _fixed_mode(self, mode: AnyActMode) -> AnyActMode:
         path = Path(self.config.checkpoint)
         try:
             mode.load(read_weights(path))
@@ -95,22 +102,21 @@ class FixedWeightsMode:
         self.memory: Schema = getattr(mode, "memory", {})
 
     def load(self, state: State) -> None:
-        """Ignore the weights."""
+        """Keep the weights of the checkpoint."""
 
     def forward(self, obs: Array, *memory: Mapping[str, Array]) -> dict[str, Array]:
         columns: dict[str, Array] = self.mode.forward(obs, *memory)
         return columns
 
     def state_dict(self) -> dict[str, Any]:
-        return self.mode.state_dict() if hasattr(self.mode, "state_dict") else {}
+        return act_mode_state(self.mode)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if hasattr(self.mode, "load_state_dict"):
-            self.mode.load_state_dict(state)
+        load_act_mode_state(self.mode, state)
 
 
 def read_weights(path: Path) -> State:
-    """The weights of a checkpoint's first learner, and their command."""
+    """Read the weights of a checkpoint's first learner, with their command."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -36,33 +36,43 @@ DEFAULT_MODEL = {"type": "mlp", **DEFAULT_MLP}
 
 
 class Ppo(Policy):
-    """Improves the policy on its own data, in steps kept small by clipping the likelihood ratio."""
+    """Improves the policy on its own data; clipping the likelihood ratio keeps the steps small."""
 
     on_policy = True
 
     class Config(BaseConfig):
-        model: Any = part("model", "of policy and value", shared="model", default=DEFAULT_MODEL)
+        model: Any = part(
+            "model", "the network of policy and value", shared="model", default=DEFAULT_MODEL
+        )
         gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
-        gae_lambda: float = param(0.95, "1 sums all rewards, 0 trusts the next value", ge=0, le=1)
+        gae_lambda: float = param(
+            0.95, "1: advantages sum all rewards; 0: they rely on the next value", ge=0, le=1
+        )
         epochs: int = param(4, "times that each row is learned from", ge=1)
         minibatch_size: int = param(256, "rows of one gradient step", ge=1)
-        clip: float = param(0.2, "distance from 1 up to which a ratio of likelihoods counts", gt=0)
-        value_clip: float | None = param(None, "the same for the value, from the old value", gt=0)
-        value_weight: float = param(0.5, "of the value's error in the loss", ge=0)
-        entropy_weight: float = param(0.01, "of the policy's entropy in the loss", ge=0)
-        normalise_advantages: bool = param(True, "mean 0, deviation 1 over a token's rows")
+        clip: float = param(0.2, "likelihood ratios are clipped to this distance from 1", gt=0)
+        value_clip: float | None = param(
+            None, "values are clipped to this distance from the old value; null: not", gt=0
+        )
+        value_weight: float = param(0.5, "weight of the value's error in the loss", ge=0)
+        entropy_weight: float = param(0.01, "weight of the policy's entropy in the loss", ge=0)
+        normalise_advantages: bool = param(
+            True, "normalise the advantages of a token to mean 0 and standard deviation 1"
+        )
         normalise_values: bool = param(False, "the value head predicts normalised returns")
         lr: float = param(3e-4, "learning rate of Adam", gt=0)
         unroll_steps: int | None = param(
             None, "steps of the unrolls that a recurrent model learns from", ge=1
         )
         lr_decay_steps: int | None = param(
-            None, "env steps until `lr` is 0; null: it is constant", ge=1
+            None, "env steps until `lr` has decayed to 0; null: it is constant", ge=1
         )
         eval_draws: bool = param(
-            False, "evaluations draw actions, as collecting does; if not, they take the most likely"
+            False, "evaluations draw actions like collectors; if false, they take the most likely"
         )
-        max_grad_norm: float | None = param(0.5, "shortens longer gradients; null: never", gt=0)
+        max_grad_norm: float | None = param(
+            0.5, "longer gradients are scaled down to this norm; null: none are", gt=0
+        )
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -72,7 +82,7 @@ class Ppo(Policy):
             resolve_model(self.config.model, Mlp(**DEFAULT_MLP)), self.obs, "logits", self.heads
         )
         if bool(self.model.memory_columns()) != (self.config.unroll_steps is not None):
-            what = "a recurrent model, and no other, learns from unrolls"
+            what = "a recurrent model must learn from unrolls, and any other model from steps"
             hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
             raise UnsoundError(what, hint, "unroll_steps")
 
@@ -97,8 +107,7 @@ class Ppo(Policy):
         return PpoLearnMode(self, seed)
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        mode = PpoCollectMode(self, seed)
-        return self._with_memory(mode)
+        return self._with_memory(PpoCollectMode(self, seed))
 
     def eval_mode(self, seed: int) -> AnyActMode:
         mode = PpoCollectMode(self, seed) if self.config.eval_draws else PpoEvalMode(self)
@@ -122,7 +131,7 @@ METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
 
 
 class PpoLearnMode:
-    """A train iteration computes a token's advantages, then learns from its rows in several epochs."""
+    """Computes the advantages of a token's rows, and learns from the rows in several epochs."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
         from flowrl.nodes.models.trained import TrainableNetwork
@@ -138,7 +147,7 @@ class PpoLearnMode:
             policy.model.is_acting_parameter, self.distribution.heads
         )
         self.rng = np.random.default_rng(seed)
-        self.returns = Moments()  # used if `normalise_values`
+        self.returns = Moments()  # stays empty unless `normalise_values`
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         columns, metrics = self._columns(batch), []
@@ -148,24 +157,24 @@ class PpoLearnMode:
             shuffled = [split_minibatches(column, order, size) for column in columns]
             for minibatch in zip(*shuffled, strict=True):
                 metrics.append(self._descend(list(minibatch), command["lr"]))
-        # Running moments change last: this iteration must use the moments that the actor used.
+        # The moments are updated last, because this iteration must use those that the actor used.
         self.net.observe(observation_tensors(self.layout.steps(batch), "obs"))
         means = torch.stack(metrics).mean(0)
         return LearnResult({**dict(zip(METRICS, means, strict=True)), "lr": command["lr"]})
 
     def _columns(self, batch: Batch) -> list[Any]:
-        """The columns that minibatches are cut from."""
+        """The columns from which minibatches are cut."""
         targets = map(tensor, self._advantages(batch))
         steps = self.layout.steps(batch)
         actions, logp = self.distribution.sampled_actions(steps), tensor(steps["logp"])
         return self.layout.minibatch_columns(batch, actions, logp, *targets)
 
     def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
-        """Advantages, and the targets and old values of the value head, all (N,)."""
+        """The advantages, and the targets and old values of the value head, all (N,)."""
         steps = self.layout.steps(batch)
         cut_t = steps["last"] | steps["terminated"] | steps["truncated"]
         v_t, v_tp1_at_cuts = self.layout.values(batch, cut_t)
-        v_tp1 = np.roll(v_t, -1)  # what follows a row is the next row, except at a cut
+        v_tp1 = np.roll(v_t, -1)  # the next row is a row's successor, except at a cut
         v_tp1[cut_t] = v_tp1_at_cuts
         mean, std = self._return_moments()
         scaled_t = v_t * std + mean
@@ -181,7 +190,7 @@ class PpoLearnMode:
         return advantage, (target - mean) / std, (scaled_t - mean) / std
 
     def _return_moments(self) -> tuple[np.float32, np.float32]:
-        """The mean and deviation by which the value head's returns are normalised."""
+        """The mean and standard deviation by which returns are normalised for the value head."""
         return np.float32(self.returns.mean), np.float32(self.returns.std)
 
     def _descend(self, minibatch: list[Any], lr: float) -> Any:
@@ -198,7 +207,7 @@ class PpoLearnMode:
         loss = policy_loss + c.value_weight * value_loss - c.entropy_weight * entropy
         norm = self.net.descend(loss, lr)
         with torch.no_grad():
-            kl = (ratio - 1 - log_ratio).mean()  # the estimator k3 of Schulman 2020
+            kl = (ratio - 1 - log_ratio).mean()  # estimator k3 of Schulman 2020
             clipped = ((ratio - 1).abs() > c.clip).float().mean()
             return torch.stack([policy_loss, value_loss, entropy, kl, clipped, norm])
 
@@ -233,7 +242,7 @@ def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
 
 
 def squared_loss(value: Any, target: Any, v_old: Any, clip: float | None) -> Any:
-    """mean (V - G)^2; with a clip, at least that of V clipped to v_old +- clip."""
+    """mean (V - G)^2; with `clip`, mean max((V - G)^2, (V' - G)^2) with V' = V clipped to v_old +- clip."""
     loss = (value - target).square()
     if clip is not None:
         clipped = v_old + (value - v_old).clamp(-clip, clip)
@@ -261,7 +270,7 @@ class PpoEvalMode:
 
 
 class PpoCollectMode(PpoEvalMode):
-    """Draws actions, and outputs their log-likelihood."""
+    """Draws actions, and outputs the logarithm of their likelihood."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
         super().__init__(policy)

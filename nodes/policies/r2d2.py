@@ -11,7 +11,7 @@ from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
-from flowrl.core.state import Count, State
+from flowrl.core.state import Count
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.gru import Gru
@@ -22,9 +22,14 @@ from flowrl.nodes.models.model import (
     observation_tensors,
     resolve_model,
 )
-from flowrl.nodes.models.sampling import argmax, epsilon_greedy
 from flowrl.nodes.observations import columns_under, leaf_columns
-from flowrl.nodes.policies.dqn import Dqn, ValueLearnMode, epsilon_command
+from flowrl.nodes.policies.dqn import (
+    Dqn,
+    DqnCollectMode,
+    DqnEvalMode,
+    ValueLearnMode,
+    epsilon_command,
+)
 from flowrl.nodes.policy import AnyActMode, LearnResult, Policy, unroll_column
 from flowrl.nodes.recurrence import RecurrentModeAdapter, flatten_time
 
@@ -40,12 +45,12 @@ class R2d2(Policy):
 
     class Config(Dqn.Config):
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="gru")
-        unroll_steps: int = param(20, "steps of a sequence, as configured in the buffer", ge=2)
+        unroll_steps: int = param(20, "steps of a sequence; the same as in the buffer", ge=2)
         burn_in_steps: int = param(
-            0, "its first steps, which only bring the memory up to date", ge=0
+            0, "first steps of a sequence, which only bring the memory up to date", ge=0
         )
         rescale: bool = param(True, "learn h(value), which compresses large values")
-        target_steps: int = param(5, "rewards that a target sums, within the sequence", ge=1)
+        target_steps: int = param(5, "rewards that a target sums within its sequence", ge=1)
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -61,7 +66,7 @@ class R2d2(Policy):
                 "r2d2 needs rows with one reward", "give `target_steps` instead", "nstep"
             )
         if c.burn_in_steps >= c.unroll_steps:
-            what = f"of {c.unroll_steps} steps {c.burn_in_steps} are burn-in"
+            what = f"{c.burn_in_steps} of {c.unroll_steps} steps are burn-in, so no step is learned from"
             raise UnsoundError(what, "make `unroll_steps` larger", "unroll_steps")
         self.heads: Heads = {"q": (DuelingHead if c.dueling else LinearHead)(self.action.n)}
         self.model = resolve_model(c.model, Gru())
@@ -70,7 +75,7 @@ class R2d2(Policy):
 
     @property
     def unroll_steps(self) -> None:
-        """Collectors output single steps; the buffer cuts sequences from them, which may overlap."""
+        """None, because collectors output single steps, from which the buffer cuts sequences."""
         return
 
     def memory_columns(self) -> Schema:
@@ -93,10 +98,10 @@ class R2d2(Policy):
         return R2d2LearnMode(self, seed)
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        return RecurrentModeAdapter(R2d2CollectMode(self, seed), self.memory_columns())
+        return RecurrentModeAdapter(DqnCollectMode(self, seed), self.memory_columns())
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        return RecurrentModeAdapter(R2d2EvalMode(self), self.memory_columns())
+        return RecurrentModeAdapter(DqnEvalMode(self), self.memory_columns())
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return self.model.imported_modules(learn)
@@ -117,9 +122,8 @@ class R2d2LearnMode(ValueLearnMode):
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         """Do one gradient step; the priorities are the absolute errors of all steps (W, T)."""
         c, obs = self.config, _joined_obs(batch)
-        q = self._action_values(
-            self.online, obs, batch[self.memory]
-        )  # (W, T + 1 - burn-in, actions)
+        # (W, T + 1 - burn-in, actions)
+        q = self._action_values(self.online, obs, batch[self.memory])
         with torch.no_grad():
             q_target = self._action_values(self.target, obs, batch[self.memory])
             chooser = q.detach() if c.double else q_target
@@ -144,7 +148,7 @@ class R2d2LearnMode(ValueLearnMode):
         return LearnResult(metrics, errors)
 
     def _action_values(self, net: Any, obs: Any, memory: Array) -> Any:
-        """The action values of the steps after the burn-in, and of the observation after the last."""
+        """The action values of all steps after the burn-in, and of the last step's next observation."""
         burn_in, state = self.config.burn_in_steps, tensor(memory)
         if burn_in:
             with torch.no_grad():
@@ -166,11 +170,11 @@ def restore_value(x: Any) -> Any:
 
 
 def nstep_targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) -> Any:
-    """n-step targets within sequences, of fewer rewards where the valid steps end.
+    """n-step targets within sequences; near the last valid step they sum fewer rewards.
 
     G_t = r_t + d_t (r_{t+1} + d_{t+1} (… + d v)), over up to `steps` rewards.
     """
-    # reward, discount, valid: (W, T); v: (W, T + 1), of all observations including the last
+    # reward, discount, valid: (W, T); v: (W, T + 1), because it includes the last next observation
     length = reward.shape[1]
     steps = min(steps, length)
     target = v[:, torch.arange(length).add_(steps).clamp_(max=length)]
@@ -186,7 +190,7 @@ def nstep_targets(reward: Any, discount: Any, valid: Any, v: Any, steps: int) ->
 
 
 def _joined_obs(batch: Batch) -> Any:
-    """The observations (W, T + 1, …) of all steps and after the last one."""
+    """The observations of all steps and the last step's next observation (W, T + 1, …)."""
     obs, next_obs = observation_tensors(batch, "obs"), observation_tensors(batch, "next_obs")
     if isinstance(obs, Mapping):
         return {k: torch.cat([obs[k][:, :1], next_obs[k]], 1) for k in obs}
@@ -200,43 +204,6 @@ def _slice_time(obs: Any, steps: slice) -> Any:
 
 
 def _unroll(module: Any, obs: Any, memory: Any) -> Any:
-    """The module's heads for all steps; no episode begins within a sequence."""
+    """Compute the heads of all steps; no episode begins within a sequence."""
     column = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
     return module(flatten_time(obs), memory, torch.zeros(column.shape[:2], dtype=torch.bool))
-
-
-class R2d2EvalMode:
-    """Takes the action with the highest value."""
-
-    def __init__(self, policy: R2d2) -> None:
-        self.model = policy.model.inference_model(policy.obs, policy.heads, ("q",))
-        self.dtype = np.dtype(policy.action.dtype)
-
-    def load(self, state: State) -> None:
-        self.model.load(state.arrays)
-
-    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
-        return {"action": argmax(heads["q"]).astype(self.dtype, copy=False)}
-
-
-class R2d2CollectMode(R2d2EvalMode):
-    """Takes a random action with probability epsilon, otherwise the best one."""
-
-    def __init__(self, policy: R2d2, seed: int) -> None:
-        super().__init__(policy)
-        self.rng = np.random.default_rng(seed)
-        self.epsilon = policy.config.epsilon_start
-
-    def load(self, state: State) -> None:
-        super().load(state)
-        self.epsilon = state.command["epsilon"]
-
-    def choose(self, heads: Mapping[str, Array]) -> dict[str, Array]:
-        action = epsilon_greedy(heads["q"], self.epsilon, self.rng)
-        return {"action": action.astype(self.dtype, copy=False)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rng": self.rng.bit_generator.state}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.rng.bit_generator.state = state["rng"]

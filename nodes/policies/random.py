@@ -1,4 +1,4 @@
-"""The random policy: actions drawn uniformly, independent of the observations."""
+"""The random policy draws actions uniformly, independent of the observations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
-from flowrl.nodes.distributions import choice_counts
+from flowrl.nodes.distributions import action_bounds, choice_counts
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.masked import has_mask
 from flowrl.nodes.models.sampling import uniform_allowed
@@ -49,7 +49,7 @@ class RandomMode:
         self._draw = _sampler(action, self._rng)
 
     def load(self, state: State) -> None:
-        """Weights do not matter."""
+        """Random actions need no weights."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
         return {"action": self._draw(len(obs))}
@@ -62,7 +62,7 @@ class RandomMode:
 
 
 class RandomAllowedMode(RandomMode):
-    """Draws uniformly from the actions that the observed mask allows, for each choice independently."""
+    """Draws each choice uniformly from the values that the observed mask allows."""
 
     def __init__(self, action: Column, counts: Array, seed: int) -> None:
         super().__init__(action, seed)
@@ -80,15 +80,9 @@ def _sampler(action: Column, rng: np.random.Generator) -> Callable[[int], Array]
     if action.n is not None:
         n = action.n
         return lambda rows: rng.integers(n, size=(rows, *shape), dtype=dtype)
-    low = np.broadcast_to(np.reshape(_bound(action.low, -np.inf), -1), np.prod(shape, dtype=int))
-    high = np.broadcast_to(np.reshape(_bound(action.high, np.inf), -1), np.prod(shape, dtype=int))
-    low, high = low.reshape(shape), high.reshape(shape)
+    low, high = (bound.reshape(shape) for bound in action_bounds(action))
     if dtype.kind != "f":
         return lambda rows: rng.integers(low, high, (rows, *shape), dtype=dtype, endpoint=True)
     if np.isfinite(low).all() and np.isfinite(high).all():
         return lambda rows: rng.uniform(low, high, (rows, *shape)).astype(dtype)
     return lambda rows: np.clip(rng.standard_normal((rows, *shape)), low, high).astype(dtype)
-
-
-def _bound(bound: Any, default: float) -> Any:
-    return default if bound is None else bound

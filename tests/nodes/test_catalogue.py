@@ -46,7 +46,7 @@ def test_the_whole_catalogue_is_imported_without_torch() -> None:
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("path", [*(path for _, _, path in ALL), *flowrl.nodes.SUBCLASSED])
+@pytest.mark.parametrize("path", [*(path for _, _, path in ALL), *flowrl.nodes.BASE_CLASSES])
 def test_all_can_be_imported_from_the_library_by_the_name_of_its_class(path: str) -> None:
     module, _, cls = path.partition(":")
     assert getattr(flowrl.nodes, cls) is getattr(importlib.import_module(module), cls)

@@ -167,7 +167,7 @@ def test_rows_of_a_batch_are_taken_by_leaf() -> None:
 
 def test_a_leaf_is_found_in_dictionaries_and_tuples() -> None:
     assert leaf_value({"a": ({"b": 3},)}, "a/0/b") == 3
-    with pytest.raises(TypeError, match="a set where a tuple was promised"):
+    with pytest.raises(TypeError, match="found a set where the space has a tuple"):
         leaf_value({1, 2}, "0")
 
 

@@ -37,7 +37,7 @@ def test_a_state_lacks_nothing_and_holds_nothing_else(make: Make) -> None:
     for name in state:
         less = {k: v for k, v in state.items() if k != name}
         with pytest.raises(
-            ValueError, match=f"the state lacks .*'{name}'.*was it of another model"
+            ValueError, match=f"the state lacks .*'{name}'.*is it that of another model"
         ):
             make().load_state_dict(less)
     with pytest.raises(ValueError, match=r"has unknown \['more'\]"):
@@ -47,7 +47,7 @@ def test_a_state_lacks_nothing_and_holds_nothing_else(make: Make) -> None:
 @every_mode
 def test_a_state_of_another_shape_is_refused(make: Make) -> None:
     small = make(model=Mlp(hidden=[8]))
-    with pytest.raises(ValueError, match="was it of another model"):
+    with pytest.raises(ValueError, match="is it that of another model"):
         make(model=Mlp(hidden=[8, 8])).load_state_dict(small.state_dict())
 
 

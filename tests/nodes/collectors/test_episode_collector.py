@@ -127,7 +127,7 @@ def test_by_hand_each_episode_is_a_table() -> None:
 
 def test_an_episode_without_end_is_an_error() -> None:
     node = collector(ScriptedEnvs([[3], [50]]), 4, most_steps=20)
-    with pytest.raises(ValueError, match="env 1: an episode goes on after 20 steps"):
+    with pytest.raises(ValueError, match="env 1: an episode has not ended after 20 steps"):
         node.fire(weights(0))
 
 

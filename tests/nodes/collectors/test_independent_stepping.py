@@ -152,7 +152,7 @@ def test_a_policy_whose_draws_depend_on_observations_is_refused() -> None:
     node = collector(envs, toy(envs), 30, "independent")
     node.reset_policy(DrawsForSome())
     with pytest.raises(
-        ValueError, match=r"state of DrawsForSome depends on what it observes.*`together`"
+        ValueError, match=r"state of DrawsForSome depends on observations.*`together`"
     ):
         node.collect()
 

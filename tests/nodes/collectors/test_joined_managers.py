@@ -119,7 +119,7 @@ def test_one_policy_does_not_act_in_unlike_envs() -> None:
     with pytest.raises(UnsoundError, match="env managers differ"):
         join_specs([spec, other])
     config = SampleCollector.Config(policy=Toy(obs=spec.obs, action=spec.action))
-    with pytest.raises(UnsoundError, match="link managers of like envs"):
+    with pytest.raises(UnsoundError, match="link managers of the same kind of env"):
         SampleCollector.describe(config, Surroundings({}, {"envs": [spec, other]}, frozenset()))
 
 
@@ -238,7 +238,7 @@ def test_steps_received_early_are_kept_for_a_call_by_id() -> None:
     whole.reset()
     whole.send(np.arange(3), np.zeros(3))
     assert whole.recv()[0].tolist() == [0]  # the other has been asked, and has not answered
-    with pytest.raises(ValueError, match="not all the pending ones of their managers; name all"):
+    with pytest.raises(ValueError, match="not all pending envs of their managers; name all"):
         whole.recv(np.array([2]))
     whole.send(np.array([0, 1, 2]), np.zeros(3))
     assert whole.recv()[0].tolist() == [0]

@@ -301,7 +301,7 @@ def test_numbers_of_other_types_that_mean_the_same_are_taken() -> None:
 def test_what_is_no_policy_does_not_act(policy: Any) -> None:
     node = collector()
     before = node._mode
-    with pytest.raises(TypeError, match="does not act; give a policy, one of its modes"):
+    with pytest.raises(TypeError, match="cannot act; give a policy, one of its modes"):
         node.reset_policy(policy)
     assert node._mode is before
 
@@ -380,9 +380,9 @@ def test_only_whole_numbers_of_samples_and_episodes_can_be_asked_for(n: Any) -> 
     spec = envs.spec()
     samples = SampleCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action))
     episodes = EpisodeCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action))
-    with pytest.raises(ValueError, match=r"n_sample is .*; it must be a whole number from 1 on"):
+    with pytest.raises(ValueError, match=r"n_sample is .*; it must be a positive whole number"):
         samples.collect(n_sample=n)
-    with pytest.raises(ValueError, match=r"n_episode is .*; it must be a whole number from 1 on"):
+    with pytest.raises(ValueError, match=r"n_episode is .*; it must be a positive whole number"):
         episodes.collect(n_episode=n)
 
 

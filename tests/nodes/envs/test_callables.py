@@ -159,5 +159,5 @@ def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot
 def test_a_policy_that_needs_weights_is_not_evaluated_without() -> None:
     spec = SerialEnvManager(env=CARTPOLE, count=1).spec()
     evaluator = Evaluator(env=CARTPOLE, policy=Dqn(obs=spec.obs, action=spec.action), seed=0)
-    with pytest.raises(ValueError, match=r"Dqn acts with weights.*`learner\.state\(\)`"):
+    with pytest.raises(ValueError, match=r"Dqn needs weights to act.*`learner\.state\(\)`"):
         evaluator.eval()

@@ -74,7 +74,9 @@ def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) 
 def test_an_episode_without_an_end_is_an_error() -> None:
     node = evaluator(env("Pushing"), episodes=3, most_steps=50)
     node._mode.forward = lambda obs: {"action": np.zeros((len(obs), 2), np.float32)}
-    with pytest.raises(ValueError, match="env 0: an episode goes on after 50 steps; give the env "):
+    with pytest.raises(
+        ValueError, match="env 0: an episode has not ended after 50 steps; give the env "
+    ):
         node.eval(weights(0))
 
 
@@ -84,7 +86,7 @@ def test_episodes_may_be_as_long_as_is_allowed_however_many_they_are() -> None:
         return max(episode.length for episode in node.eval(weights(0)).episodes)
 
     assert played(40) == 40
-    with pytest.raises(ValueError, match=r"env \d: an episode goes on after 39 steps"):
+    with pytest.raises(ValueError, match=r"env \d: an episode has not ended after 39 steps"):
         played(39)
 
 

@@ -110,7 +110,7 @@ def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
     ("cls", "file", "what"),
     [
         ("Counting", "a.gif", "the env cannot be rendered.*render_mode"),
-        ("Painted", "a.avi", "is no video file; end it with .mp4 or .gif"),
+        ("Painted", "a.avi", "is not a video file; give it the suffix .mp4 or .gif"),
         (
             "Painted",
             "a.mp4",
@@ -186,7 +186,7 @@ def test_pictures_of_odd_sizes_get_a_margin_in_mp4(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rendered", "what"),
     [
-        (None, "no images, but NoneType; it needs the render mode `rgb_array`"),
+        (None, "NoneType, not images; it needs the render mode `rgb_array`"),
         (np.zeros((4, 5), np.uint8), r"uint8\[4, 5\]; a frame must be uint8 \(H, W, 3\)"),
         (np.zeros((4, 5, 3), np.float32), r"float32\[4, 5, 3\]; a frame"),
     ],

@@ -109,7 +109,7 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
             {},
             r"the observations have no image: float32\[4\]; take the mlp",
         ),
-        (Column("uint8", (84, 84)), {"channels": [8]}, "have different lengths; give a number"),
+        (Column("uint8", (84, 84)), {"channels": [8]}, "have different lengths; give each one"),
         (
             NestedColumns({"eye": Column("uint8", (7, 84))}),
             {},

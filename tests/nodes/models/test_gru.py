@@ -171,9 +171,9 @@ def test_weights_hold_what_acting_needs_and_not_the_value() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(UnsoundError, match="a recurrent model, and no other, learns from unrolls"):
+    with pytest.raises(UnsoundError, match="a recurrent model must learn from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, model=gru())
-    with pytest.raises(UnsoundError, match="a recurrent model, and no other, learns from unrolls"):
+    with pytest.raises(UnsoundError, match="a recurrent model must learn from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, unroll_steps=4)
     with pytest.raises(UnsoundError, match="dqn learns from single steps"):
         Dqn(obs=OBS, action=Column("int64", n=2), model=gru())

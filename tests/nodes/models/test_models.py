@@ -152,7 +152,7 @@ def test_what_has_no_weights_yet_says_so() -> None:
 def test_weights_of_another_network_do_not_act(trained: Model, acts: Model) -> None:
     heads = {"q": LinearHead(2)}
     weights = Network(trained.build(OBS, heads, 0)).weights()
-    with pytest.raises(ValueError, match="was it of another model"):
+    with pytest.raises(ValueError, match="is it that of another model"):
         acts.inference_model(OBS, heads, ("q",)).load(weights)
 
 

@@ -139,7 +139,7 @@ def test_a_saved_learner_goes_on_as_it_would_have() -> None:
 def test_what_it_cannot_do_is_said() -> None:
     with pytest.raises(UnsoundError, match="give `target_steps` instead"):
         policy(nstep=3)
-    with pytest.raises(UnsoundError, match="of 6 steps 6 are burn-in"):
+    with pytest.raises(UnsoundError, match="6 of 6 steps are burn-in"):
         policy(burn_in_steps=6)
     with pytest.raises(UnsoundError, match="chooses one of n actions"):
         R2d2(obs=OBS, action=Column("float32", (2,)))
