@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrl.api import load
@@ -14,7 +16,8 @@ from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.random import Random
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("envs", "collectors", "evaluators")
+PAGES = ("envs", "collectors", "buffers", "evaluators")
+ROOT = DOCS.parent
 SHOWN = [
     pytest.param(found[1], id=f"{page}-{number}")
     for page in PAGES
@@ -32,6 +35,9 @@ def test_there_is_yaml_on_these_pages() -> None:
 def test_what_is_shown_is_sound(shown: str, tmp_path: Path) -> None:
     if "crazyclimber" in shown:
         pytest.importorskip("ale_py")
+    for file in (ROOT / "graphs" / "cartpole_demos.npz", *(ROOT / "examples" / "my_goals").iterdir()):
+        if file.is_file():
+            shutil.copy(file, tmp_path)  # the pages name them as files beside the graph
     text = shown if "extends:" in shown else f"extends: cartpole_dqn\n{shown}"
     graph = tmp_path / "shown.yaml"
     graph.write_text(text, encoding="utf-8")
@@ -59,7 +65,9 @@ def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> N
     assert result.eval_return == 500  # no weights had to be learned for that
 
 
-def test_what_is_done_by_hand_runs_as_it_is_shown() -> None:
+def test_what_is_done_by_hand_runs_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Page after page, with the names of those before: a reader has them, too."""
     names: dict[str, Any] = {"Evaluator": Evaluator}
     exec(by_hand("nodes", "By hand"), names)
@@ -67,6 +75,13 @@ def test_what_is_done_by_hand_runs_as_it_is_shown() -> None:
     names["random_policy"] = Random(obs=policy.obs, action=policy.action)
     exec(by_hand("collectors", "Other policies, other envs"), names)
     assert len(names["rows"]) == 1000
+    names["td_errors"] = np.ones(256)
+    exec(by_hand("buffers", "By hand"), names)
+    assert names["buffer"].count == 0  # it was cleared in the end
+    names["buffer"].push(names["rows"])
+    monkeypatch.chdir(tmp_path)
+    exec(by_hand("buffers", "Datasets"), names)
+    assert names["buffer"].count == 2000
     names["env"] = Gymnasium(id="CartPole-v1")
     exec(by_hand("evaluators", "By hand"), names)
     assert len(names["evaluation"].returns) == 10
