@@ -49,10 +49,10 @@ def host(arguments: Namespace) -> int:
         raise UsageError(
             "host: give --join tcp://ADDRESS:PORT, where the run listens; or --new-key FILE"
         )
-    from flowrl.cluster.host import Waiting, wait_and_serve
+    from flowrl.cluster.host import HostSettings, serve_runs
 
     name = arguments.name if arguments.name is not None else socket.gethostname()
-    waiting = Waiting(
+    settings = HostSettings(
         arguments.join,
         HostOffer(name, tuple(arguments.labels)),
         Path(arguments.key) if arguments.key is not None else None,
@@ -61,7 +61,7 @@ def host(arguments: Namespace) -> int:
         arguments.stay,
     )
     signal.signal(signal.SIGTERM, _stop)
-    wait_and_serve(waiting)
+    serve_runs(settings)
     return 0
 
 

@@ -1,9 +1,8 @@
-"""What a host must have in common with the run, and what is better alike."""
+"""The facts of a machine on which the bits of a result depend: which ones a host must share with the run."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -14,39 +13,38 @@ from flowrl.machine.environment import cpu_name, version_of
 from flowrl.machine.numerics import instruction_settings
 from flowrl.version import VERSION
 
-SAME = ("flowrl", "python", "torch", "numpy")  # whose versions must be the same
-ALIKE = {
+MUST_EQUAL = ("flowrl", "python", "torch", "numpy")  # their versions
+SHOULD_EQUAL = {
     "cpu": "CPU",
     "torch_build": "build of torch",
     "numpy_build": "build of numpy",
     "choices": "choice of instructions in its environment",
 }
-Facts = Mapping[str, Any]
+MachineFacts = Mapping[str, str]
 
 
-def machine_facts() -> dict[str, Any]:
-    """What bits may depend on, on this machine; torch is not loaded for it."""
+def machine_facts() -> dict[str, str]:
+    """The facts of this machine. Torch is not loaded."""
     return {
         "flowrl": VERSION,
         "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": _public(version_of("torch")),
-        "numpy": _public(version_of("numpy")),
+        "torch": _without_build(version_of("torch")),
+        "numpy": _without_build(version_of("numpy")),
         "torch_build": _torch_build(),
         "numpy_build": _numpy_build(),
         "cpu": cpu_name(),
         "choices": " ".join(f"{name}={value}" for name, value in instruction_settings().items()),
-        "cores": os.cpu_count() or 0,
         "platform": platform.platform(),
     }
 
 
-def _public(version: str | None) -> str:
-    """A version without its build: 2.13.0+cpu is a 2.13.0."""
+def _without_build(version: str | None) -> str:
+    """A version without its build: 2.13.0 for 2.13.0+cpu."""
     return (version or "").partition("+")[0]
 
 
 def _torch_build() -> str:
-    """Version and commit, from a file of torch's that can be read without it."""
+    """Torch's version and commit, from a file that can be read without loading torch."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return ""
@@ -61,25 +59,25 @@ def _torch_build() -> str:
 def _numpy_build() -> str:
     import numpy
 
-    told: Any = numpy.show_config(mode="dicts")
-    blas = told.get("Build Dependencies", {}).get("blas", {})
+    config: Any = numpy.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
     return f"{numpy.__version__} {blas.get('name', '')} {blas.get('version', '')}".strip()
 
 
-def differences(here: Facts, there: Facts) -> Iterator[str]:
-    """Why a host cannot take part."""
-    for name in SAME:
-        if here[name] != there.get(name):
-            has = f"{name} {there[name]}" if there.get(name) else f"no {name}"
-            runs = f"the run has {here[name]}" if here[name] else "the run has none"
-            yield f"it has {has}, and {runs}"
+def incompatibilities(run: MachineFacts, host: MachineFacts) -> Iterator[str]:
+    """Why a host cannot take part in a run."""
+    for name in MUST_EQUAL:
+        if run[name] != host.get(name):
+            host_has = f"{name} {host[name]}" if host.get(name) else f"no {name}"
+            run_has = f"the run has {run[name]}" if run[name] else "the run has none"
+            yield f"it has {host_has}, and {run_has}"
 
 
-def unlike(name: str, here: Facts, there: Facts) -> Iterator[str]:
-    """What a run over unlike machines is told."""
-    for key, what in ALIKE.items():
-        if here[key] != there.get(key):
+def host_warnings(name: str, run: MachineFacts, host: MachineFacts) -> Iterator[str]:
+    """Why a run may have other bits on this host than on the machine where it was started."""
+    for key, what in SHOULD_EQUAL.items():
+        if run[key] != host.get(key):
             yield (
-                f"host '{name}' has another {what} ({there.get(key) or 'none'}; here {here[key] or 'none'}): "
+                f"host '{name}' has another {what} ({host.get(key) or 'none'}; the run has {run[key] or 'none'}): "
                 "the same bits are promised for like machines only"
             )

@@ -1,114 +1,93 @@
-"""The socket on which a run hears its hosts, and lets in those that have its key."""
+"""The socket on which a run receives control messages. It admits the hosts that have the run's key."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from typing import Any
 
 import zmq
 
-from flowrl.channels.keys import HOW_TO_MAKE, Keys, read_key
-from flowrl.channels.zmq_sockets import Authenticator
-from flowrl.cluster.control import prepare
+from flowrl.channels.zmq_sockets import HANDSHAKE_FAILED, NOBLOCK, ZmqSockets
+from flowrl.cluster.messages import HEARTBEAT_S, MAX_MESSAGE_BYTES, SILENCE_S
+from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
-from flowrl.machine.network_address import Address, parse_address
+from flowrl.machine.network_address import Address
 
-HEARD_BYTES = 1 << 20  # of a message from a host
-DRAIN = 1000  # messages that one look takes in at most
-WATCHED = (
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+MAX_RECEIVED_BYTES = 1 << 20  # of a message from a host
+MAX_QUEUED = 1000  # messages of each host; also how many one call receives
 NO_KEY = "a connection without the run's key"
 
 
-def address_with_key(text: str, key: Path | None, option: str) -> Address:
-    """An address that may be used without a key only if nobody else can reach it."""
-    address = parse_address(text, option)
-    if key is None and not address.is_loopback:
-        raise UsageError(
-            f"{option} {text}: others can reach this address, so it needs --key FILE; {HOW_TO_MAKE}"
-        )
-    return address
-
-
-def key_of(path: Path | None) -> Keys | None:
-    """The key in a file, if there is to be one."""
-    return read_key(path) if path is not None else None
+def control_options(
+    address: Address, max_received_bytes: int = MAX_MESSAGE_BYTES
+) -> dict[str, Any]:
+    """The socket options of both ends."""
+    return {
+        "maxmsgsize": max_received_bytes,
+        "sndhwm": 0,  # the run decides how much it sends; a host that sends too much is not read
+        "ipv6": ":" in address.machine,
+        "heartbeat_ivl": int(HEARTBEAT_S * 1000),
+        "heartbeat_timeout": int(SILENCE_S * 1000),
+    }
 
 
 class ControlSocket:
-    """Owned by one thread; never blocks but in `receive`."""
+    """The run's end of all control connections; owned by one thread. Only `receive` waits."""
 
-    def __init__(self, listen: str, key: Path | None) -> None:
-        address = address_with_key(listen, key, "--listen")
-        keys = key_of(key)
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        address, keys = rendezvous.listen_address(), rendezvous.keys()
         self.machine = address.machine
         self.refused: Counter[str] = Counter()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        prepare(self._socket, address, heard_bytes=HEARD_BYTES)
-        self._socket.rcvhwm = DRAIN
-        self._socket.router_mandatory = True  # so that it is known who is gone
-        self._monitor = self._socket.get_monitor_socket(WATCHED)
-        self._gate: Authenticator | None = None
-        if keys is not None:
-            self._lock(keys)
-        self.address = self._bind(address)
-        self._poller = zmq.Poller()
-        for socket in (self._socket, self._monitor, *([self._gate.socket] if self._gate else [])):
-            self._poller.register(socket, zmq.POLLIN)
-
-    def _lock(self, keys: Keys) -> None:
-        self._gate = Authenticator(self._context)
-        self._gate.admit("a host", keys.public)
-        self._socket.curve_server = True
-        self._socket.curve_secretkey = keys.secret
-
-    def _bind(self, address: Address) -> str:
+        self._sockets = ZmqSockets()
         try:
-            self._socket.bind(str(address))
-        except zmq.ZMQError as error:
-            self.close()
-            raise UsageError(f"--listen {address}: cannot listen: {error}") from None
-        bound = self._socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes)
-        return bound.rstrip(b"\0").decode()
+            self._socket, self.address = self._sockets.listen(
+                zmq.ROUTER,
+                str(address),
+                keys=keys,
+                clients={"a host": keys.public} if keys else None,
+                watched=HANDSHAKE_FAILED,
+                where="--listen ",
+                rcvhwm=MAX_QUEUED,
+                router_mandatory=True,  # so that sending to a host that is gone fails
+                **control_options(address, MAX_RECEIVED_BYTES),
+            )
+        except UsageError:
+            self._sockets.close()
+            raise
+        self._poller = zmq.Poller()
+        for socket in (self._socket, *self._sockets.monitors):
+            self._poller.register(socket, zmq.POLLIN)
+        self._authenticator = self._sockets.authenticator
+        if self._authenticator is not None:
+            self._poller.register(self._authenticator.socket, zmq.POLLIN)
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
-        """What has come, as pairs of who (for this socket) and what."""
+        """The messages that have arrived, each with the connection that it came by."""
         self._poller.poll(int(timeout_s * 1000))
-        if self._gate is not None:
-            self._gate.answer_requests()
-        while self._monitor.poll(0):
-            self._monitor.recv_multipart()
+        if self._authenticator is not None:
+            self._authenticator.answer_requests()
+        for _ in self._sockets.pending_events():
             self.refused[NO_KEY] += 1
         found = []
-        for _ in range(DRAIN):
+        for _ in range(MAX_QUEUED):
             try:
-                who, *parts = self._socket.recv_multipart(zmq.NOBLOCK)
+                connection, *parts = self._socket.recv_multipart(NOBLOCK)
             except zmq.Again:
                 break
             if len(parts) == 1:
-                found.append((who, parts[0]))
+                found.append((connection, parts[0]))
             else:
                 self.refused["malformed: not one part"] += 1
         return found
 
-    def send(self, who: bytes, data: bytes) -> bool:
-        """Whether that can still be sent there."""
+    def send(self, connection: bytes, data: bytes) -> bool:
+        """Send a message; return False if the connection is closed."""
         try:
-            self._socket.send_multipart([who, data], zmq.NOBLOCK)
+            self._socket.send_multipart([connection, data], NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
     def close(self, linger_ms: int = 0) -> None:
-        """Nobody is heard any more; what was sent may take so long to leave."""
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close(linger_ms)
-        if self._gate is not None:
-            self._gate.socket.close()
-        self._context.term()
+        """Close all connections; what was sent may take `linger_ms` to leave."""
+        self._sockets.close(linger_ms)

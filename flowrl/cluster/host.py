@@ -1,4 +1,4 @@
-"""A host: a machine that waits for a run, and serves it until it is over."""
+"""A host: a machine that waits for a run, and executes some of its sites."""
 
 from __future__ import annotations
 
@@ -8,23 +8,45 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from flowrl.channels.errors import RefusedMessage
+from flowrl.channels.zmq_sockets import (
+    DISCONNECTED,
+    HANDSHAKE_ABORTED,
+    HANDSHAKE_FAILED,
+    HANDSHAKE_REFUSED,
+    HANDSHAKE_SUCCEEDED,
+    NOBLOCK,
+    ZmqSockets,
+)
 from flowrl.cluster.compatibility import machine_facts
-from flowrl.cluster.control import (
-    BEAT_S,
-    LEAVE_S,
+from flowrl.cluster.control_socket import control_options
+from flowrl.cluster.hosted_sites import HostedSites
+from flowrl.cluster.messages import (
+    CLOSE_S,
+    HEARTBEAT_S,
     PROTOCOL,
     SESSION_BYTES,
-    ControlConnection,
-    prepare,
+    FilePiece,
+    Heartbeat,
+    HostLeft,
+    HostMessage,
+    Join,
+    JoinRefused,
+    ListenFor,
+    RequestFailed,
+    RunEnded,
+    RunMessage,
+    SiteEnded,
+    SiteOutput,
+    SitePorts,
+    StartSites,
+    Welcome,
+    host_session,
 )
-from flowrl.cluster.control_socket import address_with_key, key_of
-from flowrl.cluster.hosted_sites import HostedSites
+from flowrl.cluster.rendezvous import address_with_key, read_optional_key
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import (
@@ -34,234 +56,223 @@ from flowrl.machine.network_address import (
     resolve_machine,
 )
 
-LOOK_S = 0.2
-SAID_BYTES = 1 << 20  # of what sites print, that is passed on in a second
-LINE_BYTES = 16 << 10  # that are passed on even if they are no line
-AGAIN_S = 0.5  # before the next run is looked for
-HUNG_UP = (
-    3  # times in the midst of a handshake: once may be a run that just ends, this is another key
-)
-REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-WATCHED = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | REFUSED
-)
+POLL_S = 0.2
+OUTPUT_BYTES_PER_S = 1 << 20  # of what sites print is sent to the run
+LINE_BYTES = 16 << 10  # more than this is forwarded even without a newline
+NEXT_RUN_S = 0.5  # between two runs
+LINGER_MS = 1000  # in which the last messages may leave
+# One aborted handshake may come from a run that is just ending; several mean that the keys differ.
+MAX_ABORTED_HANDSHAKES = 3
+TOO_MUCH_OUTPUT = "(more was printed in this second; it is on the host's own terminal)"
 
 
 class RunLost(FlowError):
-    """The run did not come, did not want this host, or is gone."""
+    """The run did not come, refused this host, or is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """How a machine is offered."""
+class HostSettings:
+    """How a machine is offered to runs."""
 
-    join: str
+    join: str  # tcp://ADDRESS:PORT, where the run listens
     offer: HostOffer
     key: Path | None = None
-    address: str | None = None  # that others reach it under
-    within_s: float | None = 600.0  # for a run to come
-    stay: bool = False  # for the next run
+    address: str | None = None  # at which other machines reach this one
+    within_s: float | None = 600.0  # how long to wait for a run
+    stay: bool = False  # wait for the next run after each
 
 
-def tell_here(text: str) -> None:
-    """A line on the host's own terminal."""
+def print_to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def wait_and_serve(waiting: Waiting, tell: Callable[[str], None] = tell_here) -> None:
-    """Serve one run, or one after the other; RunLost where that did not end well."""
-    there = address_with_key(waiting.join, waiting.key, "--join")
-    tell(f"host '{waiting.offer.name}': waiting for a run at {there}")
+def serve_runs(settings: HostSettings, show: Callable[[str], None] = print_to_stderr) -> None:
+    """Serve one run, or with `stay` one after the other. Raises `RunLost` if a run did not end well."""
+    run_address = address_with_key(settings.join, settings.key, "--join")
+    show(f"host '{settings.offer.name}': waiting for a run at {run_address}")
     while True:
-        visit = Visit(waiting, there, tell)
+        session = HostSession(settings, run_address, show)
         try:
-            visit.serve()
+            session.serve()
         except RunLost as error:
-            if not waiting.stay:
+            if not settings.stay:
                 raise
-            tell(f"flowrl: {error}")
+            show(f"flowrl: {error}")
         finally:
-            visit.close()
-        if not waiting.stay:
+            session.close()
+        if not settings.stay:
             return
-        time.sleep(AGAIN_S)
+        time.sleep(NEXT_RUN_S)
 
 
-class Visit:
-    """One run, from its first word to its last; owned by one thread."""
+class HostSession:
+    """One run on this host, from joining it to its end; owned by one thread."""
 
-    def __init__(self, waiting: Waiting, there: Address, tell: Callable[[str], None]) -> None:
-        self._waiting, self._there, self._tell = waiting, there, tell
-        self._machine = _machine(waiting, there)
-        keys = key_of(waiting.key)
-        self._line = ControlConnection(os.urandom(SESSION_BYTES))
-        self._run = ""  # the graph's name, once this host is welcome
-        self._over: str | None = None
-        self._beat_s = self._second = 0.0
-        self._passed_on = 0  # bytes in this second
-        self._hung_up = 0
-        self._unsaid = ""  # the beginning of a line
-        self._hosted: HostedSites | None = None
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        prepare(self._socket, there)
-        if keys is not None:
-            self._socket.curve_serverkey = self._socket.curve_publickey = keys.public
-            self._socket.curve_secretkey = keys.secret
-        self._monitor = self._socket.get_monitor_socket(WATCHED)
+    def __init__(
+        self, settings: HostSettings, run_address: Address, show: Callable[[str], None]
+    ) -> None:
+        self._settings, self._run_address, self._show = settings, run_address, show
+        self._machine = _machine_address(settings, run_address)
+        self._graph = ""  # the name of the run's graph, once this host has joined
+        self._how_ended: str | None = None
+        self._aborted_handshakes = 0
+        self._heartbeat_s = 0.0
+        self._sites: HostedSites | None = None
+        self._unfinished_line = ""
+        self._forwarded_bytes = 0  # since `_second_s`
+        self._second_s = 0.0
+        self._session = host_session(os.urandom(SESSION_BYTES))
+        keys = read_optional_key(settings.key)
+        self._sockets = ZmqSockets()
+        self._socket = self._sockets.connect(
+            zmq.DEALER,
+            str(run_address),
+            keys=keys,
+            server_key=keys.public if keys else b"",
+            watched=DISCONNECTED | HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED,
+            **control_options(run_address),
+        )
         self._poller = zmq.Poller()
-        for socket in (self._socket, self._monitor):
+        for socket in (self._socket, *self._sockets.monitors):
             self._poller.register(socket, zmq.POLLIN)
-        self._socket.connect(str(there))
-
-    # a run
 
     def serve(self) -> None:
-        """Until the run is over."""
-        within_s = None if self._waiting.stay else self._waiting.within_s
+        """Wait for the run, join it, and do what it requests until it has ended."""
+        within_s = None if self._settings.stay else self._settings.within_s
         deadline = None if within_s is None else time.monotonic() + within_s
-        while self._over is None:
-            self._look()
-            if not self._run and deadline is not None and time.monotonic() > deadline:
-                raise RunLost(f"{self._there}: no run was there within {within_s:g} s")
-        self._tell(f"the run {self._run} is over: {self._over}")
+        while self._how_ended is None:
+            self._poller.poll(int(POLL_S * 1000))
+            for event in self._sockets.pending_events():
+                self._handle_event(event)
+            self._receive()
+            if self._graph:
+                self._report()
+            elif deadline is not None and time.monotonic() > deadline:
+                raise RunLost(f"{self._run_address}: no run was there within {within_s:g} s")
+        self._show(f"the run {self._graph} is over: {self._how_ended}")
 
-    def _look(self) -> None:
-        """Whatever has happened meanwhile."""
-        self._poller.poll(int(LOOK_S * 1000))
-        while self._monitor.poll(0):
-            self._event(parse_monitor_message(self._monitor.recv_multipart())["event"])
-        self._hear()
-        if self._run:
-            self._report()
+    def _handle_event(self, event: int) -> None:
+        """Join when a connection is made; raise `RunLost` when it is lost or refused."""
+        if event == HANDSHAKE_SUCCEEDED and not self._graph:
+            self._session = host_session(os.urandom(SESSION_BYTES))
+            self._send(self._join_message())
+        elif event == DISCONNECTED and self._graph:
+            raise RunLost(
+                f"the run {self._graph} is gone: the connection to {self._run_address} broke off"
+            )
+        elif event == HANDSHAKE_ABORTED:
+            self._aborted_handshakes += 1
+        if event & HANDSHAKE_REFUSED or self._aborted_handshakes >= MAX_ABORTED_HANDSHAKES:
+            why = "the run has another key, or none"
+            if self._settings.key is None:
+                why = "the run requires a key; give it with --key FILE"
+            raise RunLost(f"{self._run_address}: {why}")
 
-    def _event(self, event: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED and not self._run:
-            self._line = ControlConnection(os.urandom(SESSION_BYTES))
-            self._say("join", PROTOCOL, self._about())
-        elif event == zmq.EVENT_DISCONNECTED and self._run:
-            raise RunLost(f"the run {self._run} is gone: the connection to {self._there} broke off")
-        elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-            self._hung_up += 1
-        if event & REFUSED or self._hung_up >= HUNG_UP:
-            what = "whoever listens there has another key, or none"
-            if self._waiting.key is None:
-                what = "whoever listens there asks for a key; give it with --key FILE"
-            raise RunLost(f"{self._there}: {what}")
+    def _join_message(self) -> Join:
+        return Join(
+            protocol=PROTOCOL,
+            name=self._settings.offer.name,
+            labels=self._settings.offer.labels,
+            address=self._machine,
+            joined=str(self._run_address),
+            cores=os.cpu_count() or 0,
+            machine=machine_facts(),
+        )
 
-    def _about(self) -> dict[str, Any]:
-        offer = self._waiting.offer
-        return {
-            "name": offer.name,
-            "labels": list(offer.labels),
-            "address": self._machine,
-            "joined": str(self._there),
-            **machine_facts(),
-        }
+    def _send(self, message: HostMessage) -> None:
+        self._socket.send(self._session.pack(message), NOBLOCK)
 
-    def _say(self, word: str, *values: Any) -> None:
-        self._socket.send(self._line.pack(word, *values), zmq.NOBLOCK)
+    # what the run requests
 
-    # what it is told
-
-    def _hear(self) -> None:
-        while self._over is None:
+    def _receive(self) -> None:
+        while self._how_ended is None:
             try:
-                word, values = self._line.read(self._socket.recv(zmq.NOBLOCK))
+                message = self._session.read(self._socket.recv(NOBLOCK))
             except zmq.Again:
                 return
             except RefusedMessage as error:
-                self._tell(f"refused: a message from {self._there}: {error.reason}")
+                self._show(f"refused: a message from {self._run_address}: {error.reason}")
                 continue
-            self._told(word, values)
+            self._handle(message)
 
-    def _told(self, word: str, values: list[Any]) -> None:
-        if word == "welcome":
-            [self._run] = values
-            self._tell(f"joined the run {self._run}")
-        elif word == "refused":
-            raise RunLost(f"the run at {self._there} refuses this host: {values[0]}")
-        elif word == "over":
-            [self._over] = values
-        elif self._run and word != "beat":
-            self._work(word, values)
+    def _handle(self, message: RunMessage) -> None:
+        if isinstance(message, Welcome):
+            self._graph = message.graph
+            self._show(f"joined the run {self._graph}")
+        elif isinstance(message, JoinRefused):
+            raise RunLost(f"the run at {self._run_address} refuses this host: {message.why}")
+        elif isinstance(message, RunEnded):
+            self._how_ended = message.how
+        elif self._graph and not isinstance(message, Heartbeat):
+            self._execute(message)
 
-    def _work(self, word: str, values: list[Any]) -> None:
-        """What concerns this run's sites; what cannot be done ends the run, and is told there."""
-        hosted = self._hosted = self._hosted or self._new_hosted()
+    def _execute(self, request: ListenFor | FilePiece | StartSites) -> None:
+        """Do what the run requests. If that fails, notify the run and leave it."""
+        if self._sites is None:
+            self._sites = HostedSites(self._machine)
+            self._poller.register(self._sites.output_fd, zmq.POLLIN)
         try:
-            if word == "listen":
-                self._say("listening", hosted.listen(*values))
-            elif word == "file":
-                hosted.file(*values)
-            elif word == "start":
-                hosted.start(*values)
-                self._tell(f"at work: {', '.join(values[1])}")
+            if isinstance(request, ListenFor):
+                self._send(SitePorts(self._sites.open_listeners(request.sites)))
+            elif isinstance(request, FilePiece):
+                self._sites.write_file_piece(request.path, request.content)
+            else:
+                self._sites.start(dict(request.config), dict(request.sites))
+                self._show(f"at work: {', '.join(request.sites)}")
         except (FlowError, OSError, LookupError, TypeError, AttributeError) as error:
-            self._say("failed", f"'{word}' could not be done: {type(error).__name__}: {error}")
-            raise RunLost(f"'{word}' could not be done: {error}") from error
+            what = f"{type(request).__name__} failed: {type(error).__name__}: {error}"
+            self._send(RequestFailed(what))
+            raise RunLost(what) from error
 
-    def _new_hosted(self) -> HostedSites:
-        hosted = HostedSites(self._machine)
-        self._poller.register(hosted.printing, zmq.POLLIN)
-        return hosted
-
-    # what it tells
+    # reports
 
     def _report(self) -> None:
+        """Send what is due: a heartbeat, which sites have ended, and what sites have printed."""
         now = time.monotonic()
-        if now - self._beat_s >= BEAT_S:
-            self._beat_s = now
-            self._say("beat")
-        if self._hosted is not None:
-            for site, why in self._hosted.ended():
-                self._pass_on(all_of_it=True)
-                self._say("ended", site, why)
-            self._pass_on()
+        if now - self._heartbeat_s >= HEARTBEAT_S:
+            self._heartbeat_s = now
+            self._send(Heartbeat())
+        if self._sites is not None:
+            for site, why in self._sites.newly_ended():
+                self._forward_output(self._sites, partial_line=True)
+                self._send(SiteEnded(site, why))
+            self._forward_output(self._sites)
 
-    def _pass_on(self, all_of_it: bool = False) -> None:
-        """The lines that sites have printed; more than so much in a second stays on this terminal."""
-        assert self._hosted is not None
-        self._unsaid += self._hosted.printed()
-        end = len(self._unsaid)
-        if not all_of_it and end < LINE_BYTES:
-            end = self._unsaid.rfind("\n") + 1
-        text, self._unsaid = self._unsaid[:end], self._unsaid[end:]
+    def _forward_output(self, sites: HostedSites, partial_line: bool = False) -> None:
+        """Print what sites have printed, and send it to the run unless it is too much for one second."""
+        self._unfinished_line += sites.read_output()
+        end = len(self._unfinished_line)
+        if not partial_line and end < LINE_BYTES:
+            end = self._unfinished_line.rfind("\n") + 1
+        text, self._unfinished_line = self._unfinished_line[:end], self._unfinished_line[end:]
         if not text:
             return
         sys.stderr.write(text)
         sys.stderr.flush()
-        if time.monotonic() - self._second >= 1.0:
-            self._second, self._passed_on = time.monotonic(), 0
-        before = self._passed_on
-        self._passed_on += len(text)
-        if self._passed_on <= SAID_BYTES:
-            self._say("said", text)
-        elif before <= SAID_BYTES:
-            self._say("said", "(more was printed in this second; it is on the host's own terminal)")
+        if time.monotonic() - self._second_s >= 1.0:
+            self._second_s, self._forwarded_bytes = time.monotonic(), 0
+        before = self._forwarded_bytes
+        self._forwarded_bytes += len(text)
+        if self._forwarded_bytes <= OUTPUT_BYTES_PER_S:
+            self._send(SiteOutput(text))
+        elif before <= OUTPUT_BYTES_PER_S:
+            self._send(SiteOutput(TOO_MUCH_OUTPUT))
 
-    def close(self, why: str = "it has left") -> None:
-        """End the run's sites, say so, and go."""
-        if self._hosted is not None:
-            self._hosted.close(
-                0.0 if self._over is None else LEAVE_S
-            )  # nobody else tells the sites
-        if self._run:
-            self._say("left", why)
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close(1000)
-        self._context.term()
+    def close(self) -> None:
+        """End the run's sites, notify the run, and close the connection."""
+        if self._sites is not None:
+            # Unless the run has ended, nobody has asked the sites to end.
+            self._sites.close(0.0 if self._how_ended is None else CLOSE_S)
+        if self._graph:
+            self._send(HostLeft("it has left"))
+        self._sockets.close(LINGER_MS)
 
 
-def _machine(waiting: Waiting, there: Address) -> str:
-    """Under which address others reach this machine."""
-    if waiting.address is None:
-        return local_address_towards(there)
-    machine = resolve_machine(waiting.address, f"--address {waiting.address}")
+def _machine_address(settings: HostSettings, run_address: Address) -> str:
+    """The address at which other machines reach this one."""
+    if settings.address is None:
+        return local_address_towards(run_address)
+    machine = resolve_machine(settings.address, f"--address {settings.address}")
     if not is_connectable(machine):
-        raise UsageError(f"--address {waiting.address}: others cannot connect to this address")
+        raise UsageError(f"--address {settings.address}: others cannot connect to this address")
     return machine

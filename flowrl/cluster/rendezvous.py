@@ -1,26 +1,55 @@
-"""How a run and its hosts are to meet, as whoever starts the run says it."""
+"""Where a run and its hosts meet: the address at which the run listens, and the key that both have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowrl.core.errors import UsageError, closest_word
 from flowrl.graph.placement import LOCAL_PLACES
+from flowrl.machine.network_address import Address, parse_address
+
+if TYPE_CHECKING:
+    from flowrl.channels.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where a run meets its hosts, how many there must be, and how long it waits for them."""
+    """Where a run listens for hosts, how many it needs, and how long it waits for them."""
 
     listen: str  # tcp://ADDRESS:PORT
     key: Path | None = None
     hosts: int = 1
     within_s: float = 60.0
 
+    def listen_address(self) -> Address:
+        return address_with_key(self.listen, self.key, "--listen")
+
+    def keys(self) -> Keys | None:
+        return read_optional_key(self.key)
+
+
+def address_with_key(text: str, key: Path | None, option: str) -> Address:
+    """Parse an address. Without a key only a loopback address is allowed, which no other machine can reach."""
+    from flowrl.channels.keys import HOW_TO_MAKE  # imported late, as it loads ZeroMQ
+
+    address = parse_address(text, option)
+    if key is None and not address.is_loopback:
+        raise UsageError(
+            f"{option} {text}: others can reach this address, so it needs --key FILE; {HOW_TO_MAKE}"
+        )
+    return address
+
+
+def read_optional_key(path: Path | None) -> Keys | None:
+    from flowrl.channels.keys import read_key
+
+    return None if path is None else read_key(path)
+
 
 def check_rendezvous(places: list[str], rendezvous: Rendezvous | None) -> None:
-    """Whoever places nodes on hosts says where these join, and the other way round."""
+    """Refuse a placement on hosts without a rendezvous, a rendezvous without hosts, and an invalid rendezvous."""
     if places and rendezvous is None:
         near = closest_word(places[0], LOCAL_PLACES)
         raise UsageError(
@@ -31,10 +60,5 @@ def check_rendezvous(places: list[str], rendezvous: Rendezvous | None) -> None:
     if rendezvous is not None and not places:
         raise UsageError("--listen: the placement puts nothing on a host; name one in --placement")
     if rendezvous is not None:
-        from flowrl.cluster.control_socket import (  # only now: they load ZeroMQ
-            address_with_key,
-            key_of,
-        )
-
-        address_with_key(rendezvous.listen, rendezvous.key, "--listen")
-        key_of(rendezvous.key)
+        rendezvous.listen_address()
+        rendezvous.keys()

@@ -248,7 +248,7 @@ class Run:
         assert self.folder is not None
         sent = graph_to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
-        self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.shown}")
+        self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.join_address}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
         self.folder.write_json(
             ENVIRONMENT_FILE, {**self._environment(), "hosts": self.hosts.facts_by_host()}

@@ -1,4 +1,4 @@
-"""Here, too, a run that hangs ends the tests."""
+"""A run that hangs ends the tests."""
 
 from tests.sites.conftest import ends
 

@@ -1,4 +1,4 @@
-"""Hosts on this machine's loopback, as processes, for the tests of runs that use them."""
+"""Hosts as processes of this machine, reached over the loopback interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Process = subprocess.Popen[str]
 
 
 def host(address: str, *words: str, cwd: Path | None = None, code: str = "") -> Process:
-    """A machine that is offered to the run at this address; `code` runs there before everything else."""
+    """A process that offers itself to the run at this address. It executes `code` first."""
     before = f"{code}\nimport sys\nfrom flowrl.cli import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.Popen(
         [sys.executable, "-c", before, "host", "--join", address, *words],
@@ -34,8 +34,8 @@ def host(address: str, *words: str, cwd: Path | None = None, code: str = "") -> 
     )
 
 
-class Inviting(Watcher):
-    """Starts hosts as soon as the run waits for them; leaves none behind."""
+class HostStarter(Watcher):
+    """Starts hosts as soon as the run waits for them, and ends them on exit."""
 
     def __init__(self, *offers: Sequence[str], cwd: Path | None = None, code: str = "") -> None:
         self.offers, self.cwd, self.code = offers, cwd, code
@@ -49,7 +49,7 @@ class Inviting(Watcher):
             for words in self.offers:
                 self.processes.append(host(address, *words, cwd=self.cwd, code=self.code))
 
-    def __enter__(self) -> Inviting:
+    def __enter__(self) -> HostStarter:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -57,15 +57,14 @@ class Inviting(Watcher):
             process.kill()
             process.communicate()
 
-    def said(self) -> list[tuple[int, str]]:
-        """How each host has ended, and what it had said."""
+    def wait(self) -> list[tuple[int, str]]:
+        """Wait until all hosts have ended; return the exit status and the output of each."""
         outs = [process.communicate(timeout=SOON_S)[0] for process in self.processes]
         return [(p.returncode, out) for p, out in zip(self.processes, outs, strict=True)]
 
 
-def named(*names: str, cwd: Path | None = None, code: str = "") -> Inviting:
-    """Hosts by their names."""
-    return Inviting(*[("--name", name) for name in names], cwd=cwd, code=code)
+def hosts_named(*names: str, cwd: Path | None = None, code: str = "") -> HostStarter:
+    return HostStarter(*[("--name", name) for name in names], cwd=cwd, code=code)
 
 
 def run_of(
@@ -76,7 +75,7 @@ def run_of(
     rendezvous: Rendezvous | None = None,
     **limits: Any,
 ) -> Run:
-    """A run that uses hosts, not begun."""
+    """A run that uses hosts and has not begun."""
     return Run(
         check(load_data(graph) if isinstance(graph, Mapping) else load_graph(graph)),
         placement=placement,

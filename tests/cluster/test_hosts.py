@@ -1,4 +1,4 @@
-"""Runs over several hosts, here all on the loopback: the same bits, and every end bounded."""
+"""Runs over several hosts, all on the loopback interface: they give the same bits, and end in bounded time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowrl.core.context import Record
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.launched_sites import SiteLost
-from tests.cluster.host_processes import ANYWHERE, SOON_S, Inviting, host, named, run_of
+from tests.cluster.host_processes import ANYWHERE, SOON_S, HostStarter, host, hosts_named, run_of
 from tests.sites.comparing import facts_of, ran
 from tests.toys.running import tree
 
@@ -34,38 +34,36 @@ JUDGED = tree(
     ("placement", "hosts"),
     [
         ("c=a,l=b", ["a", "b"]),  # one edge goes from host to host
-        (
-            "c=a-*,e=a-2,r=process",
-            ["a-1", "a-2"],
-        ),  # replicas are dealt; processes of the run's machine, too
+        # replicas are distributed; there are also processes on the run's machine
+        ("c=a-*,e=a-2,r=process", ["a-1", "a-2"]),
         ("c=a:x,r=a:x,l=thread,e=a:x", ["a"]),  # one site for all
-        ("c=a,r=a,l=a,e=a", ["a"]),  # nothing where the run was started
+        ("c=a,r=a,l=a,e=a", ["a"]),  # no site on the run's machine
     ],
 )
-def test_hosts_cannot_be_seen_in_the_result(
-    placement: str, hosts: list[str], tmp_path: Path
-) -> None:
+def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_path: Path) -> None:
     serial = ran(JUDGED, "serial", tmp_path / "serial", train_iters=8)
-    with named(*hosts) as watcher:
+    with hosts_named(*hosts) as watcher:
         run_of(JUDGED, placement, tmp_path / "r", watcher, train_iters=8).run()
-        said = watcher.said()
+        said = watcher.wait()
     assert facts_of(tmp_path / "r") == serial
     assert [code for code, _ in said] == [0] * len(hosts)
     assert all("the run graph is over: 8 train iterations were asked for" in out for _, out in said)
 
 
 def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
-    with Inviting(("--name", "a", "--label", "gpu"), ("--name", "b", "--label", "cpu")) as watcher:
+    with HostStarter(
+        ("--name", "a", "--label", "gpu"), ("--name", "b", "--label", "cpu")
+    ) as watcher:
         run = run_of(BASIC, "l=gpu,c=c?u", tmp_path / "r", watcher, train_iters=2)
         run.run()
     assert dict(run.layout.site_of) == {("c", 0): "b:c", ("l", 0): "a:l"}
-    told = json.loads((tmp_path / "r" / "environment.json").read_text())["hosts"]
-    assert {name: host["labels"] for name, host in told.items()} == {"a": ["gpu"], "b": ["cpu"]}
-    assert told["a"]["cpu"] == run.hosts.facts["cpu"]  # type: ignore[union-attr]
+    hosts = json.loads((tmp_path / "r" / "environment.json").read_text())["hosts"]
+    assert {name: host["labels"] for name, host in hosts.items()} == {"a": ["gpu"], "b": ["cpu"]}
+    assert hosts["a"]["cpu"] == run.hosts.machine_facts["cpu"]  # type: ignore[union-attr]
 
 
-def test_a_run_waits_for_as_many_hosts_as_it_was_told(tmp_path: Path) -> None:
-    with named("a-1", "a-2", "a-3") as watcher:
+def test_a_run_waits_for_as_many_hosts_as_it_requires(tmp_path: Path) -> None:
+    with hosts_named("a-1", "a-2", "a-3") as watcher:
         run = run_of(
             JUDGED,
             "c=a-*",
@@ -78,8 +76,8 @@ def test_a_run_waits_for_as_many_hosts_as_it_was_told(tmp_path: Path) -> None:
     assert sorted(set(run.layout.hosts.values())) == ["a-1", "a-2", "a-3"]
 
 
-class InvitingStrangers(Inviting):
-    """Two that have no business here come first, and have gone when the last comes."""
+class OneByOneStarter(HostStarter):
+    """Starts each host when those before it have ended."""
 
     def note(self, run: Run, text: str) -> None:
         if text.startswith("waiting for hosts"):
@@ -90,19 +88,19 @@ class InvitingStrangers(Inviting):
                 self.processes.append(host(address, *words))
 
 
-def test_a_key_lets_in_who_has_it(tmp_path: Path) -> None:
+def test_only_hosts_with_the_key_of_the_run_can_join(tmp_path: Path) -> None:
     for name in ("key", "other"):
         write_key(tmp_path / name)
     key, other = (("--key", str(tmp_path / name)) for name in ("key", "other"))
     serial = ran(BASIC, "serial", tmp_path / "serial", train_iters=3)
     offers = [("--name", "b", *other), ("--name", "d"), ("--name", "a", *key)]
-    with InvitingStrangers(*offers) as watcher:
+    with OneByOneStarter(*offers) as watcher:
         rendezvous = Rendezvous(ANYWHERE, tmp_path / "key", within_s=SOON_S)
         result = run_of(BASIC, "c=a", tmp_path / "r", watcher, rendezvous, train_iters=3).run()
-        said = watcher.said()
+        said = watcher.wait()
     assert [code for code, _ in said] == [1, 1, 0]
-    assert "whoever listens there has another key, or none" in said[0][1]
-    assert "whoever listens there asks for a key; give it with --key FILE" in said[1][1]
+    assert "the run has another key, or none" in said[0][1]
+    assert "the run requires a key; give it with --key FILE" in said[1][1]
     assert any("a connection without the run's key" in line for line in result.warnings)
     assert result.digest == serial["digest"]
 
@@ -111,7 +109,7 @@ def test_a_key_lets_in_who_has_it(tmp_path: Path) -> None:
 
 
 def failure(run: Run, kind: type[Exception]) -> str:
-    """What a run fails with; its summary says it, too."""
+    """The error of a run, which is also in its summary."""
     with pytest.raises(kind) as error:
         run.run()
     assert run.folder is not None
@@ -122,24 +120,24 @@ def failure(run: Run, kind: type[Exception]) -> str:
 
 def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> None:
     older = "import flowrl.cluster.compatibility as l; l.VERSION = '0.0.1'"
-    with named("a", code=older) as watcher:
+    with hosts_named("a", code=older) as watcher:
         said = failure(run_of(BASIC, "c=a", tmp_path / "r", watcher), HostError)
-        [(code, out)] = watcher.said()
+        [(code, out)] = watcher.wait()
     assert "host 'a' cannot take part: it has flowrl 0.0.1, and the run has " in said
     assert code == 1
     assert "refuses this host: it has flowrl 0.0.1, and the run has " in out
 
 
-def test_unlike_hosts_are_told_in_the_summary(tmp_path: Path) -> None:
+def test_the_summary_warns_of_hosts_that_differ(tmp_path: Path) -> None:
     other = "import flowrl.cluster.compatibility as l; l.cpu_name = lambda: 'Abacus 3000'"
-    with named("a", code=other) as watcher:
+    with hosts_named("a", code=other) as watcher:
         result = run_of(BASIC, "c=a", tmp_path / "r", watcher, train_iters=2).run()
     [warning] = result.warnings
-    assert warning.startswith("host 'a' has another CPU (Abacus 3000; here ")
+    assert warning.startswith("host 'a' has another CPU (Abacus 3000; the run has ")
 
 
-class Killing(Inviting):
-    """Kills something as soon as a node has told something."""
+class HostKiller(HostStarter):
+    """Kills the first host as soon as a node has emitted a record."""
 
     def event(self, run: Run, source: RecordSource, record: Record) -> None:
         if not self.killed:
@@ -153,21 +151,23 @@ class Killing(Inviting):
 
 
 def test_a_host_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    with Killing(("--name", "a"), ("--name", "b")) as watcher:
+    with HostKiller(("--name", "a"), ("--name", "b")) as watcher:
         said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
         codes = [process.wait(10) for process in watcher.processes]
     assert said == "site 'a:c' has ended: host 'a' is lost: its connection is closed"
     assert codes == [-signal.SIGKILL, 0]
 
 
-class KillingASite(Killing):
+class SiteKiller(HostKiller):
+    """Kills the sites of the first host."""
+
     def kill(self, pid: int) -> None:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
 
 
 def test_a_site_that_dies_on_a_host_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    with KillingASite(("--name", "a"), ("--name", "b")) as watcher:
+    with SiteKiller(("--name", "a"), ("--name", "b")) as watcher:
         said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
         codes = [process.wait(10) for process in watcher.processes]
     assert said == "site 'a:c' has ended: its process was killed by SIGKILL, on host 'a'"
@@ -207,11 +207,11 @@ def test_a_run_that_dies_ends_its_hosts(tmp_path: Path) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """The child processes of a process."""
     return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-# what a host is sent
+# the files that a host is sent
 
 PROJECT = {
     "sent_along.py": "import neighbour\nfrom flowrl import Batch\nimport flowrl\n\n\n"
@@ -220,7 +220,7 @@ PROJECT = {
     "neighbour/__init__.py": "from neighbour.inner import same\n",
     "neighbour/inner.py": "def same(data):\n    return data\n",
     "lazily.py": "NAME = 'the host'\n",
-    "unused.py": "raise SystemExit('nobody asked for this')\n",
+    "unused.py": "raise SystemExit('nothing imports this')\n",
     "g.yaml": "extends: cartpole_dqn_demos\nnodes:\n  mine: {type: 'sent_along:passes'}\n"
     "edges:\n  - collector -> mine -> buffer\n",
 }
@@ -234,7 +234,7 @@ def project(folder: Path) -> Path:
     return folder / "g.yaml"
 
 
-def test_what_lies_beside_the_graph_is_sent_along(
+def test_modules_beside_the_graph_are_sent_to_hosts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     graph = project(tmp_path / "project")
@@ -242,18 +242,18 @@ def test_what_lies_beside_the_graph_is_sent_along(
     there.mkdir()
     serial = flowrl.load(graph).run(out=tmp_path / "s", train_iters=5)
     capfd.readouterr()
-    with named("a", cwd=there) as watcher:
+    with hosts_named("a", cwd=there) as watcher:
         result = run_of(
             graph, "collector=a,mine=a,demos=a", tmp_path / "r", watcher, train_iters=5
         ).run()
-        [(_, out)] = watcher.said()
+        [(_, out)] = watcher.wait()
     assert result.digest == serial.digest
     assert "[a] from the host" in capfd.readouterr().err
     assert "from the host" in out
     assert not list(there.iterdir())
 
 
-def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> None:
+def test_a_type_that_is_missing_on_a_host_is_an_error_that_names_the_host(tmp_path: Path) -> None:
     folder = tmp_path / "only_here"
     folder.mkdir()
     (folder / "installed_here.py").write_text(PROJECT["sent_along.py"].replace("import neighbour", "")
@@ -262,7 +262,7 @@ def test_a_type_that_is_missing_there_is_told_with_the_host(tmp_path: Path) -> N
     graph["nodes"]["m"] = {"type": "installed_here:passes"}
     sys.path.append(str(folder))
     try:
-        with named("a") as watcher:
+        with hosts_named("a") as watcher:
             said = failure(run_of(graph, "c=a", tmp_path / "r", watcher, train_iters=3), SiteLost)
     finally:
         sys.path.remove(str(folder))

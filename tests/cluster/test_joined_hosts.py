@@ -1,4 +1,4 @@
-"""The run's end of the control connections: who is let in, what is refused, and when waiting ends."""
+"""The hosts of a run: which ones may join, what is refused, and when waiting ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,21 @@ import zmq
 
 from flowrl.channels.keys import read_key, write_key
 from flowrl.checks.check import check
-from flowrl.cluster.compatibility import differences, machine_facts, unlike
-from flowrl.cluster.control import PROTOCOL, ControlConnection
-from flowrl.cluster.control_socket import HEARD_BYTES
+from flowrl.cluster.compatibility import host_warnings, incompatibilities, machine_facts
+from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES
 from flowrl.cluster.joined_hosts import HostError, JoinedHosts
+from flowrl.cluster.messages import (
+    PROTOCOL,
+    Heartbeat,
+    HostLeft,
+    HostMessage,
+    Join,
+    JoinRefused,
+    RunMessage,
+    SiteOutput,
+    Welcome,
+    host_session,
+)
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data
@@ -28,11 +39,11 @@ SOON_S = 10.0
 
 
 class Guest:
-    """A host's end, word by word."""
+    """A host whose messages the test sends one by one."""
 
     def __init__(self, hosts: JoinedHosts, key: Path | None = None) -> None:
         self.hosts = hosts
-        self.line = ControlConnection(b"0123456789abcdef")
+        self.session = host_session(b"0123456789abcdef")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -42,21 +53,22 @@ class Guest:
             self.socket.curve_secretkey = keys.secret
         self.socket.connect(hosts.address)
 
-    def say(self, word: str, *values: Any) -> None:
-        self.socket.send(self.line.pack(word, *values))
+    def send(self, message: HostMessage) -> None:
+        self.socket.send(self.session.pack(message))
 
-    def join(self, name: str, protocol: int = PROTOCOL, **about: Any) -> None:
-        where = {"address": "127.0.0.1", "joined": self.hosts.address}
-        facts = {"name": name, "labels": [], **where, **machine_facts(), **about}
-        self.say("join", protocol, facts)
+    def join(self, name: str, **fields: Any) -> None:
+        """Offer the host to the run; `fields` replace those of a sound message."""
+        sound = {"protocol": PROTOCOL, "name": name, "labels": (), "address": "127.0.0.1", "cores": 2,
+                 "joined": self.hosts.address, "machine": machine_facts()}  # fmt: skip
+        self.send(Join(**{**sound, **fields}))
 
-    def hears(self) -> tuple[str, list[Any]]:
-        """The next word, but for heartbeats."""
-        word, values = "beat", []
-        while word == "beat":
+    def receive(self) -> RunMessage:
+        """The next message that is not a heartbeat."""
+        message: RunMessage = Heartbeat()
+        while message == Heartbeat():
             until(self.hosts, lambda: self.socket.poll(0))
-            word, values = self.line.read(self.socket.recv())
-        return word, values
+            message = self.session.read(self.socket.recv())
+        return message
 
     def close(self) -> None:
         self.socket.close()
@@ -64,10 +76,10 @@ class Guest:
 
 
 def until(hosts: JoinedHosts, condition: Callable[[], Any]) -> None:
-    """Let the run hear until the condition holds."""
+    """Let the run receive messages until the condition holds."""
     deadline = time.monotonic() + SOON_S
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         hosts.pump(0.01)
 
 
@@ -76,39 +88,39 @@ def refusals(hosts: JoinedHosts) -> str:
 
 
 @pytest.fixture
-def told() -> list[str]:
-    """What whoever started the run is told."""
+def shown() -> list[str]:
+    """The lines that the user of the run sees."""
     return []
 
 
 @pytest.fixture
-def hosts(told: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinedHosts]:
+def hosts(shown: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinedHosts]:
     """A run that listens on the loopback."""
-    monkeypatch.setattr("flowrl.cluster.joined_hosts.GOODBYE_S", 0.1)  # guests have nothing to end
-    made = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", within_s=0.5), SENT, told.append)
+    monkeypatch.setattr("flowrl.cluster.joined_hosts.LEAVE_TIMEOUT_S", 0.1)  # guests never leave
+    made = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", within_s=0.5), SENT, shown.append)
     yield made
     made.close("the test is over")
 
 
 @pytest.fixture
 def guest(hosts: JoinedHosts) -> Iterator[Guest]:
-    """A host that has not said anything."""
+    """A host that has sent nothing yet."""
     made = Guest(hosts)
     yield made
     made.close()
 
 
-def test_who_joins_is_welcome(hosts: JoinedHosts, guest: Guest, told: list[str]) -> None:
-    guest.join("a", labels=["gpu"])
-    assert guest.hears() == ("welcome", ["graph"])
+def test_a_host_that_joins_is_welcome(hosts: JoinedHosts, guest: Guest, shown: list[str]) -> None:
+    guest.join("a", labels=("gpu",))
+    assert guest.receive() == Welcome("graph")
     [offer] = hosts.wait(["gpu"])
     assert (offer.name, offer.labels) == ("a", ("gpu",))
-    assert told[0].startswith("host 'a' has joined (")
+    assert shown[0].startswith("host 'a' has joined (")
 
 
-def test_waiting_ends_and_says_who_is_missing(hosts: JoinedHosts, guest: Guest) -> None:
+def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
-    guest.hears()
+    guest.receive()
     with pytest.raises(HostError) as error:
         hosts.wait(["a", "b", "c-*"])
     assert str(error.value) == (
@@ -119,15 +131,14 @@ def test_waiting_ends_and_says_who_is_missing(hosts: JoinedHosts, guest: Guest) 
 
 def test_another_protocol_is_refused_with_the_reason(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a", protocol=99)
-    word, [why] = guest.hears()
-    assert (word, why) == ("refused", "it speaks version 99 of the protocol, and the run 1")
+    assert guest.receive() == JoinRefused("it speaks version 99 of the protocol, and the run 2")
     with pytest.raises(HostError, match=r"host 'a' cannot take part: it speaks version 99"):
         hosts.wait(["a"])
 
 
-def test_an_unfit_host_that_nobody_needs_stops_nothing(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.join("b", numpy="0.1")
-    assert guest.hears()[0] == "refused"
+def test_an_unfit_host_that_no_place_needs_stops_nothing(hosts: JoinedHosts, guest: Guest) -> None:
+    guest.join("b", machine={**machine_facts(), "numpy": "0.1"})
+    assert isinstance(guest.receive(), JoinRefused)
     other = Guest(hosts)
     other.join("a")
     assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
@@ -136,12 +147,11 @@ def test_an_unfit_host_that_nobody_needs_stops_nothing(hosts: JoinedHosts, guest
 
 def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
-    guest.hears()
+    guest.receive()
     other = Guest(hosts)
     other.join("a")
-    assert other.hears() == (
-        "refused",
-        ["another host has this name already; give it another with --name"],
+    assert other.receive() == JoinRefused(
+        "another host has this name already; give it another with --name"
     )
     other.close()
     with pytest.raises(
@@ -149,17 +159,17 @@ def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: 
         match=r"a host for 'b' has not joined .*joined: a.*another host has this name .*from host 'a'",
     ):
         hosts.wait(["b"])
-    guest.say("left", "it was stopped")
+    guest.send(HostLeft("it was stopped"))
     until(hosts, lambda: not hosts.offers())
     third = Guest(hosts)
     third.join("a")
-    assert third.hears()[0] == "welcome"
+    assert third.receive() == Welcome("graph")
     third.close()
 
 
 def test_a_host_that_hangs_up_is_gone(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
-    guest.hears()
+    guest.receive()
     guest.close()
     until(hosts, lambda: not hosts.offers())
 
@@ -168,7 +178,7 @@ def test_a_silent_host_is_gone(
     hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest.join("a")
-    guest.hears()
+    guest.receive()
     monkeypatch.setattr("flowrl.cluster.joined_hosts.SILENCE_S", 0.05)
     until(hosts, lambda: not hosts.offers())
 
@@ -176,10 +186,10 @@ def test_a_silent_host_is_gone(
 # what is refused: counted, named, and without any effect
 
 
-def test_a_word_that_is_sent_again_is_refused(hosts: JoinedHosts, guest: Guest) -> None:
+def test_a_message_that_is_sent_again_is_refused(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
-    guest.hears()
-    beat = guest.line.pack("beat")
+    guest.receive()
+    beat = guest.session.pack(Heartbeat())
     for _ in range(3):
         guest.socket.send(beat)
     until(hosts, lambda: "replayed, from host 'a' (2 times)" in refusals(hosts))
@@ -191,55 +201,60 @@ def test_a_word_that_is_sent_again_is_refused(hosts: JoinedHosts, guest: Guest) 
     [
         (b"", "malformed"),
         (b"\xc1 nonsense", "malformed"),
-        (msgpack.packb([b"0123456789abcdef", 1, "welcome", "me"]), "unknown word"),
-        (msgpack.packb([b"0123456789abcdef", 1, "ended", 3, 4]), "malformed"),
-        (msgpack.packb([b"fedcba9876543210", 1, "beat"]), "another session"),
+        (msgpack.packb([b"0123456789abcdef", 1, {"type": "Welcome", "graph": "me"}]), "malformed"),
+        (
+            msgpack.packb([b"0123456789abcdef", 1, {"type": "SiteEnded", "site": 3, "why": 4}]),
+            "malformed",
+        ),
+        (msgpack.packb([b"fedcba9876543210", 1, {"type": "Heartbeat"}]), "another session"),
     ],
 )
-def test_what_is_no_word_of_a_host_is_refused(
+def test_anything_but_a_message_of_a_host_is_refused(
     hosts: JoinedHosts, guest: Guest, data: bytes, reason: str
 ) -> None:
     guest.join("a")
-    guest.hears()
+    guest.receive()
     guest.socket.send(data)
     until(hosts, lambda: f"{reason}, from host 'a' (1 times)" in refusals(hosts))
 
 
-def test_who_has_not_joined_is_not_heard(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.say("beat")
-    until(hosts, lambda: "not joined, from somebody who has not joined" in refusals(hosts))
+def test_a_message_from_a_host_that_has_not_joined_is_refused(
+    hosts: JoinedHosts, guest: Guest
+) -> None:
+    guest.send(Heartbeat())
+    until(hosts, lambda: "not joined, from a connection that has not joined" in refusals(hosts))
 
 
 def test_what_is_too_large_ends_the_connection(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
-    guest.hears()
-    guest.say("said", "x" * (HEARD_BYTES + 1))
+    guest.receive()
+    guest.send(SiteOutput("x" * (MAX_RECEIVED_BYTES + 1)))
     until(hosts, lambda: not hosts.offers())
 
 
 @pytest.mark.parametrize(
-    "about",
+    "fields",
     [
         {"name": 7},
         {"name": "process"},
-        {"labels": "gpu"},
-        {"labels": [7]},
+        {"labels": (7,)},
+        {"machine": {"torch": 2}},
         {"cores": "many"},
         {"address": "tcp://x; rm"},
         {"address": "0.0.0.0"},
         {"joined": "here"},
     ],
 )
-def test_a_host_that_says_nonsense_of_itself_is_refused(
-    hosts: JoinedHosts, guest: Guest, about: dict[str, Any]
+def test_a_host_with_impossible_facts_is_refused(
+    hosts: JoinedHosts, guest: Guest, fields: dict[str, Any]
 ) -> None:
-    guest.join(**{"name": "a", **about})
-    until(hosts, lambda: "malformed, from somebody who has not joined" in refusals(hosts))
+    guest.join(**{"name": "a", **fields})
+    until(hosts, lambda: "malformed, from a connection that has not joined" in refusals(hosts))
     assert not hosts.offers()
 
 
-def test_without_the_key_nobody_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrl.cluster.joined_hosts.GOODBYE_S", 0.1)
+def test_without_the_key_no_host_can_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowrl.cluster.joined_hosts.LEAVE_TIMEOUT_S", 0.1)
     for name in ("key", "other"):
         write_key(tmp_path / name)
     hosts = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", tmp_path / "key", within_s=0.1), SENT)
@@ -250,7 +265,7 @@ def test_without_the_key_nobody_is_heard(tmp_path: Path, monkeypatch: pytest.Mon
     assert not hosts.offers()
     friend = Guest(hosts, tmp_path / "key")
     friend.join("b")
-    assert friend.hears()[0] == "welcome"
+    assert friend.receive() == Welcome("graph")
     for guest in (*guests, friend):
         guest.close()
     hosts.close("the test is over")
@@ -265,31 +280,31 @@ def test_an_address_that_others_can_reach_needs_a_key(listen: str) -> None:
     )
 
 
-def test_an_address_that_is_taken_is_told(hosts: JoinedHosts) -> None:
+def test_an_address_that_is_in_use_is_refused(hosts: JoinedHosts) -> None:
     with pytest.raises(UsageError, match="cannot listen: Address already in use"):
         JoinedHosts(Rendezvous(hosts.address), SENT)
 
 
-# likeness
+# facts of machines
 
 
 def test_versions_must_be_the_same() -> None:
-    here = machine_facts()
-    assert list(differences(here, here)) == []
-    there = {**here, "torch": "", "python": "2.7"}
-    assert list(differences(here, there)) == [
-        f"it has python 2.7, and the run has {here['python']}",
-        f"it has no torch, and the run has {here['torch']}",
+    run = machine_facts()
+    assert list(incompatibilities(run, run)) == []
+    assert list(incompatibilities(run, {**run, "torch": "", "python": "2.7"})) == [
+        f"it has python 2.7, and the run has {run['python']}",
+        f"it has no torch, and the run has {run['torch']}",
     ]
 
 
-def test_unlike_machines_are_told_and_like_ones_are_not() -> None:
-    here = machine_facts()
-    assert list(unlike("a", here, here)) == []
-    [line] = unlike("a", here, {**here, "torch_build": "2.13.0+cu131"})
-    assert line.startswith("host 'a' has another build of torch (2.13.0+cu131; here ")
-    [line] = unlike("a", {**here, "choices": ""}, {**here, "choices": "MKL_CBWR=AVX2"})
-    assert "another choice of instructions in its environment (MKL_CBWR=AVX2; here none)" in line
+def test_machines_that_differ_cause_a_warning_and_equal_ones_do_not() -> None:
+    run = machine_facts()
+    assert list(host_warnings("a", run, run)) == []
+    [line] = host_warnings("a", run, {**run, "torch_build": "2.13.0+cu131"})
+    assert line.startswith("host 'a' has another build of torch (2.13.0+cu131; the run has ")
+    host = {**run, "choices": "MKL_CBWR=AVX2"}
+    [line] = host_warnings("a", {**run, "choices": ""}, host)
+    assert "choice of instructions in its environment (MKL_CBWR=AVX2; the run has none)" in line
 
 
 def test_facts_do_not_load_torch() -> None:
