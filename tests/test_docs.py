@@ -35,7 +35,10 @@ def test_there_is_yaml_on_these_pages() -> None:
 def test_what_is_shown_is_sound(shown: str, tmp_path: Path) -> None:
     if "crazyclimber" in shown:
         pytest.importorskip("ale_py")
-    for file in (ROOT / "graphs" / "cartpole_demos.npz", *(ROOT / "examples" / "my_goals").iterdir()):
+    for file in (
+        ROOT / "graphs" / "cartpole_demos.npz",
+        *(ROOT / "examples" / "my_goals").iterdir(),
+    ):
         if file.is_file():
             shutil.copy(file, tmp_path)  # the pages name them as files beside the graph
     text = shown if "extends:" in shown else f"extends: cartpole_dqn\n{shown}"
