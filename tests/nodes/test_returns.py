@@ -24,7 +24,7 @@ def slow_gae(r, discount, v, v_tp1, cut, lambda_):
     return np.array(advantages)
 
 
-def test_gae_of_three_steps_is_as_worked_by_hand() -> None:
+def test_gae_of_three_steps_matches_a_hand_worked_example() -> None:
     r_t = np.array([1.0, 2.0, 3.0])
     discount_t = np.array([0.5, 0.5, 0.0])  # the last one terminates
     v_t, v_tp1 = np.array([1.0, 2.0, 4.0]), np.array([2.0, 4.0, 100.0])
@@ -44,7 +44,7 @@ def test_a_truncated_episode_bootstraps_and_a_terminated_one_does_not() -> None:
     np.testing.assert_allclose(terminated, [1.0])
 
 
-def test_nothing_flows_back_over_a_cut() -> None:
+def test_advantages_do_not_propagate_across_a_cut() -> None:
     zeros, rewards = np.zeros(4), np.array([0.0, 0.0, 5.0, 5.0])
     cut = np.array([False, True, False, True])
     found = gae(rewards, np.ones(4), zeros, zeros, cut, 1.0)
@@ -76,7 +76,7 @@ def test_gae_agrees_with_its_definition(case) -> None:
     np.testing.assert_allclose(gae(*case), slow_gae(*case), rtol=1e-5, atol=1e-5)
 
 
-def test_normalised_numbers_have_mean_0_and_deviation_1() -> None:
+def test_normalised_numbers_have_mean_0_and_standard_deviation_1() -> None:
     found = normalise(np.array([1.0, 2.0, 3.0, 10.0]))
     assert found.mean() == pytest.approx(0, abs=1e-7)
     assert found.std() == pytest.approx(1, rel=1e-6)
@@ -86,11 +86,11 @@ def test_equal_numbers_are_normalised_to_0() -> None:
     np.testing.assert_array_equal(normalise(np.full(5, 3.0)), np.zeros(5))
 
 
-def test_only_termination_takes_the_next_value_away() -> None:
+def test_only_termination_sets_the_bootstrap_discount_to_0() -> None:
     assert bootstrap_discount(0.9, np.array([False, True])).tolist() == [np.float32(0.9), 0.0]
 
 
-def test_a_value_several_rewards_away_is_discounted_once_for_each() -> None:
+def test_the_bootstrap_discount_is_gamma_to_the_number_of_rewards() -> None:
     found = bootstrap_discount(0.5, np.array([False, False, True]), np.array([1, 3, 2]))
     assert found.tolist() == [0.5, 0.125, 0.0]
     assert found.dtype == np.float32
@@ -101,7 +101,7 @@ def test_no_rows_have_no_discounts() -> None:
     assert bootstrap_discount(0.9, none, none.astype(int)).shape == (2, 0)
 
 
-def test_returns_worked_out_by_hand() -> None:
+def test_nstep_returns_match_a_hand_worked_example() -> None:
     # gamma 1/2, n 3; the episode ends with the fourth reward
     r_t = np.array([[1.0, 2.0, 4.0, 8.0, 16.0, 32.0]], np.float32)
     done_t = np.array([[False, False, False, True, False, False]])
@@ -141,7 +141,7 @@ def by_loop(
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 6), st.integers(0, 12))
-def test_returns_are_those_of_a_plain_loop(seed: int, envs: int, n: int, more: int) -> None:
+def test_nstep_returns_equal_those_of_a_loop(seed: int, envs: int, n: int, more: int) -> None:
     rng = np.random.default_rng(seed)
     steps = n + more
     r_t, done_t = rng.normal(size=(envs, steps)), rng.random((envs, steps)) < 0.3

@@ -48,7 +48,7 @@ def at(node: AdvancedReplayBuffer, train_iters: int, env_steps: int = 0) -> None
 
 @both
 @either
-def test_a_batchs_columns_belong_together(kind: str, replace: bool) -> None:
+def test_all_columns_of_a_batch_come_from_the_same_rows(kind: str, replace: bool) -> None:
     node = buffer(size=50, batch_size=16, priority=kind, replace=replace, bookkeeping=True)
     node.push(rows(*range(70)))
     batch = node.sample()
@@ -58,7 +58,7 @@ def test_a_batchs_columns_belong_together(kind: str, replace: bool) -> None:
     assert replace or len(set(batch["row_id"])) == 16
 
 
-def test_weights_are_those_of_the_formula() -> None:
+def test_proportional_weights_follow_the_formula() -> None:
     """(N P(i))^-beta / max, with P(i) = p^alpha / sum p^alpha; three rows, by hand."""
     node = buffer(batch_size=30, alpha=0.5, beta=0.4, priority_least=1e-9, bookkeeping=True)
     node.push(rows(0, 1, 2))
@@ -72,7 +72,7 @@ def test_weights_are_those_of_the_formula() -> None:
     assert batch["weight"].dtype == np.float32
 
 
-def test_weights_by_rank_are_those_of_the_formula() -> None:
+def test_rank_based_weights_follow_the_formula() -> None:
     node = buffer(batch_size=4, priority="rank", alpha=0.7, beta=0.5, bookkeeping=True)
     node.push(rows(0, 1, 2, 3))
     node.update(np.array([5.0, 20.0, 0.0, 10.0]), np.arange(4))
@@ -83,7 +83,7 @@ def test_weights_by_rank_are_those_of_the_formula() -> None:
     assert batch["weight"] == pytest.approx(weight[drawn] / weight[drawn].max(), rel=1e-6)
 
 
-def test_the_correction_becomes_whole_with_train_iterations() -> None:
+def test_beta_increases_to_1_with_train_iterations() -> None:
     node = buffer(batch_size=2, replace=False, alpha=1.0, beta=0.5, beta_iters=100)
     node.push(rows(0, 1))
     node.update(np.array([1.0, 4.0]), np.arange(2))
@@ -93,7 +93,7 @@ def test_the_correction_becomes_whole_with_train_iterations() -> None:
 
 
 @both
-def test_new_rows_have_the_highest_priority_that_ever_was(kind: str) -> None:
+def test_new_rows_get_the_highest_priority_so_far(kind: str) -> None:
     node = buffer(batch_size=3, replace=False, priority=kind, bookkeeping=True)
     node.push(rows(0))
     node.update(np.array([7.0]), np.array([0]))
@@ -126,7 +126,7 @@ def test_overwritten_rows_lose_their_priority_with_their_place() -> None:
 # the feedback edge
 
 
-def test_priorities_are_those_of_the_round_before_in_the_order_of_its_batches() -> None:
+def test_priorities_belong_to_the_batches_of_the_previous_round_in_order() -> None:
     node = buffer(("priorities",), batch_size=3, updates_per_push=2, bookkeeping=True)
     first = node.fire(rows(0, 1, 2, 3), None, told([], []))
     node.fire(rows(4), None, told([1, 2, 3], [4, 5, 6]))
@@ -139,7 +139,7 @@ def test_priorities_are_those_of_the_round_before_in_the_order_of_its_batches() 
     assert known[4] == pytest.approx(6, abs=1e-4)  # updated before the push: the highest
 
 
-def test_a_warm_up_without_batches_awaits_no_priorities() -> None:
+def test_a_warm_up_without_batches_expects_no_priorities() -> None:
     node = buffer(("priorities",), batch_size=2)
     node.ctx.consumed_outputs = frozenset()
     assert node.fire(rows(0, 1), None, None) == []
@@ -149,7 +149,7 @@ def test_a_warm_up_without_batches_awaits_no_priorities() -> None:
     assert len(node._pending) == 1
 
 
-def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
+def test_without_a_priorities_edge_only_the_newest_draw_awaits_priorities() -> None:
     node = buffer(batch_size=2)
     node.push(rows(0, 1))
     for _ in range(5):
@@ -157,7 +157,7 @@ def test_without_the_edge_only_the_newest_draw_is_remembered() -> None:
     assert len(node._pending) == 1
 
 
-def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
+def test_late_priorities_are_counted_and_ignored() -> None:
     node = buffer(size=4, batch_size=4, log_every_pushes=2)
     node.push(rows(0, 1, 2, 3))
     node.push(rows(4, 5))
@@ -179,7 +179,7 @@ def test_priorities_of_rows_that_left_are_counted_and_change_nothing() -> None:
         ([1.0], r"the priorities have the shape \(1,\), the batch has 2 rows"),
     ],
 )
-def test_priorities_that_cannot_be_are_refused(priorities: list[float], message: str) -> None:
+def test_invalid_priorities_are_refused(priorities: list[float], message: str) -> None:
     node = buffer(batch_size=2)
     node.push(rows(0, 1))
     node.sample()
@@ -189,7 +189,7 @@ def test_priorities_that_cannot_be_are_refused(priorities: list[float], message:
     assert np.array_equal(node.ring.sampler.tree.weights, before)
 
 
-def test_rows_that_never_were_are_refused() -> None:
+def test_priorities_of_unknown_rows_are_refused() -> None:
     node = buffer()
     node.push(rows(0, 1))
     with pytest.raises(ValueError, match="row 2 does not exist; rows 0 to 1 were written"):
@@ -202,7 +202,7 @@ def test_rows_that_never_were_are_refused() -> None:
 
 
 @both
-def test_a_row_leaves_when_it_was_used_up(kind: str) -> None:
+def test_a_row_is_removed_after_max_use_draws(kind: str) -> None:
     node = buffer(batch_size=4, max_use=3, replace=False, priority=kind)
     node.push(rows(*range(8)))
     drawn: list[int] = []
@@ -216,7 +216,7 @@ def test_a_row_leaves_when_it_was_used_up(kind: str) -> None:
 
 
 @both
-def test_a_row_leaves_when_it_is_too_old(kind: str) -> None:
+def test_a_row_is_removed_when_it_is_too_old(kind: str) -> None:
     node = buffer(batch_size=2, max_staleness_iters=10, replace=False, priority=kind)
     for train_iters, first in ((0, 0), (5, 2), (10, 4)):
         at(node, train_iters)
@@ -229,7 +229,7 @@ def test_a_row_leaves_when_it_is_too_old(kind: str) -> None:
     assert (node.count, node.ring.removed) == (2, 4)
 
 
-def test_a_place_that_was_left_is_used_again() -> None:
+def test_the_place_of_a_removed_row_is_reused() -> None:
     node = buffer(size=4, batch_size=4, max_use=1, replace=False)
     node.push(rows(0, 1, 2, 3))
     node.sample()
@@ -239,7 +239,7 @@ def test_a_place_that_was_left_is_used_again() -> None:
     assert sorted(node.sample(2)["reward"]) == [4, 5]
 
 
-def test_removed_rows_do_not_come_back_with_a_priority() -> None:
+def test_a_priority_does_not_restore_a_removed_row() -> None:
     node = buffer(batch_size=2, max_use=1, replace=False)
     node.push(rows(0, 1, 2, 3))
     node.sample()
@@ -250,7 +250,7 @@ def test_removed_rows_do_not_come_back_with_a_priority() -> None:
 # demonstrations, bookkeeping, metrics
 
 
-def test_demonstrations_are_the_last_rows_with_weight_one_and_no_number() -> None:
+def test_demonstrations_are_the_last_rows_with_weight_1_and_row_id_minus_1() -> None:
     node = buffer(("demos", "priorities"), batch_size=8, demo_share=0.25, bookkeeping=True)
     (batch,) = node.fire(rows(*range(10)), rows(-1, -2), told([]))
     assert batch["is_demo"].tolist() == [False] * 6 + [True] * 2
@@ -261,7 +261,7 @@ def test_demonstrations_are_the_last_rows_with_weight_one_and_no_number() -> Non
     assert node.counters.late == 0
 
 
-def test_what_is_known_of_a_row_comes_with_it() -> None:
+def test_bookkeeping_columns_describe_each_row() -> None:
     node = buffer(batch_size=2, bookkeeping=True, replace=False)
     at(node, 4, env_steps=100)
     node.push(rows(0))
@@ -277,7 +277,7 @@ def test_what_is_known_of_a_row_comes_with_it() -> None:
     assert {name: batch.schema[name] for name in BOOKKEEPING} == dict(BOOKKEEPING)
 
 
-def test_metrics_tell_what_went_in_and_out() -> None:
+def test_metrics_count_pushed_sampled_and_removed_rows() -> None:
     node = buffer(size=4, batch_size=2, replace=False, max_use=2, log_every_pushes=3)
     for k in range(3):
         at(node, k)
@@ -314,7 +314,7 @@ def test_a_saved_buffer_draws_the_same_batches(kind: str, replace: bool) -> None
     assert copy.metrics() == node.metrics()
 
 
-def test_an_empty_buffer_is_saved_as_such() -> None:
+def test_an_empty_buffer_can_be_saved_and_loaded() -> None:
     node, copy = buffer(), buffer()
     copy.push(rows(1))
     copy.load_state_dict(node.state_dict())
@@ -330,7 +330,7 @@ def test_a_state_of_another_size_is_refused() -> None:
         buffer(size=90).load_state_dict(node.state_dict())
 
 
-def test_the_compiler_cannot_be_seen_in_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_kernels_give_the_same_batches_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     from flowrl.nodes.buffers.sampling import sum_tree
 
@@ -355,7 +355,7 @@ def describe(known: dict[str, Any], **params: Any) -> Any:
     return AdvancedReplayBuffer.describe(config, Surroundings(known, {}, frozenset()))
 
 
-def test_it_says_what_it_takes_and_gives() -> None:
+def test_describe_states_the_columns_memory_and_needs() -> None:
     facts = describe({"data": SCHEMA}, size=100, batch_size=16)
     assert facts.outs == {"batches": {**SCHEMA, "weight": Column("float32")}}
     assert facts.needs == {}
@@ -365,14 +365,14 @@ def test_it_says_what_it_takes_and_gives() -> None:
     assert set(more.outs["batches"]) == {*SCHEMA, "weight", "is_demo", *BOOKKEEPING}
 
 
-def test_a_limited_use_needs_batches_without_repeats() -> None:
+def test_max_use_requires_replace_false() -> None:
     with pytest.raises(
         UnsoundError, match="no batch may contain a row twice; write `replace: false`"
     ):
         describe({"data": SCHEMA}, max_use=2)
 
 
-def test_where_rows_are_used_up_too_soon_it_is_said() -> None:
+def test_a_draw_fails_if_too_many_rows_have_expired() -> None:
     node = buffer(size=8, batch_size=4, replace=False, max_use=1)
     node.push(rows(*range(6)))
     node.sample()
@@ -381,7 +381,7 @@ def test_where_rows_are_used_up_too_soon_it_is_said() -> None:
         node.sample()
 
 
-def test_a_user_sees_the_metrics_of_the_documents(tmp_path: Path) -> None:
+def test_a_run_writes_the_metrics_that_the_docs_list(tmp_path: Path) -> None:
     graph = flowrl.load("cartpole_dqn_per", {"buffer.log_every_pushes": 1})
     graph.run(train_iters=40, out=tmp_path / "run")
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

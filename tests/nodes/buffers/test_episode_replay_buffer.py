@@ -31,7 +31,7 @@ def drawn(batch: Batch) -> list[list[int]]:
     return [batch["obs"][batch["episode"] == k].astype(int).tolist() for k in range(count)]
 
 
-def test_a_batch_holds_whole_episodes_one_after_another() -> None:
+def test_a_batch_contains_whole_episodes_one_after_another() -> None:
     node = EpisodeReplayBuffer(batch_size=5)
     node.push(episodes((0, 3), (10, 1), (20, 6)))
     batch = node.sample()
@@ -41,14 +41,14 @@ def test_a_batch_holds_whole_episodes_one_after_another() -> None:
     assert (np.diff(batch["episode"]) >= 0).all()
 
 
-def test_every_episode_is_drawn_equally_often_however_long() -> None:
+def test_episodes_are_drawn_equally_often_regardless_of_length() -> None:
     node = EpisodeReplayBuffer(batch_size=300)
     node.push(episodes((0, 1), (10, 50), (100, 5)))
     counts = np.unique([one[0] for one in drawn(node.sample())], return_counts=True)[1]
     assert counts.min() > 70
 
 
-def test_without_replacement_no_batch_holds_an_episode_twice() -> None:
+def test_without_replacement_no_batch_contains_an_episode_twice() -> None:
     node = EpisodeReplayBuffer(batch_size=3, replace=False)
     node.push(episodes((0, 2), (10, 2), (20, 2), truncated=True))
     assert sorted(one[0] for one in drawn(node.sample())) == [0, 10, 20]
@@ -56,7 +56,7 @@ def test_without_replacement_no_batch_holds_an_episode_twice() -> None:
         node.sample(4)
 
 
-def test_parts_lie_within_their_episode_and_begin_everywhere() -> None:
+def test_parts_stay_within_their_episode_and_begin_at_any_row() -> None:
     node = EpisodeReplayBuffer(batch_size=400, part_steps=3)
     node.push(episodes((0, 5), (10, 2)))
     batch = node.sample()
@@ -65,7 +65,7 @@ def test_parts_lie_within_their_episode_and_begin_everywhere() -> None:
     assert batch["last"].sum() == 400  # what follows a part is not its successor
 
 
-def test_an_episode_leaves_as_a_whole() -> None:
+def test_an_episode_is_evicted_as_a_whole() -> None:
     node = EpisodeReplayBuffer(size=6, batch_size=20)
     node.push(episodes((0, 3), (10, 3)))
     node.push(episodes((20, 1)))
@@ -73,7 +73,7 @@ def test_an_episode_leaves_as_a_whole() -> None:
     assert {one[0] for one in drawn(node.sample())} == {10, 20}
 
 
-def test_what_does_not_end_is_refused() -> None:
+def test_an_incomplete_episode_is_refused() -> None:
     cut = episodes((0, 3), (10, 2)).replace(terminated=np.array([0, 0, 1, 0, 0], bool))
     with pytest.raises(
         ValueError, match="the episode that begins at row 3 is incomplete; push who"
@@ -93,7 +93,7 @@ def test_drawing_before_the_first_push_is_refused() -> None:
         EpisodeReplayBuffer().sample()
 
 
-def test_it_says_what_it_takes_and_gives() -> None:
+def test_describe_states_the_columns_memory_and_needs() -> None:
     schema = {k: Column("bool") for k in ("last", "terminated", "truncated")}
     known = Surroundings({"data": schema}, {}, frozenset())
     facts = EpisodeReplayBuffer.describe(EpisodeReplayBuffer.Config(size=100), known)
@@ -102,7 +102,7 @@ def test_it_says_what_it_takes_and_gives() -> None:
     assert facts.memory_bytes == 300
 
 
-def test_a_round_gives_its_batches_and_metrics() -> None:
+def test_a_firing_emits_batches_and_metrics() -> None:
     node = EpisodeReplayBuffer(batch_size=2, updates_per_push=3, log_every_pushes=1)
     assert len(node.fire(episodes((0, 3), (5, 1)))) == 3
     (metrics,) = node.ctx.records
@@ -164,12 +164,10 @@ class EpisodeModel(RuleBasedStateMachine):
         assert self.buffer.count == len(self.model)
 
 
-TestTheEpisodeBufferIsItsModel = EpisodeModel.TestCase
-TestTheEpisodeBufferIsItsModel.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None
-)
+TestEpisodeModel = EpisodeModel.TestCase
+TestEpisodeModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.slow
-class TestTheEpisodeBufferIsItsModelForLong(EpisodeModel.TestCase):  # type: ignore[misc]
+class TestEpisodeModelForManySteps(EpisodeModel.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

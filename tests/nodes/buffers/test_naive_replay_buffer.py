@@ -36,7 +36,7 @@ def buffer(context: Context | None = None, **params: Any) -> NaiveReplayBuffer:
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 20), min_size=1, max_size=8))
-def test_a_ring_holds_the_newest_rows(size: int, amounts: list[int]) -> None:
+def test_a_ring_keeps_the_newest_rows(size: int, amounts: list[int]) -> None:
     ring, pushed = Ring(size), []
     for amount in amounts:
         new = [float(len(pushed) + k) for k in range(amount)]
@@ -56,7 +56,7 @@ def test_a_ring_is_saved_with_the_place_of_its_next_row() -> None:
     assert np.array_equal(ring.take(index)["obs"], copy.take(index)["obs"])
 
 
-def test_an_empty_ring_is_saved_as_such() -> None:
+def test_an_empty_ring_can_be_saved_and_loaded() -> None:
     ring = Ring(3)
     ring.push(rows(1).columns)
     ring.load_state_dict(Ring(3).state_dict())
@@ -77,7 +77,7 @@ def test_rows_with_other_columns_are_refused() -> None:
         node.push(rows(1).only(["obs"]))
 
 
-def test_a_batchs_columns_belong_together() -> None:
+def test_all_columns_of_a_batch_come_from_the_same_rows() -> None:
     node = buffer(batch_size=50)
     node.push(rows(*range(100)))
     batch = node.sample()
@@ -96,14 +96,14 @@ def test_every_row_is_drawn_equally_often() -> None:
     assert counts.sum() == 4000
 
 
-def test_without_replacement_no_batch_holds_a_row_twice() -> None:
+def test_without_replacement_no_batch_contains_a_row_twice() -> None:
     node = buffer(batch_size=8, updates_per_push=5, replace=False)
     batches = node.fire(rows(*range(9)), None)
     assert [len(set(batch["reward"])) for batch in batches] == [8] * 5
     assert len({tuple(sorted(batch["reward"])) for batch in batches}) > 1
 
 
-def test_a_rounds_batches_are_views_of_one_gather() -> None:
+def test_the_batches_of_a_firing_are_views_of_one_gather() -> None:
     node = buffer(batch_size=4, updates_per_push=3)
     batches = node.fire(rows(*range(9)), None)
     bases = {id(batch["obs"].base) for batch in batches}
@@ -112,7 +112,7 @@ def test_a_rounds_batches_are_views_of_one_gather() -> None:
     assert not any(batch["obs"].flags.writeable for batch in batches)
 
 
-def test_batches_stay_as_they_were_when_the_buffer_goes_on() -> None:
+def test_later_pushes_do_not_change_earlier_batches() -> None:
     node = buffer(size=8, batch_size=8)
     (batch,) = node.fire(rows(*range(8)), None)
     before = batch["reward"].copy()
@@ -120,7 +120,7 @@ def test_batches_stay_as_they_were_when_the_buffer_goes_on() -> None:
     assert np.array_equal(batch["reward"], before)
 
 
-def test_where_nobody_wants_batches_rows_are_kept_and_no_random_number_is_used() -> None:
+def test_without_a_consumer_rows_are_stored_and_no_random_number_is_drawn() -> None:
     quiet = buffer(Context("buffer", consumed_outputs=frozenset()), batch_size=64)
     assert quiet.fire(rows(1, 2), None) == []
     assert quiet.count == 2
@@ -143,7 +143,7 @@ def test_drawing_before_the_first_push_is_refused() -> None:
         buffer().sample(5)
 
 
-def test_clearing_forgets_the_agents_rows_and_keeps_demonstrations() -> None:
+def test_clear_removes_the_agents_rows_and_keeps_demonstrations() -> None:
     node = buffer(batch_size=4)
     node.push_demos(rows(-1, -2))
     node.push(rows(1, 2, 3, 4))
@@ -176,7 +176,7 @@ def test_demonstrations_are_never_evicted() -> None:
         assert set(batch["reward"][2:]) <= {-1, -2}
 
 
-def test_more_demonstrations_join_the_first() -> None:
+def test_later_demonstrations_are_added_to_earlier_ones() -> None:
     node = with_demos(batch_size=40, demo_share=0.5)
     node.push(rows(*range(40)))
     node.push_demos(rows(-1))
@@ -184,20 +184,20 @@ def test_more_demonstrations_join_the_first() -> None:
     assert set(node.sample()["reward"][20:]) == {-1, -2}
 
 
-def test_a_small_share_is_at_least_one_row_and_the_whole_may_be_demonstrations() -> None:
+def test_a_batch_has_at_least_one_demonstration_and_may_consist_of_them() -> None:
     few, all_ = with_demos(batch_size=8, demo_share=0.01), with_demos(batch_size=8, demo_share=1.0)
     for node, count in ((few, 1), (all_, 8)):
         (batch,) = node.fire(rows(*range(8)), rows(-1))
         assert batch["is_demo"].sum() == count
 
 
-def test_without_demonstrations_in_the_file_the_buffer_says_so() -> None:
+def test_a_draw_without_demonstrations_is_refused_if_they_are_expected() -> None:
     told = "buffer: a batch takes 16 demonstrations, but 0 are held; provide at least 1"
     with pytest.raises(ValueError, match=told):
         with_demos().fire(rows(*range(64)), rows())
 
 
-def test_without_replacement_a_batch_takes_as_many_demonstrations_as_it_shows() -> None:
+def test_without_replacement_a_batch_needs_as_many_demonstrations_as_it_contains() -> None:
     node = with_demos(batch_size=8, demo_share=0.5, replace=False)
     with pytest.raises(ValueError, match="but 3 are held; provide at least 4"):
         node.fire(rows(*range(8)), rows(-1, -2, -3))
@@ -205,7 +205,7 @@ def test_without_replacement_a_batch_takes_as_many_demonstrations_as_it_shows() 
     assert sorted(batch["reward"][4:]) == [-4, -3, -2, -1]
 
 
-def test_the_column_that_marks_demonstrations_is_there_only_with_them() -> None:
+def test_the_column_is_demo_exists_only_with_demonstrations() -> None:
     node = buffer(batch_size=2)
     assert "is_demo" not in node.fire(rows(1, 2), None)[0]
 
@@ -224,7 +224,7 @@ def test_a_saved_buffer_draws_the_same_batches(replace: bool, demos: bool) -> No
     assert copy.metrics() == node.metrics()
 
 
-def test_metrics_tell_how_old_the_drawn_rows_are() -> None:
+def test_metrics_report_the_age_of_drawn_rows() -> None:
     context = Context("buffer")
     node = buffer(context, size=4, batch_size=4, log_every_pushes=2)
     context.clock = Clock({"learner": Count(train_iters=3)})
@@ -250,7 +250,7 @@ def describe(known: dict[str, Any], **params: Any) -> Any:
     return NaiveReplayBuffer.describe(config, Surroundings(known, {}, frozenset({"batches"})))
 
 
-def test_it_says_what_it_takes_and_gives() -> None:
+def test_describe_states_the_columns_memory_and_needs() -> None:
     facts = describe({"data": SCHEMA}, size=100, batch_size=16)
     assert facts.outs == {"batches": SCHEMA}
     assert facts.rows == {"batches": 16}
@@ -258,7 +258,7 @@ def test_it_says_what_it_takes_and_gives() -> None:
     assert facts.memory_bytes == 100 * (12 + 4)
 
 
-def test_with_demonstrations_it_needs_their_columns_and_marks_them() -> None:
+def test_with_demonstrations_describe_needs_their_columns_and_adds_is_demo() -> None:
     facts = describe({"data": SCHEMA, "demos": SCHEMA})
     assert facts.needs == {"demos": SCHEMA}
     assert facts.outs["batches"]["is_demo"] == Column("bool")

@@ -43,7 +43,7 @@ def done(count: int) -> Batch:
     return Batch({"priority": np.ones(count, np.float32)})
 
 
-def test_nothing_is_given_before_the_first_rows_and_nothing_unasked() -> None:
+def test_no_batch_is_emitted_before_the_first_rows_or_without_a_request() -> None:
     node = buffer(ahead_batches=2)
     assert node.fire(rows(9), None, None) == []
     assert node.fire(None, None, done(0)) == []
@@ -52,7 +52,7 @@ def test_nothing_is_given_before_the_first_rows_and_nothing_unasked() -> None:
     assert len(node.fire(None, None, done(8))) == 0  # 4 for the row behind the first ten, and 16
 
 
-def test_what_the_learner_asks_for_is_given_when_rows_have_come() -> None:
+def test_requested_batches_are_emitted_once_rows_have_arrived() -> None:
     node = buffer(ahead_batches=1)
     node.fire(rows(10), None, done(0))
     assert len(node.fire(None, None, done(8))) == 1
@@ -60,14 +60,14 @@ def test_what_the_learner_asks_for_is_given_when_rows_have_come() -> None:
     assert len(node.fire(rows(4), None, None)) == 1
 
 
-def test_where_too_little_was_taken_batches_are_given_unasked() -> None:
+def test_below_the_band_batches_are_emitted_without_a_request() -> None:
     node = buffer(updates_per_push=30)
     assert len(node.fire(rows(60), None, None)) == 23  # 200 rows are due, of which 16 may wait
     assert node.pacer.requested == -23
     assert len(node.fire(rows(3), None, None)) == 1
 
 
-def test_a_token_that_demands_more_than_a_firing_gives_is_refused() -> None:
+def test_a_token_that_requires_more_batches_than_a_firing_emits_is_refused() -> None:
     told = "7 rows arrived, for which 28 rows must be drawn, but a firing emits at most 3 batches of 8; increase `upd"
     with pytest.raises(ValueError, match=told):
         buffer(updates_per_push=3).fire(rows(7), None, None)
@@ -75,7 +75,9 @@ def test_a_token_that_demands_more_than_a_firing_gives_is_refused() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 3), min_size=30, max_size=80), st.floats(0.3, 6.0))
-def test_the_band_is_kept_whoever_is_faster(events: list[int], ratio: float) -> None:
+def test_the_ratio_stays_within_the_band_at_any_relative_speed(
+    events: list[int], ratio: float
+) -> None:
     """A learner of one batch at a time, a collector of three rows; both at random."""
     node = buffer(samples_per_insert=ratio, updates_per_push=64)
     queue = len(node.fire(None, None, done(0)))
@@ -89,7 +91,7 @@ def test_the_band_is_kept_whoever_is_faster(events: list[int], ratio: float) -> 
             assert due - 16 - 8 < node.counters.sampled <= due + 16
 
 
-def test_a_saved_buffer_knows_what_was_asked_for() -> None:
+def test_a_loaded_buffer_continues_with_the_requested_batches() -> None:
     node, copy = buffer(ahead_batches=3), buffer(ahead_batches=3)
     node.fire(rows(9), None, done(0))
     copy.load_state_dict(node.state_dict())
@@ -106,7 +108,7 @@ def step_rows(count: int) -> Batch:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_runs_free_and_says_what_its_band_is(kind: type[Any]) -> None:
+def test_every_kind_runs_freely_and_reports_its_band(kind: type[Any]) -> None:
     config = kind.Config(**BAND, log_every_pushes=1)
     inputs = {"data": {}, "priorities": {}}
     node = kind(config=config, context=Context("buffer", inputs=inputs))
@@ -128,7 +130,7 @@ def test_every_kind_runs_free_and_says_what_its_band_is(kind: type[Any]) -> None
     assert told["pushed_per_s"] > 0
 
 
-def test_it_tells_how_long_it_waited_for_the_learner() -> None:
+def test_metrics_report_how_long_the_buffer_waited_for_the_learner() -> None:
     node = buffer(log_every_pushes=1, updates_per_push=30)
     node.fire(rows(60), None, None)  # gives unasked
     node.fire(rows(1), None, None)
@@ -138,7 +140,7 @@ def test_it_tells_how_long_it_waited_for_the_learner() -> None:
     assert told["waited_for_rows_s"] == 0
 
 
-def test_settings_of_a_free_buffer_are_refused_in_lockstep() -> None:
+def test_parameters_of_free_running_buffers_are_refused_in_lockstep() -> None:
     known = Surroundings({"data": {"reward": Column("float32")}}, {}, frozenset())
     with pytest.raises(
         UnsoundError, match="`band_rows` is only for free-running buffers; set `samples_per"
@@ -151,7 +153,7 @@ def test_settings_of_a_free_buffer_are_refused_in_lockstep() -> None:
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(samples_per_insert=8), known)
 
 
-def test_priorities_that_a_naive_buffer_would_ignore_are_refused() -> None:
+def test_priorities_without_effect_are_refused() -> None:
     inputs = {"data": {"reward": Column("float32")}, "priorities": {}}
     known = Surroundings(inputs, {}, frozenset())
     with pytest.raises(
@@ -177,7 +179,9 @@ warmup: []
 
 @pytest.mark.parametrize("kind", ["advanced_buffer", "naive_buffer"])
 @pytest.mark.parametrize("placement", ["serial", "threads"])
-def test_in_a_graph_it_trains_within_its_band(placement: str, kind: str, tmp_path: Path) -> None:
+def test_in_a_graph_the_buffer_stays_within_its_band(
+    placement: str, kind: str, tmp_path: Path
+) -> None:
     graph = tmp_path / "free.yaml"
     graph.write_text(GRAPH.replace("TYPE", kind))
     checked = flowrl.load(graph).check()

@@ -24,7 +24,7 @@ def values(batch: Batch) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 6), st.integers(1, 3))
-def test_rows_come_out_in_the_order_in_which_they_went_in(
+def test_rows_are_emitted_in_the_order_of_their_arrival(
     amounts: list[int], taken: int, uses: int
 ) -> None:
     node = QueueBuffer(size=1000, batch_size=taken, max_use=uses)
@@ -40,7 +40,7 @@ def test_rows_come_out_in_the_order_in_which_they_went_in(
     assert pushed - len(got) == node.count < taken
 
 
-def test_a_round_takes_a_token_and_gives_its_batches() -> None:
+def test_a_firing_takes_a_token_and_emits_batches() -> None:
     node = QueueBuffer(batch_size=2, updates_per_push=4, max_use=2, log_every_pushes=1)
     assert [values(b) for b in node.fire(rows(1, 2, 3, 4))] == [[1, 2], [1, 2], [3, 4], [3, 4]]
     counts = {"held_rows": 0.0, "pushed_rows": 4.0, "sampled_rows": 8.0, "removed_rows": 4.0}
@@ -50,7 +50,7 @@ def test_a_round_takes_a_token_and_gives_its_batches() -> None:
     assert node.count == 1
 
 
-def test_more_than_may_wait_stops_and_drops_nothing() -> None:
+def test_a_full_queue_refuses_rows_and_drops_nothing() -> None:
     node = QueueBuffer(size=3, batch_size=1)
     node.push(rows(1, 2))
     with pytest.raises(
@@ -60,12 +60,12 @@ def test_more_than_may_wait_stops_and_drops_nothing() -> None:
     assert [values(node.sample()) for _ in range(2)] == [[1], [2]]
 
 
-def test_taking_more_than_waits_is_refused() -> None:
+def test_a_batch_larger_than_the_waiting_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="a batch takes 64 rows, but 1 wait; increase the"):
         QueueBuffer().fire(rows(1))
 
 
-def test_a_saved_queue_goes_on_in_the_middle_of_a_batchs_uses() -> None:
+def test_a_loaded_queue_continues_between_two_uses_of_a_batch() -> None:
     node, copy = (QueueBuffer(batch_size=2, max_use=3) for _ in range(2))
     node.push(rows(1, 2, 3, 4, 5))
     node.sample()
@@ -81,7 +81,7 @@ def describe(known: dict[str, Any], **params: Any) -> Any:
     return QueueBuffer.describe(QueueBuffer.Config(**params), Surroundings(known, {}, frozenset()))
 
 
-def test_it_says_what_it_takes_and_gives() -> None:
+def test_describe_states_the_columns_memory_and_needs() -> None:
     schema = {"reward": Column("int64")}
     facts = describe({"data": schema}, size=100, batch_size=16)
     assert facts.outs == {"batches": schema}

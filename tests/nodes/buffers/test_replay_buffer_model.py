@@ -165,12 +165,12 @@ class BufferModel(RuleBasedStateMachine):
         assert held == list(self.agent)
 
 
-TestTheBufferIsItsModel = BufferModel.TestCase
-TestTheBufferIsItsModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBufferModel = BufferModel.TestCase
+TestBufferModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.slow
-def test_the_buffer_is_its_model_for_ten_thousand_steps() -> None:
+def test_the_buffer_equals_its_model_for_ten_thousand_steps() -> None:
     long = settings(max_examples=400, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(BufferModel, settings=long)
 
@@ -196,13 +196,13 @@ def draws(replace: bool, order: int = 1) -> np.ndarray:
     return np.stack([node.sample()["reward"].astype(int) for _ in range(BATCHES)])
 
 
-def test_draws_with_replacement_are_as_uneven_as_chance_makes_them() -> None:
+def test_draws_with_replacement_are_independent_and_uniform() -> None:
     counts = np.bincount(draws(replace=True).ravel(), minlength=HELD)
     assert len(counts) == HELD  # nothing that was overwritten
     assert abs(deviation(counts, variance=BATCHES * TAKEN * (1 / HELD) * (1 - 1 / HELD))) < 4
 
 
-def test_draws_without_replacement_hold_every_row_equally_often() -> None:
+def test_draws_without_replacement_contain_every_row_equally_often() -> None:
     share = TAKEN / HELD
     counts = np.bincount(draws(replace=False).ravel(), minlength=HELD)
     assert abs(deviation(counts, variance=BATCHES * share * (1 - share))) < 4
@@ -210,19 +210,19 @@ def test_draws_without_replacement_hold_every_row_equally_often() -> None:
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("place", [0, TAKEN - 1])
-def test_every_place_of_a_batch_holds_every_row_equally_often(replace: bool, place: int) -> None:
+def test_every_index_of_a_batch_contains_every_row_equally_often(replace: bool, place: int) -> None:
     counts = np.bincount(draws(replace, order=2)[:, place], minlength=HELD)
     assert abs(deviation(counts, variance=BATCHES * (1 / HELD) * (1 - 1 / HELD))) < 4
 
 
-def test_with_replacement_the_places_of_a_batch_are_independent() -> None:
+def test_with_replacement_the_rows_of_a_batch_are_independent() -> None:
     """Of all pairs of a batch's first two rows, quartered, each kind comes equally often."""
     first, second = draws(replace=True, order=3)[:, :2].T * 4 // HELD
     counts = np.bincount(first * 4 + second, minlength=16)
     assert abs(deviation(counts, variance=BATCHES * (1 / 16) * (15 / 16))) < 4
 
 
-def test_chi_square_finds_a_buffer_that_prefers_new_rows() -> None:
+def test_the_chi_square_test_detects_a_buffer_that_prefers_new_rows() -> None:
     """The measure itself: a tenth more weight on a quarter of the rows does not pass."""
     weights = np.ones(HELD)
     weights[-HELD // 4 :] = 1.1

@@ -38,7 +38,7 @@ def real(batch: Batch) -> list[list[int]]:
     ]
 
 
-def test_windows_by_hand() -> None:
+def test_windows_match_an_example() -> None:
     last = np.array([0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0], bool)
     assert [x.tolist() for x in segment_bounds(last)] == [[0, 7, 9], [7, 9, 12]]
     firsts, lengths = sequence_windows(last, steps=3, period=2)
@@ -54,7 +54,7 @@ def test_windows_by_hand() -> None:
     st.integers(1, 9),
     st.integers(1, 12),
 )
-def test_windows_cover_every_row_and_cross_no_end(
+def test_windows_cover_every_row_and_cross_no_end_of_an_episode(
     last: np.ndarray, length: int, period: int
 ) -> None:
     firsts, lengths = sequence_windows(last, length, period)
@@ -67,14 +67,14 @@ def test_windows_cover_every_row_and_cross_no_end(
         assert covered.all()
 
 
-def test_a_sequences_priority_is_near_its_largest() -> None:
+def test_the_priority_of_a_sequence_mixes_maximum_and_mean() -> None:
     """0.9 max + 0.1 mean, over the real steps; by hand."""
     priorities = np.array([[1.0, 4.0, 1.0], [2.0, 6.0, 99.0]])
     valid = np.array([[True, True, True], [True, True, False]])
     assert sequence_priorities(priorities, valid, 0.9) == pytest.approx([3.8, 5.8])
 
 
-def test_a_batchs_rows_are_sequences() -> None:
+def test_the_rows_of_a_batch_are_sequences() -> None:
     node = SequenceReplayBuffer(batch_size=40, unroll_steps=4, memory_columns=["memory"])
     node.push(steps(0, 6, 2))
     batch = node.sample()
@@ -87,7 +87,7 @@ def test_a_batchs_rows_are_sequences() -> None:
     assert batch["last"][short][0].tolist() == [False, True, True, True]
 
 
-def test_by_default_what_is_learned_from_does_not_overlap_and_the_burn_in_does() -> None:
+def test_by_default_learned_steps_do_not_overlap_and_the_burn_in_does() -> None:
     node = SequenceReplayBuffer(unroll_steps=5, burn_in_steps=2)
     node.push(steps(0, 11))
     assert {one[0] for one in real(node.sample(50))} == {0, 3, 6}
@@ -99,7 +99,7 @@ def fed(**params: Any) -> SequenceReplayBuffer:
     return SequenceReplayBuffer(config=config, context=context)
 
 
-def test_priorities_of_steps_become_those_of_sequences() -> None:
+def test_priorities_of_steps_are_combined_to_priorities_of_sequences() -> None:
     node = fed(batch_size=2, unroll_steps=3, burn_in_steps=1, period_steps=3, replace=False)
     nothing = [Batch({"priority": np.empty(0, np.float32)})]
     (batch,) = node.fire(steps(0, 3, 2), nothing)
@@ -112,7 +112,7 @@ def test_priorities_of_steps_become_those_of_sequences() -> None:
     assert noted[:2] == pytest.approx([0.9 * 3 + 0.1 * 2, 5.0], abs=1e-4)
 
 
-def test_priorities_of_sequences_are_taken_as_they_are_and_decide_the_draws() -> None:
+def test_priorities_of_sequences_are_used_as_they_are_in_draws() -> None:
     node = SequenceReplayBuffer(batch_size=3, unroll_steps=2, alpha=1.0, replace=False)
     node.push(steps(0, 6))
     first = node.sample()["obs"][:, 0]
@@ -120,7 +120,7 @@ def test_priorities_of_sequences_are_taken_as_they_are_and_decide_the_draws() ->
     assert node.sample(1)["obs"][0, 0] == 2
 
 
-def test_sequences_leave_with_their_first_step() -> None:
+def test_a_sequence_is_removed_with_its_first_step() -> None:
     node = SequenceReplayBuffer(size=6, batch_size=30, unroll_steps=2)
     node.push(steps(0, 6))
     node.push(steps(6, 1))
@@ -129,7 +129,7 @@ def test_sequences_leave_with_their_first_step() -> None:
     assert {one[0] for one in real(node.sample())} == {11, 13, 14}
 
 
-def test_drawing_too_many_or_giving_wrong_priorities_is_refused() -> None:
+def test_draws_of_too_many_sequences_and_wrong_priorities_are_refused() -> None:
     node = SequenceReplayBuffer(batch_size=2, unroll_steps=2)
     with pytest.raises(ValueError, match="a batch takes 2 sequences, but 0 are held"):
         node.sample()
@@ -141,7 +141,7 @@ def test_drawing_too_many_or_giving_wrong_priorities_is_refused() -> None:
         node.update(np.ones(2))
 
 
-def test_it_says_what_it_takes_and_gives() -> None:
+def test_describe_states_the_columns_memory_and_needs() -> None:
     def describe(**params: Any) -> Any:
         config = SequenceReplayBuffer.Config(size=100, **params)
         return SequenceReplayBuffer.describe(
@@ -220,12 +220,10 @@ class SequenceModel(RuleBasedStateMachine):
         assert self.buffer.count == len(self.model)
 
 
-TestTheSequenceBufferIsItsModel = SequenceModel.TestCase
-TestTheSequenceBufferIsItsModel.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None
-)
+TestSequenceModel = SequenceModel.TestCase
+TestSequenceModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.slow
-class TestTheSequenceBufferIsItsModelForLong(SequenceModel.TestCase):  # type: ignore[misc]
+class TestSequenceModelForManySteps(SequenceModel.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

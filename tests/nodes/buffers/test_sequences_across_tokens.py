@@ -79,7 +79,7 @@ def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Se
     seed=st.integers(0, 2**31),
     saved=st.booleans(),
 )
-def test_they_are_those_of_whole_episodes(
+def test_sequences_across_tokens_are_those_of_whole_episodes(
     envs: int,
     amounts: list[int],
     steps: int,
@@ -110,7 +110,9 @@ def test_they_are_those_of_whole_episodes(
     st.integers(1, 3), st.lists(st.integers(1, 17), min_size=3, max_size=9), st.integers(1, 5),
     st.integers(0, 2**31),
 )  # fmt: skip
-def test_none_reaches_over_the_seam(envs: int, amounts: list[int], steps: int, seed: int) -> None:
+def test_no_sequence_crosses_the_wrap_around_of_the_ring(
+    envs: int, amounts: list[int], steps: int, seed: int
+) -> None:
     """Each has steps that follow each other, all of them held."""
     size = 23
     node, buffer = collector(envs, seed, 9), SequenceReplayBuffer(
@@ -127,7 +129,7 @@ def test_none_reaches_over_the_seam(envs: int, amounts: list[int], steps: int, s
             assert set(sequence) <= set(newest[-size:])
 
 
-def test_an_unroll_of_two_pushes_begins_with_the_memory_of_its_first_step() -> None:
+def test_a_sequence_of_two_tokens_begins_with_the_memory_of_its_first_step() -> None:
     node = collector(1, 0, 50)
     buffer = SequenceReplayBuffer(size=50, unroll_steps=8, memory_columns=["logp"], batch_size=1)
     for _ in range(3):
@@ -139,7 +141,7 @@ def test_an_unroll_of_two_pushes_begins_with_the_memory_of_its_first_step() -> N
     assert batch["last"].tolist() == [[False] * 7 + [True]]  # tokens ended within it
 
 
-def test_an_episode_that_does_not_go_on_has_its_last_sequence() -> None:
+def test_an_episode_that_does_not_continue_gets_its_last_sequence() -> None:
     """As where a collector begins anew."""
     node = collector(1, 0, 50)
     buffer = SequenceReplayBuffer(size=90, unroll_steps=4, replace=False)
@@ -151,7 +153,7 @@ def test_an_episode_that_does_not_go_on_has_its_last_sequence() -> None:
 
 
 @pytest.mark.parametrize("period", [1, 3])
-def test_priorities_of_sequences_across_tokens_find_them(period: int) -> None:
+def test_priorities_of_sequences_across_tokens_are_assigned_to_them(period: int) -> None:
     node = collector(2, 1, 30)
     buffer = SequenceReplayBuffer(
         size=200, unroll_steps=5, period_steps=period, batch_size=6, eta=0.5, replace=False
@@ -166,7 +168,7 @@ def test_priorities_of_sequences_across_tokens_find_them(period: int) -> None:
     assert noted.round(3).tolist() == said.round(3).tolist()
 
 
-def test_they_are_found_again_in_a_file(tmp_path: Path) -> None:
+def test_sequences_are_recovered_from_a_mapped_file(tmp_path: Path) -> None:
     def made(**more: Any) -> SequenceReplayBuffer:
         storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return SequenceReplayBuffer(

@@ -30,7 +30,9 @@ def with_demos(kind: type[Any], **params: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
-def test_a_drawn_share_is_binomial_and_demonstrations_come_last(kind: type[Any]) -> None:
+def test_the_number_of_demonstrations_is_binomial_and_they_are_the_last_rows(
+    kind: type[Any],
+) -> None:
     node = with_demos(kind, demo_share=0.3)
     batches = node.draw(400, 10)
     counts = np.array([int(batch["is_demo"].sum()) for batch in batches])
@@ -44,7 +46,9 @@ def test_a_drawn_share_is_binomial_and_demonstrations_come_last(kind: type[Any])
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
 @pytest.mark.parametrize("replace", [True, False])
-def test_a_saved_buffer_draws_the_same_shares(kind: type[Any], replace: bool) -> None:
+def test_a_loaded_buffer_draws_the_same_numbers_of_demonstrations(
+    kind: type[Any], replace: bool
+) -> None:
     made = [with_demos(kind, demo_share=0.1, replace=replace) for _ in range(2)]
     made[0].draw(7, 10)
     made[1].load_state_dict(made[0].state_dict())
@@ -52,7 +56,7 @@ def test_a_saved_buffer_draws_the_same_shares(kind: type[Any], replace: bool) ->
     assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_priorities_of_a_drawn_share_go_to_the_agents_rows() -> None:
+def test_priorities_of_demonstrations_are_skipped() -> None:
     node = with_demos(AdvancedReplayBuffer, bookkeeping=True)
     batch = node.sample()
     node.update(np.where(batch["is_demo"], 77.0, 5.0))
@@ -61,7 +65,7 @@ def test_priorities_of_a_drawn_share_go_to_the_agents_rows() -> None:
     assert noted.max() < 6
 
 
-def test_rows_cuts_tokens_and_says_what_it_cannot() -> None:
+def test_a_row_splitter_splits_tokens_and_refuses_unequal_parts() -> None:
     token = rows(*range(10))
     assert [b["obs"].tolist() for b in RowSplitter(first=2, count=6, parts=3).fire(token)] == [
         [2, 3],
@@ -137,7 +141,7 @@ def written(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     "others", [["threads"], pytest.param(["processes"], marks=pytest.mark.slow)]
 )
-def test_several_buffers_give_the_same_bits_in_every_placement(
+def test_graphs_with_several_buffers_give_the_same_bits_in_every_placement(
     name: str, others: list[str], tmp_path: Path
 ) -> None:
     graph = written(tmp_path)[name]
@@ -150,7 +154,7 @@ def test_several_buffers_give_the_same_bits_in_every_placement(
     assert all(result.deterministic for result in results)
 
 
-def test_priorities_find_the_shard_whose_rows_they_are_of() -> None:
+def test_priorities_are_sent_to_the_shard_of_their_rows() -> None:
     config = AdvancedReplayBuffer.Config(batch_size=4, bookkeeping=True)
     shards = [
         AdvancedReplayBuffer(config=config, context=Context("buffer", replica=k)) for k in range(2)
@@ -168,7 +172,7 @@ def test_priorities_find_the_shard_whose_rows_they_are_of() -> None:
 
 
 @pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
-def test_demonstrations_need_not_say_who_collected_them(kind: str, tmp_path: Path) -> None:
+def test_demonstrations_need_no_origin_columns(kind: str, tmp_path: Path) -> None:
     graph = flowrl.load(
         "cartpole_dqn_demos",
         {"collector.origin": True, "buffer.type": kind, "buffer.demo_draw": "binomial"},

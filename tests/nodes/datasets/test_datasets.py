@@ -36,7 +36,7 @@ def describe(path: Path, **params: Any) -> Any:
     return DatasetReader.describe(DatasetReader.Config(path=str(path), **params), NOTHING_KNOWN)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_table_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "demos.npz"
     write(path, table(1, 2, 3))
     found = read(path)
@@ -45,7 +45,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["demos.npz"]
 
 
-def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_tables_give_equal_files(tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
         write(tmp_path / name, table(1, 2))
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
@@ -68,7 +68,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_demonstrations_are_described_by_the_files_headers(tmp_path: Path) -> None:
+def test_describe_reads_the_schema_from_the_headers(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     write(path, table(1, 2, 3))
     facts = describe(path)
@@ -77,14 +77,14 @@ def test_demonstrations_are_described_by_the_files_headers(tmp_path: Path) -> No
     assert describe(path, rows=2).memory_bytes == 2 * 20
 
 
-def test_only_the_headers_are_read_to_describe_a_file(tmp_path: Path, monkeypatch: Any) -> None:
+def test_describe_reads_no_arrays(tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "demos.npz"
     write(path, table(1))
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the arrays were read"))
     assert read_schema(path)[1] == 1
 
 
-def test_the_first_token_holds_all_rows_and_later_ones_none(tmp_path: Path) -> None:
+def test_the_first_token_contains_all_rows_and_later_ones_none(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     write(path, table(4, 5, 6))
     node = DatasetReader(path=str(path))
@@ -94,7 +94,7 @@ def test_the_first_token_holds_all_rows_and_later_ones_none(tmp_path: Path) -> N
     assert DatasetReader(path=str(path), rows=2).fire()["action"].tolist() == [4, 5]
 
 
-def test_a_missing_file_is_unsound_with_what_writes_one(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_a_hint_how_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(
         UnsoundError, match=r"the file '.*none.npz' does not exist; an npz_writer"
     ) as told:
@@ -139,7 +139,7 @@ def cut_off(path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_broken_file_is_unsound(tmp_path: Path, spoil: Any, told: str) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, spoil: Any, told: str) -> None:
     path = tmp_path / "demos.npz"
     spoil(path)
     with pytest.raises(UnsoundError, match=told):
@@ -148,7 +148,7 @@ def test_a_broken_file_is_unsound(tmp_path: Path, spoil: Any, told: str) -> None
         DatasetReader(path=str(path)).fire()
 
 
-def test_the_writer_holds_the_newest_rows(tmp_path: Path) -> None:
+def test_the_writer_writes_the_newest_rows(tmp_path: Path) -> None:
     path = tmp_path / "out.npz"
     node = DatasetWriter(path=str(path), rows=4)
     found = []
@@ -165,14 +165,14 @@ def test_the_writer_holds_the_newest_rows(tmp_path: Path) -> None:
     assert node.ctx.records[-1] == MetricsRecord({"rows": 4.0})
 
 
-def test_the_writer_lets_go_of_tokens_that_it_does_not_need(tmp_path: Path) -> None:
+def test_the_writer_releases_tokens_that_it_does_not_need(tmp_path: Path) -> None:
     node = DatasetWriter(path=str(tmp_path / "out.npz"), rows=2)
     for _ in range(5):
         node.fire(table(1, 2, 3))
     assert len(node._tokens) == 1
 
 
-def test_the_writer_says_what_memory_it_takes() -> None:
+def test_the_writer_describes_its_memory() -> None:
     config = DatasetWriter.Config(path="x", rows=10)
     known = Surroundings({"data": {"obs": Column("float32", (3,))}}, {}, frozenset())
     assert DatasetWriter.describe(config, known).memory_bytes == 120
@@ -197,7 +197,7 @@ def recorded(path: Path, policy: PartSpec | None) -> None:
     DatasetWriter(config=config, context=Context("tape", inputs={"data": SCHEMA})).fire(table(0, 1))
 
 
-def test_a_file_keeps_what_columns_mean(tmp_path: Path) -> None:
+def test_a_file_contains_the_facts_of_columns(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     recorded(path, dqn())
     schema, rows = read_schema(path)
@@ -209,7 +209,9 @@ def test_a_file_keeps_what_columns_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("nstep", 3), ("gamma", 0.9)])
-def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: float) -> None:
+def test_rows_with_another_nstep_or_gamma_are_refused(
+    tmp_path: Path, name: str, value: float
+) -> None:
     path = tmp_path / "demos.npz"
     recorded(path, dqn())
     told = f"have {name} {OF_DQN[name]}, but the policy has {name} {value}; record them"
@@ -219,20 +221,20 @@ def test_rows_of_another_policy_are_unsound(tmp_path: Path, name: str, value: fl
     describe(path, policy=None)
 
 
-def test_a_file_of_another_program_says_nothing_and_is_read(tmp_path: Path) -> None:
+def test_a_file_without_metadata_is_read_without_checks(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     np.savez(path, **table(1, 2).columns)
     assert read_metadata(path) == NO_METADATA
     assert describe(path, policy=dqn()).outs["data"]["action"].n is None
 
 
-def test_the_bundled_demonstrations_say_whose_they_are() -> None:
+def test_the_bundled_demonstrations_contain_metadata() -> None:
     found = read_metadata(graphs_folder() / "cartpole_demos.npz")
     assert found.rows == {"nstep": 10, "gamma": 0.99}
     assert found.columns["action"] == {"n": 2}
 
 
-def test_demonstrations_of_another_policy_are_told_by_the_check() -> None:
+def test_check_reports_demonstrations_of_another_policy() -> None:
     checked = flowrl.load("cartpole_dqn_demos", {"policy.nstep": 3}).check()
     assert "but the policy has nstep 3" in str(checked.problems[0])
 
@@ -252,7 +254,7 @@ def nested() -> Batch:
     return Batch({"obs/image": image, "obs/pos": np.ones(3, np.float32), "last": flags})
 
 
-def test_a_table_comes_back_from_every_format(path: Path) -> None:
+def test_every_format_reads_what_it_wrote(path: Path) -> None:
     kept = format_of(path)
     kept.write(path, nested())
     found = kept.read(path)
@@ -263,7 +265,7 @@ def test_a_table_comes_back_from_every_format(path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_every_format_says_whose_rows_it_holds(path: Path) -> None:
+def test_every_format_stores_metadata(path: Path) -> None:
     recorded(path, dqn())
     assert format_of(path).read_metadata(path).rows == OF_DQN
     assert describe(path, policy=dqn()).outs["data"]["obs"].high == (1.0, 2.0, float("inf"))
@@ -272,7 +274,7 @@ def test_every_format_says_whose_rows_it_holds(path: Path) -> None:
     assert DatasetReader(path=str(path)).fire()["action"].tolist() == [0, 1]
 
 
-def test_a_missing_or_broken_file_is_unsound_in_every_format(path: Path) -> None:
+def test_every_format_refuses_a_missing_or_invalid_file(path: Path) -> None:
     with pytest.raises(UnsoundError, match=r"the file .* does not exist"):
         describe(path)
     path.parent.mkdir()
@@ -281,7 +283,7 @@ def test_a_missing_or_broken_file_is_unsound_in_every_format(path: Path) -> None
         describe(path)
 
 
-def test_hdf5_that_is_no_table_is_unsound(tmp_path: Path) -> None:
+def test_an_hdf5_file_that_is_not_a_table_is_refused(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
@@ -294,7 +296,7 @@ def test_hdf5_that_is_no_table_is_unsound(tmp_path: Path) -> None:
         describe(path)
 
 
-def test_without_h5py_it_says_what_to_install(
+def test_without_h5py_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.h5"
@@ -305,7 +307,7 @@ def test_without_h5py_it_says_what_to_install(
 
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
-def test_a_buffer_is_saved_and_filled_again_in_the_order_of_its_rows(kind: Any, path: Path) -> None:
+def test_the_rows_of_a_buffer_are_written_and_pushed_again_in_order(kind: Any, path: Path) -> None:
     full, empty = kind(size=4, batch_size=2), kind(size=9, batch_size=2)
     for values in ((1, 2, 3), (4, 5, 6)):
         full.push(table(*values))

@@ -57,7 +57,7 @@ def theirs(folder: Path, lengths: list[int]) -> Path:
     return path
 
 
-def test_what_minari_writes_is_read_as_rows(tmp_path: Path) -> None:
+def test_a_dataset_of_minari_is_read_as_rows(tmp_path: Path) -> None:
     path = theirs(tmp_path, [3, 1, 2])
     assert format_of(path) is ours
     schema, rows = ours.read_schema(path)
@@ -91,7 +91,7 @@ def played(env: Any, episodes: int) -> Batch:
 @pytest.mark.parametrize(
     "env", ["CartPole-v1", "Pendulum-v1", "tests.nodes.buffers.transforms.bit_flip:BitFlip"]
 )
-def test_what_is_written_is_read_again_and_by_minari(env: str, tmp_path: Path) -> None:
+def test_a_written_dataset_is_read_again_and_by_minari(env: str, tmp_path: Path) -> None:
     table = played(Gymnasium(id=env), 4)
     path = tmp_path / "deep" / "played-v3"
     for _ in range(2):  # the second time in the place of the first
@@ -107,7 +107,7 @@ def test_what_is_written_is_read_again_and_by_minari(env: str, tmp_path: Path) -
     assert [p.name for p in path.parent.iterdir()] == ["played-v3"]
 
 
-def test_rows_that_break_off_are_written_as_truncated(tmp_path: Path) -> None:
+def test_incomplete_episodes_are_written_as_truncated(tmp_path: Path) -> None:
     table = played(Gymnasium(id="CartPole-v1"), 1).take(slice(5))
     ours.write(tmp_path / "cut-v0", table)
     again = ours.read(tmp_path / "cut-v0")
@@ -122,7 +122,7 @@ def demos(path: Path, **policy: Any) -> tuple[Any, DatasetReader]:
     return facts, DatasetReader(config=config, context=Context("demos"))
 
 
-def test_as_demonstrations_they_get_the_policys_discount(tmp_path: Path) -> None:
+def test_demonstrations_from_minari_get_the_discount_of_the_policy(tmp_path: Path) -> None:
     path = theirs(tmp_path, [3, 1, 2])
     facts, node = demos(path, gamma=0.75)
     table = node.fire()
@@ -133,14 +133,16 @@ def test_as_demonstrations_they_get_the_policys_discount(tmp_path: Path) -> None
         demos(path, nstep=3)
 
 
-def test_an_episode_buffer_takes_them(tmp_path: Path) -> None:
+def test_an_episode_buffer_stores_episodes_from_minari(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(size=100, batch_size=3, replace=False)
     buffer.push(ours.read(theirs(tmp_path, [3, 1, 2])))
     assert buffer.count == 3
     assert len(buffer.sample()) == 6
 
 
-def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
+def test_invalid_folders_rows_and_missing_packages_are_refused(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     with pytest.raises(UnsoundError, match=r"none-v0' is not a Minari dataset; a folder such as"):
         ours.read_schema(tmp_path / "none-v0")
     (tmp_path / "broken-v0" / "data").mkdir(parents=True)
@@ -161,7 +163,7 @@ def test_what_cannot_be_is_told(tmp_path: Path, monkeypatch: Any) -> None:
         ours.read(path)
 
 
-def test_a_graph_writes_one_and_another_learns_from_it(tmp_path: Path) -> None:
+def test_one_graph_writes_a_dataset_and_another_learns_from_it(tmp_path: Path) -> None:
     writes = tmp_path / "writes.yaml"
     writes.write_text(
         "extends: cartpole_dqn\n"

@@ -34,7 +34,7 @@ def test_weight_0_changes_nothing() -> None:
     np.testing.assert_array_equal(Rnd(weight=0.0).fire(batch)["reward"], batch["reward"])
 
 
-def test_what_was_seen_often_is_rewarded_less_than_what_is_new() -> None:
+def test_frequent_observations_get_a_smaller_bonus_than_new_ones() -> None:
     node = Rnd(weight=1.0, updates_per_token=20, seed=2)
     for seed in range(30):
         node.fire(at(1.0, seed=seed))
@@ -42,13 +42,13 @@ def test_what_was_seen_often_is_rewarded_less_than_what_is_new() -> None:
     assert new > 5 * known
 
 
-def test_the_bonus_is_in_units_of_its_deviation() -> None:
+def test_the_bonus_has_a_standard_deviation_of_about_1() -> None:
     node = Rnd(weight=1.0, updates_per_token=0)
     found = np.concatenate([bonus(node, rows(256, seed)) for seed in range(20)])
     assert found[-1024:].std() == pytest.approx(1, rel=0.2)
 
 
-def test_large_numbers_among_the_observations_do_not_drown_the_others() -> None:
+def test_features_with_a_large_scale_do_not_dominate_the_others() -> None:
     scale = np.array([1e4, 1, 1, 1], np.float32)
 
     def scaled(seed: int, shift: float = 0.0) -> Batch:
@@ -61,7 +61,7 @@ def test_large_numbers_among_the_observations_do_not_drown_the_others() -> None:
     assert bonus(node, scaled(99, shift=4.0)).mean() > 2 * bonus(node, scaled(99)).mean()
 
 
-def test_an_observation_beyond_all_measure_gives_a_finite_bonus() -> None:
+def test_a_huge_observation_gives_a_finite_bonus() -> None:
     node = Rnd(weight=1.0)
     node.fire(rows())
     far = rows(1, next_obs=np.full((1, 4), 1e30, np.float32))
@@ -79,7 +79,7 @@ def test_discrete_observations_are_one_hot() -> None:
     assert found[2] > 5 * found[0]
 
 
-def test_the_same_seed_gives_the_same_bits_whatever_the_global_generators() -> None:
+def test_the_bits_depend_on_the_seed_and_not_on_global_generators() -> None:
     def run(seed: int, poisoned: int) -> np.ndarray:
         poison(poisoned)
         node = Rnd(seed=seed)
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_global_generators() -> N
 
 
 @pytest.mark.parametrize("fired", [0, 5])
-def test_saved_and_loaded_equals_uninterrupted(fired: int) -> None:
+def test_a_loaded_node_continues_with_the_same_bits(fired: int) -> None:
     whole, resumed = Rnd(seed=1), Rnd(seed=1)
     for seed in range(fired):
         whole.fire(rows(seed=seed))
@@ -101,7 +101,7 @@ def test_saved_and_loaded_equals_uninterrupted(fired: int) -> None:
     assert same_bits(whole.state_dict(), resumed.state_dict())
 
 
-def test_novelty_is_reported_now_and_then() -> None:
+def test_novelty_is_reported_every_log_every_tokens() -> None:
     node = Rnd(log_every_tokens=3)
     for seed in range(7):
         node.fire(rows(seed=seed))
@@ -110,14 +110,14 @@ def test_novelty_is_reported_now_and_then() -> None:
     assert set(reports[0]) == {"novelty_mean", "novelty_max"}
 
 
-def test_rows_pass_with_the_columns_they_came_with() -> None:
+def test_describe_passes_the_columns_on() -> None:
     schema = rows().schema
     facts = Rnd.describe(Rnd.Config(), Surroundings({"data": schema}, {}, frozenset({"out"})))
     assert facts.outs == {"out": schema}
 
 
 @pytest.mark.parametrize("missing", ["reward", "next_obs"])
-def test_rows_without_what_is_needed_are_refused(missing: str) -> None:
+def test_rows_without_required_columns_are_refused(missing: str) -> None:
     schema = {k: v for k, v in rows().schema.items() if k != missing}
     with pytest.raises(
         UnsoundError, match=f"the data has no column '{missing}'; connect a collector"

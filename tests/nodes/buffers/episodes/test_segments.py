@@ -56,7 +56,7 @@ def followers(rows: list[tuple[int, int, bool]]) -> dict[int, int]:
 @given(
     st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 8), st.integers(1, 40), st.booleans()
 )
-def test_rows_are_followed_as_in_a_plain_list(
+def test_rows_are_followed_as_in_a_list(
     seed: int, envs: int, count: int, size: int, saved: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -92,14 +92,14 @@ def test_rows_are_followed_as_in_a_plain_list(
         assert index.offset_rows(given_rows, np.array(far)).tolist() == [*past[::-1], *chain[1:]]
 
 
-def test_without_origins_a_run_ends_with_its_token() -> None:
+def test_without_origin_columns_a_segment_ends_with_its_token() -> None:
     index = SegmentIndex()
     index.push({"last": np.array([False, True, False])}, 0)
     index.push({"last": np.array([False, True])}, 3)
     assert index.count_after(np.arange(5)).tolist() == [1, 0, 0, 1, 0]
 
 
-def test_what_comes_after_clear_follows_nothing() -> None:
+def test_rows_after_clear_continue_no_earlier_rows() -> None:
     index = SegmentIndex()
     index.push(columns([(0, 0, False)]), 0)
     index.clear()
@@ -109,7 +109,7 @@ def test_what_comes_after_clear_follows_nothing() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_room_that_was_given_back_is_used_again(rows: int) -> None:
+def test_the_space_of_removed_segments_is_reused(rows: int) -> None:
     index = SegmentIndex()
     for k in range(0, 3000, rows):
         index.push({"last": np.ones(rows, bool)}, k)

@@ -68,7 +68,7 @@ def drawn(node: AdvancedReplayBuffer) -> np.ndarray:
 
 
 @every_kind
-def test_with_replacement_rows_come_as_often_as_their_chance(kind: str) -> None:
+def test_with_replacement_rows_are_drawn_with_their_probability(kind: str) -> None:
     """Stratified draws are more even than independent ones, so they deviate less than those."""
     node, priority = used(kind, replace=True)
     counts = np.bincount(drawn(node).ravel(), minlength=HELD)
@@ -78,7 +78,7 @@ def test_with_replacement_rows_come_as_often_as_their_chance(kind: str) -> None:
 
 
 @every_kind
-def test_without_replacement_the_first_of_a_batch_follows_its_chance(kind: str) -> None:
+def test_without_replacement_the_first_row_is_drawn_with_its_probability(kind: str) -> None:
     node, priority = used(kind, replace=False)
     found = drawn(node)
     counts = np.bincount(found[:, 0], minlength=HELD)
@@ -87,7 +87,9 @@ def test_without_replacement_the_first_of_a_batch_follows_its_chance(kind: str) 
 
 
 @every_kind
-def test_without_replacement_the_second_follows_the_chances_that_are_left(kind: str) -> None:
+def test_without_replacement_the_second_row_is_drawn_with_the_remaining_probabilities(
+    kind: str,
+) -> None:
     """P(second is j) = sum over i of P(i) P(j) / (1 - P(i)), i other than j."""
     node, priority = used(kind, replace=False)
     chance = KINDS[kind](priority, ALPHA)
@@ -98,7 +100,7 @@ def test_without_replacement_the_second_follows_the_chances_that_are_left(kind: 
 
 
 @every_kind
-def test_after_rows_have_left_the_others_keep_their_shares(kind: str) -> None:
+def test_after_removals_the_other_rows_keep_their_relative_probabilities(kind: str) -> None:
     node, _ = used(kind, replace=True, max_staleness_iters=5)
     node.ctx.clock = Clock({"learner": Count(train_iters=6)})
     node.push(rows([*range(100, 110)]))  # over the ten oldest; the rest is too old at once
@@ -117,7 +119,7 @@ def test_with_alpha_zero_draws_are_uniform() -> None:
     assert chi_square(counts, np.full(HELD, 1 / HELD)) < 4
 
 
-def test_each_part_of_the_mass_gives_one_row_of_a_batch() -> None:
+def test_each_stratum_gives_one_row_of_a_batch() -> None:
     node = AdvancedReplayBuffer(size=8, batch_size=8, alpha=1.0)
     node.push(rows([*range(8)]))
     for _ in range(20):
@@ -132,7 +134,7 @@ def test_any_half_of_a_batch_has_rows_of_all_ages() -> None:
         assert abs(values[:32].mean() - values[32:].mean()) < 60
 
 
-def test_chi_square_finds_a_buffer_that_forgets_the_exponent() -> None:
+def test_the_chi_square_test_detects_a_buffer_that_ignores_alpha() -> None:
     node, priority = used("proportional", replace=True)
     counts = np.bincount(drawn(node).ravel(), minlength=HELD)
     assert chi_square(counts, proportional(priority, ALPHA - 0.1)) > 4
@@ -242,11 +244,11 @@ class AdvancedModel(RuleBasedStateMachine):
             self.model = {n: row for n, row in self.model.items() if row["use"] < most}
 
     @invariant()
-    def as_many_can_be_drawn(self) -> None:
+    def the_counts_are_equal(self) -> None:
         assert self.buffer.count == len(self.model)
 
     @invariant()
-    def exactly_those_can_be_drawn(self) -> None:
+    def the_live_rows_are_equal(self) -> None:
         held = self.buffer.ring
         live = np.flatnonzero(held.sampler.live(np.arange(held.size)))
         assert sorted(held.numbers_of(live).tolist()) == sorted(self.model)
@@ -255,10 +257,10 @@ class AdvancedModel(RuleBasedStateMachine):
 QUICK = settings(max_examples=60, stateful_step_count=25, deadline=None)
 SLOW = settings(max_examples=200, stateful_step_count=50, deadline=None)  # 10,000 steps
 
-TestTheAdvancedBufferIsItsModel = AdvancedModel.TestCase
-TestTheAdvancedBufferIsItsModel.settings = QUICK
+TestAdvancedModel = AdvancedModel.TestCase
+TestAdvancedModel.settings = QUICK
 
 
 @pytest.mark.slow
-class TestTheAdvancedBufferIsItsModelForLong(AdvancedModel.TestCase):  # type: ignore[misc]
+class TestAdvancedModelForManySteps(AdvancedModel.TestCase):  # type: ignore[misc]
     settings = SLOW

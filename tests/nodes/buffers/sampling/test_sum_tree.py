@@ -24,7 +24,7 @@ def test_a_mass_finds_the_place_in_whose_weight_it_falls(compiled: bool) -> None
 
 
 @both
-def test_what_lies_beyond_the_total_finds_the_last_place_with_a_weight(compiled: bool) -> None:
+def test_a_mass_beyond_the_total_finds_the_last_place_with_a_weight(compiled: bool) -> None:
     tree = SumTree(100, compiled)
     tree.set(np.array([3, 70]), np.array([0.1, 0.2]))
     assert tree.find(np.array([tree.total, 1e9])).tolist() == [70, 70]
@@ -32,7 +32,7 @@ def test_what_lies_beyond_the_total_finds_the_last_place_with_a_weight(compiled:
 
 @both
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 64, 65, 600])
-def test_the_whole_mass_is_shared_out_by_weight(size: int, compiled: bool) -> None:
+def test_places_are_found_in_proportion_to_their_weights(size: int, compiled: bool) -> None:
     tree = SumTree(size, compiled)
     weights = np.arange(size) % 3 + 1.0
     tree.load(weights)
@@ -41,14 +41,14 @@ def test_the_whole_mass_is_shared_out_by_weight(size: int, compiled: bool) -> No
 
 
 @both
-def test_of_a_place_that_is_named_twice_the_last_weight_counts(compiled: bool) -> None:
+def test_the_last_weight_of_a_place_that_occurs_twice_is_used(compiled: bool) -> None:
     tree = SumTree(16, compiled)
     tree.set(np.array([5, 5]), np.array([1.0, 4.0]))
     assert tree.weights[5] == tree.total == 4.0
 
 
 @both
-def test_neighbours_are_filled_and_loading_forgets_the_others(compiled: bool) -> None:
+def test_fill_sets_consecutive_places_and_load_resets_the_others(compiled: bool) -> None:
     tree = SumTree(200, compiled)
     tree.fill(7, 130, 0.5)
     assert tree.total == 0.5 * 123
@@ -60,7 +60,7 @@ def test_neighbours_are_filled_and_loading_forgets_the_others(compiled: bool) ->
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 1200), st.integers(0, 2**32 - 1))
-def test_the_compiler_cannot_be_seen_in_the_bits(size: int, seed: int) -> None:
+def test_compiled_kernels_and_numpy_give_the_same_bits(size: int, seed: int) -> None:
     plain, fast = SumTree(size, False), SumTree(size, True)
     rng = np.random.default_rng(seed)
     for _ in range(6):
@@ -78,7 +78,7 @@ def test_the_compiler_cannot_be_seen_in_the_bits(size: int, seed: int) -> None:
         assert plain.total == 0 or (plain.weights[found] > 0).all()
 
 
-def test_masses_stay_as_they_are() -> None:
+def test_find_does_not_change_the_masses() -> None:
     for compiled in (False, True):
         tree = SumTree(9, compiled)
         tree.load(np.ones(9))
@@ -87,7 +87,7 @@ def test_masses_stay_as_they_are() -> None:
         assert masses.tolist() == [0.5, 8.5]
 
 
-def test_without_the_compiler_large_trees_are_worked_by_numpy(
+def test_without_numba_large_trees_use_numpy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert SumTree(sum_tree.COMPILED_FROM)._kernels is not None
@@ -100,7 +100,7 @@ def test_without_the_compiler_large_trees_are_worked_by_numpy(
         sum_tree.load_kernels.cache_clear()
 
 
-def test_the_compiler_is_not_loaded_before_it_pays() -> None:
+def test_numba_is_not_loaded_for_small_trees() -> None:
     import subprocess
     import sys
 

@@ -1,10 +1,10 @@
-"""A mapped buffer that is larger than memory, by hand: it is filled, drawn from, and found again.
+"""A manual test of a mapped buffer that is larger than memory: it is filled, drawn from, and reopened.
 
     python -m tests.nodes.buffers.storage.large_mapped_buffer [GB] [FOLDER]
 
-To see that it works under a limit, run it under one, for instance
+To test it with limited memory, run it in a control group, for example
 `systemd-run --scope -p MemoryMax=2G python -m tests.nodes.buffers.storage.large_mapped_buffer 20`.
-Every row that is drawn is compared with what was pushed. The folder is deleted in the end.
+Every row that is drawn is compared with what was pushed. The folder is deleted at the end.
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ from flowrl.nodes.buffers.storage.mapped import MappedStorage
 
 SIDE, PUSHED, SAMPLED = 84, 256, 256
 ROW_BYTES = SIDE * SIDE + 8
-MOST_BYTES = 1_000_000_000  # of memory that is the process's own
+MOST_BYTES = 1_000_000_000  # of anonymous memory
 
 
 def rows(first: int) -> Batch:
-    """Images that say which row they are of."""
+    """Make rows whose images depend on their numbers."""
     number = np.arange(first, first + PUSHED)
     obs = np.broadcast_to((number % 251).astype(np.uint8)[:, None, None], (PUSHED, SIDE, SIDE))
     return Batch({"obs": obs.copy(), "number": number})
 
 
 def own_bytes() -> int:
-    """Memory of the process that is no page of a file."""
+    """Return the anonymous memory of the process, which does not belong to files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise OSError("the system does not say how much memory this process has")
+    raise OSError("the system does not report the memory of this process")
 
 
-def made(folder: Path, size: int, existing: str) -> NaiveReplayBuffer:
-    """The buffer."""
+def make_buffer(folder: Path, size: int, existing: str) -> NaiveReplayBuffer:
     storage = MappedStorage(path=str(folder), on_existing=existing, flush_every_rows=100_000)
     return NaiveReplayBuffer(size=size, batch_size=SAMPLED, storage=storage)
 
 
-def drawn(buffer: NaiveReplayBuffer) -> None:
-    """One batch, every byte of it compared."""
+def draw_and_compare(buffer: NaiveReplayBuffer) -> None:
+    """Draw a batch, and compare every byte."""
     batch = buffer.sample()
     assert (batch["obs"] == (batch["number"] % 251)[:, None, None]).all()
 
 
-def rate(what: str, do: Callable[[], None], times: int, row_count: int) -> None:
-    """Do it so often, and print how fast that went."""
+def measure(what: str, do: Callable[[], None], times: int, row_count: int) -> None:
+    """Call `do` a number of times, and print the speed."""
     begun_s = time.perf_counter()
     for _ in range(times):
         do()
@@ -68,22 +67,22 @@ def rate(what: str, do: Callable[[], None], times: int, row_count: int) -> None:
 
 
 def main() -> None:
-    """Fill it and half of it again, draw, close, open, draw."""
+    """Fill the buffer one and a half times, draw, close and reopen it, and draw again."""
     gigabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 20.0
     parent = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp())
     folder, size = parent / "rows", int(gigabytes * 1e9) // ROW_BYTES
-    buffer = made(folder, size, "error")
+    buffer = make_buffer(folder, size, "error")
     pushed = iter(range(0, 10**12, PUSHED))
     push = lambda: buffer.push(rows(next(pushed)))  # noqa: E731
     try:
-        rate("first round", push, size // PUSHED + 1, PUSHED)
-        rate("draws", lambda: drawn(buffer), 200, SAMPLED)
-        rate("half a round more", push, size // PUSHED // 2, PUSHED)
-        rate("draws", lambda: drawn(buffer), 200, SAMPLED)
+        measure("first round", push, size // PUSHED + 1, PUSHED)
+        measure("draws", lambda: draw_and_compare(buffer), 200, SAMPLED)
+        measure("second half round", push, size // PUSHED // 2, PUSHED)
+        measure("draws", lambda: draw_and_compare(buffer), 200, SAMPLED)
         buffer.close()
-        buffer = made(folder, size, "reuse")
+        buffer = make_buffer(folder, size, "reuse")
         assert buffer.count == size
-        rate("draws when opened again", lambda: drawn(buffer), 200, SAMPLED)
+        measure("draws after reopening", lambda: draw_and_compare(buffer), 200, SAMPLED)
         buffer.close()
     finally:
         shutil.rmtree(folder)

@@ -1,10 +1,11 @@
-"""A process that pushes numbered rows into a mapped buffer until it is killed.
+"""A process that forks children which push numbered rows into mapped buffers, and kills them.
 
-    python -m tests.nodes.buffers.storage.pushing_process FOLDER SIZE
+    python -m tests.nodes.buffers.storage.pushing_process SIZE
 
-For each line that it reads (a seed, a number of lines, and microseconds) it forks a child that pushes, and kills
-that with SIGKILL, so long after it has told so many lines. It prints what the child told: `begun N`, before
-rows up to N are pushed; `flushed A B`, when the rows A to B were; and `killed`.
+For each line on its input (FOLDER SEED LINES MICROSECONDS) it forks a child that pushes rows and reports its
+progress. The child is killed with SIGKILL this many microseconds after it has reported this many lines. The
+process then prints the child's lines: `begun N`, before rows up to N are pushed; `flushed A B`, after the rows A to
+B were flushed; and at last `killed`.
 """
 
 from __future__ import annotations
@@ -22,56 +23,57 @@ from flowrl.nodes.buffers.storage.ring import Ring
 
 
 def rows(first: int, count: int) -> dict[str, np.ndarray]:
-    """Rows that say which they are, every byte of them; each third goes on in the next."""
+    """Make rows in which every byte depends on their numbers. Every third row has no successor."""
     numbers = np.arange(first, first + count)
     image = np.repeat(numbers[:, None] % 251, 3000, 1).astype(np.uint8)
-    after = (image + np.uint8(1)) % np.uint8(251)
-    after[numbers % 3 == 0] = 255
-    return {"obs": image, "next_obs": after, "number": numbers}
+    next_image = (image + np.uint8(1)) % np.uint8(251)
+    next_image[numbers % 3 == 0] = 255
+    return {"obs": image, "next_obs": next_image, "number": numbers}
 
 
-def opened(folder: str, size: int) -> Ring:
-    """Gone on with, or new; in every second folder by name observations are stored once."""
+def open_ring(folder: str, size: int) -> Ring:
+    """Open or create a ring. Frames are deduplicated if the folder's name ends in `once`."""
     deduplicator = FrameDeduplicator({}) if folder.endswith("once") else None
     storage = MappedStorage(path=folder, on_existing="reuse", flush_every_rows=10**9)
     return Ring(size, deduplicator=deduplicator, storage=storage)
 
 
-def push(folder: str, size: int, seed: int, told: int) -> None:
-    """Push and flush for ever."""
+def push_for_ever(folder: str, size: int, seed: int, report: int) -> None:
+    """Push and flush random numbers of rows, and write lines to the pipe `report`."""
     rng = np.random.default_rng(seed)
-    ring = opened(folder, size)
+    ring = open_ring(folder, size)
     while True:
         count = int(rng.integers(1, 40))
-        os.write(told, f"begun {ring.written + count}\n".encode())
+        os.write(report, f"begun {ring.written + count}\n".encode())
         ring.push(rows(ring.written, count))
         if rng.random() < 0.3:
             ring.flush()
-            os.write(told, f"flushed {ring.written - ring.row_count} {ring.written}\n".encode())
+            os.write(report, f"flushed {ring.oldest} {ring.written}\n".encode())
 
 
-def killed(folder: str, size: int, seed: int, lines: int, us: int) -> str:
-    """What a child told that was killed."""
-    ours, theirs = os.pipe()
+def fork_and_kill(folder: str, size: int, seed: int, lines: int, us: int) -> str:
+    """Fork a child, kill it, and return the lines that it reported."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if not child:
-        push(folder, size, seed, theirs)
-    os.close(theirs)
-    with open(ours) as pipe:
-        told = [pipe.readline() for _ in range(lines)]
-        dies = time.perf_counter() + us / 1e6
-        while time.perf_counter() < dies:  # the moment is to be any, and a sleep ends at some
+        push_for_ever(folder, size, seed, write_end)
+    os.close(write_end)
+    with open(read_end) as pipe:
+        reported = [pipe.readline() for _ in range(lines)]
+        deadline = time.perf_counter() + us / 1e6
+        while time.perf_counter() < deadline:  # not a sleep, which would end only at some moments
             pass
         os.kill(child, signal.SIGKILL)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-        return "".join([*told, *pipe.readlines()])
+        return "".join([*reported, *pipe.readlines()])
 
 
 def main() -> None:
-    """One child for each line."""
-    folder, size = sys.argv[1], int(sys.argv[2])
+    """Fork and kill one child for each line."""
+    size = int(sys.argv[1])
     for line in sys.stdin:
-        print(f"{killed(folder, size, *map(int, line.split()))}killed", flush=True)
+        folder, *numbers = line.split()
+        print(f"{fork_and_kill(folder, size, *map(int, numbers))}killed", flush=True)
 
 
 if __name__ == "__main__":

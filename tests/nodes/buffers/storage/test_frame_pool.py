@@ -1,4 +1,4 @@
-"""Observations that are stored once come back bit by bit, whatever comes in."""
+"""Deduplicated observations keep their bits, whatever is pushed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBS = Column("uint8", (4, SIDE, SIDE))
 
 
 class Stream:
-    """An env that shows stacked frames, each another one."""
+    """An env whose observations are stacked frames."""
 
     def __init__(self, rng: np.random.Generator, stacked: int, end: float, frame: Any) -> None:
         self.rng, self.stacked, self.end, self.frame = rng, stacked, end, frame
@@ -47,17 +47,17 @@ class Stream:
 
 
 def token(streams: list[Stream], counts: list[int], stacked: int) -> dict[str, np.ndarray]:
-    """Rows sorted by env and by time."""
+    """Make a token: rows sorted by env and time."""
     rows = [row for s, n in zip(streams, counts, strict=True) for row in s.rows(n)]
     shape = (stacked, SIDE, SIDE) if stacked > 1 else (SIDE, SIDE)
     obs = np.array([row[0] for row in rows], np.uint8).reshape(len(rows), *shape)
-    after = np.array([row[1] for row in rows], np.uint8).reshape(len(rows), *shape)
+    next_obs = np.array([row[1] for row in rows], np.uint8).reshape(len(rows), *shape)
     done = np.array([row[2] for row in rows], bool)
-    return {"obs": obs, "next_obs": after, "done": done, "row": np.zeros(len(rows), np.int64)}
+    return {"obs": obs, "next_obs": next_obs, "done": done, "row": np.zeros(len(rows), np.int64)}
 
 
-def made(places: int) -> FramePool:
-    """A store of four stacked frames."""
+def make_pool(places: int) -> FramePool:
+    """Make a pool for observations of four stacked frames."""
     frame = Column("uint8", (SIDE * SIDE,))
     pool = MemoryStorage().allocate({"pool": (frame, places)}, RingLayout({}, places, None))["pool"]
     return FramePool(4, OBS, pool, partial(MemoryStorage().grow, "pool"))
@@ -79,11 +79,11 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     stacked=st.integers(1, 4),
     envs=st.integers(1, 4),
     end=st.sampled_from([0.0, 0.05, 0.5]),
-    shades=st.sampled_from([2, 250]),  # few: frames are equal by chance
+    shades=st.sampled_from([2, 250]),  # with 2, frames are equal by chance
     amounts=st.lists(st.integers(0, 12), min_size=1, max_size=12),
     seed=st.integers(0, 99),
 )
-def test_every_row_that_is_held_comes_back(
+def test_every_held_row_is_read_as_it_was_written(
     size: int, stacked: int, envs: int, end: float, shades: int, amounts: list[int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -103,7 +103,7 @@ def test_every_row_that_is_held_comes_back(
         places = np.arange(ring.row_count)
         assert ring.row_count == plain.row_count
         assert same(ring.take(places), plain.take(places))
-        if k % 4 == 3:  # saved, and gone on with
+        if k % 4 == 3:  # continue with a saved and loaded ring
             copy = Ring(size, deduplicator=FrameDeduplicator(names))
             copy.load_state_dict(ring.state_dict())
             ring = copy
@@ -112,9 +112,9 @@ def test_every_row_that_is_held_comes_back(
             plain.clear()
 
 
-def test_rows_that_go_on_take_one_frame_each_also_from_token_to_token() -> None:
+def test_consecutive_rows_take_one_frame_each_also_across_tokens() -> None:
     rng = np.random.default_rng(0)
-    frames = made(1000)
+    frames = make_pool(1000)
     streams = [
         Stream(rng, 4, 0.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8)) for _ in range(3)
     ]
@@ -123,31 +123,33 @@ def test_rows_that_go_on_take_one_frame_each_also_from_token_to_token() -> None:
         rows = token(streams, [5, 5, 5], 4)
         encode(frames, rows["obs"], rows["next_obs"], first)
         first += 15
-    assert frames.written == 300 + 3 + 3 - 3  # a first frame and a newest one of each env
+    assert (
+        frames.written == 300 + 3 + 3 - 3
+    )  # rows, and additional first and last frames of each env
 
 
-def test_an_episodes_end_takes_its_last_frame_and_the_next_ones_first() -> None:
+def test_the_end_of_an_episode_takes_two_more_frames() -> None:
     rng = np.random.default_rng(0)
-    frames = made(100)
+    frames = make_pool(100)
     stream = Stream(rng, 4, 1.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8))
     rows = token([stream], [10], 4)  # each row is an episode
     encode(frames, rows["obs"], rows["next_obs"], 0)
     assert frames.written == 20
 
 
-def test_rows_of_n_steps_share_frames_too() -> None:
+def test_n_step_rows_share_frames() -> None:
     rng = np.random.default_rng(0)
     stream = Stream(rng, 4, 0.0, lambda: rng.integers(0, 255, (SIDE, SIDE), np.uint8))
     rows = token([stream], [40], 4)
     ahead = {"obs": rows["obs"][:30], "next_obs": rows["next_obs"][2:32]}
-    frames = made(100)
+    frames = make_pool(100)
     now, later = encode(frames, ahead["obs"], ahead["next_obs"], 0)
     assert np.array_equal(frames.decode(now), ahead["obs"])
     assert np.array_equal(frames.decode(later), ahead["next_obs"])
     assert frames.written <= 30 + 3 * 4 + 1
 
 
-def test_zeros_of_either_sign_and_numbers_that_are_none_come_back_as_they_were() -> None:
+def test_signed_zeros_and_nans_keep_their_bits() -> None:
     ring = Ring(10, deduplicator=FrameDeduplicator({}))
     obs = np.array([[0.0], [-0.0], [np.nan], [-0.0]])
     ring.push({"obs": obs, "next_obs": np.abs(obs)})
@@ -176,19 +178,19 @@ def test_an_atari_transition_takes_less_than_7_5_kilobytes() -> None:
     assert ring.nbytes / 512 < 7500
 
 
-def test_what_cannot_be_stored_once_is_refused() -> None:
+def test_observations_without_the_declared_frames_are_refused() -> None:
     ring = Ring(10, deduplicator=FrameDeduplicator({"obs": 4}))
     rows = {name: np.zeros((2, 3, 8), np.uint8) for name in ("obs", "next_obs")}
     with pytest.raises(ValueError, match="both must have the same type, with 4 frames on axis 0"):
         ring.push(rows)
 
 
-def test_a_state_of_another_storage_is_refused() -> None:
+def test_a_state_with_other_deduplication_is_refused() -> None:
     with pytest.raises(ValueError, match="differ in whether frames are deduplicated"):
         Ring(10).load_state_dict(Ring(10, deduplicator=FrameDeduplicator({})).state_dict())
 
 
-# in the buffers
+# with buffers
 
 STACKED = {
     name: Column("uint8", (4, SIDE, SIDE), frames=4) if "obs" in name else Column("int64")
@@ -198,11 +200,11 @@ STACKED = {
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_a_buffer_gives_the_same_batches_however_it_stores_them(kind: Any, by_hand: bool) -> None:
-    once = {"store_once": True, "frames": 4} if by_hand else {}
+def test_batches_do_not_depend_on_deduplication(kind: Any, by_hand: bool) -> None:
+    deduplicated = {"store_once": True, "frames": 4} if by_hand else {}
     plain = kind(size=40, batch_size=16, store_once=False)
     context = Context("n", inputs={} if by_hand else {"data": STACKED})
-    compact = kind(config=kind.Config(size=40, batch_size=16, **once), context=context)
+    compact = kind(config=kind.Config(size=40, batch_size=16, **deduplicated), context=context)
     plain.ctx.name = "n"
     plain.setup()
     rng = np.random.default_rng(0)
@@ -217,11 +219,11 @@ def test_a_buffer_gives_the_same_batches_however_it_stores_them(kind: Any, by_ha
         assert same(dict(a.columns), dict(b.columns))
 
 
-def test_stacked_frames_are_stored_once_unless_it_is_refused() -> None:
-    def taken(**params: Any) -> int:
+def test_stacked_frames_are_stored_once_unless_disabled() -> None:
+    def row_bytes(**params: Any) -> int:
         config = NaiveReplayBuffer.Config(size=1000, **params)
         known = Surroundings({"data": STACKED}, {}, frozenset())
         return NaiveReplayBuffer.describe(config, known).memory_bytes // 1000
 
-    assert taken() == taken(store_once=True) == 16 + 1 + 2 * 4 * 8 + 8 + 4
-    assert taken(store_once=False) == 2 * 64 + 8 + 4
+    assert row_bytes() == row_bytes(store_once=True) == 16 + 1 + 2 * 4 * 8 + 8 + 4
+    assert row_bytes(store_once=False) == 2 * 64 + 8 + 4

@@ -1,4 +1,4 @@
-"""How much a buffer may hold: in rows, in bytes, and in what the machine has."""
+"""Limits of a buffer: rows, bytes and free memory."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ IMAGES = {"obs": Column("uint8", (100,))}
     ("text", "size"),
     [("7B", 7), ("2GB", 2 * 10**9), ("1.5 MB", 1_500_000), ("1KiB", 1024), ("2GiB", 2 << 30)],
 )
-def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+def test_sizes_in_bytes_are_parsed(text: str, size: int) -> None:
     assert limits.parse_bytes(text) == size
 
 
-def test_a_size_that_is_none_is_refused() -> None:
+def test_an_invalid_size_is_refused() -> None:
     with pytest.raises(ValueError, match="'2 apples' is not a size in bytes; examples are 800MB"):
         limits.parse_bytes("2 apples")
 
 
-def test_the_smaller_limit_counts() -> None:
+def test_the_smaller_limit_applies() -> None:
     assert limits.max_rows(50, "1KB", 10) == 50
     assert limits.max_rows(500, "1KB", 10) == 100
     with pytest.raises(ValueError, match="a row takes 2000 bytes, but size_bytes is 1KB"):
         limits.max_rows(500, "1KB", 2000)
 
 
-def test_a_ring_limited_in_bytes_holds_what_fits() -> None:
+def test_a_ring_limited_in_bytes_holds_the_rows_that_fit() -> None:
     ring = Ring(1000, "1KB", {"train_iters": "int32"})
     ring.push({"obs": np.zeros((30, 96), np.uint8)}, train_iters=7)
     assert (ring.size, ring.row_count) == (10, 10)
     assert ring.metadata["train_iters"].tolist() == [7] * 10
 
 
-def test_a_buffer_that_memory_cannot_hold_is_refused_before_it_is_allocated(
+def test_a_buffer_larger_than_free_memory_is_refused_before_it_is_allocated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "meminfo"
@@ -57,7 +57,7 @@ def test_a_buffer_that_memory_cannot_hold_is_refused_before_it_is_allocated(
     assert large.columns == {}
 
 
-def test_a_state_that_memory_cannot_hold_is_refused(
+def test_a_state_larger_than_free_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring = Ring(20, storage=MappedStorage(path=str(tmp_path / "rows")))
@@ -72,7 +72,7 @@ def test_a_state_that_memory_cannot_hold_is_refused(
     ring.close()
 
 
-def test_a_machine_that_does_not_say_what_is_free_is_trusted(
+def test_without_a_report_of_free_memory_every_allocation_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MEMORY_FILES", (tmp_path / "a", tmp_path / "b"))
@@ -80,23 +80,25 @@ def test_a_machine_that_does_not_say_what_is_free_is_trusted(
     limits.require_memory(10**18)
 
 
-def described(**params: object) -> NaiveReplayBuffer:
+def describe(**params: object) -> NaiveReplayBuffer:
     config = NaiveReplayBuffer.Config(**params)
     return NaiveReplayBuffer.describe(config, Surroundings({"data": IMAGES}, {}, frozenset()))
 
 
-def test_what_it_takes_is_told_before_a_run() -> None:
-    assert described(size=1000, size_bytes="10KB", batch_size=8).memory_bytes == 96 * 104
-    with pytest.raises(UnsoundError, match="a row takes 104 bytes, but size_bytes is 50B") as told:
-        described(size_bytes="50B", batch_size=1)
-    assert told.value.key == "size_bytes"
-    with pytest.raises(UnsoundError, match="batches of 64 rows are drawn from 9") as told:
-        described(size_bytes="1KB")
-    assert told.value.key == "size_bytes"
+def test_describe_states_the_memory_and_refuses_limits_that_are_too_small() -> None:
+    assert describe(size=1000, size_bytes="10KB", batch_size=8).memory_bytes == 96 * 104
+    with pytest.raises(
+        UnsoundError, match="a row takes 104 bytes, but size_bytes is 50B"
+    ) as raised:
+        describe(size_bytes="50B", batch_size=1)
+    assert raised.value.key == "size_bytes"
+    with pytest.raises(UnsoundError, match="batches of 64 rows are drawn from 9") as raised:
+        describe(size_bytes="1KB")
+    assert raised.value.key == "size_bytes"
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((2, 3), np.float64), np.zeros((2, 4), np.float32)])
-def test_a_column_that_changes_is_refused_and_nothing_is_written(wrong: np.ndarray) -> None:
+def test_a_changed_column_is_refused_and_nothing_is_written(wrong: np.ndarray) -> None:
     ring = Ring(4)
     ring.push({"a": np.ones(2), "b": np.ones((2, 3), np.float32)})
     with pytest.raises(
@@ -107,7 +109,7 @@ def test_a_column_that_changes_is_refused_and_nothing_is_written(wrong: np.ndarr
     assert ring.columns["a"][:2].tolist() == [1, 1]
 
 
-def test_numbers_of_rows_are_never_used_twice() -> None:
+def test_row_numbers_are_never_reused() -> None:
     ring = Ring(4)
     for start in (0, 3, 6):
         ring.push({"value": np.arange(start, start + 3)})
@@ -123,7 +125,7 @@ def test_numbers_of_rows_are_never_used_twice() -> None:
     assert not ring.holds(numbers).any()
 
 
-def test_a_full_ring_loaded_into_a_larger_one_loses_its_oldest_rows_last() -> None:
+def test_a_state_that_is_loaded_into_a_larger_ring_is_continued_in_order() -> None:
     ring, larger = Ring(3), Ring(5)
     ring.push({"value": np.arange(4)})
     larger.load_state_dict(ring.state_dict())

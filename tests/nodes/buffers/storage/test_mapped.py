@@ -1,4 +1,4 @@
-"""Rows in files: what a buffer finds again, what it refuses, and what it says of what was lost."""
+"""Mapped storage: recovery of rows, refused folders, and reports of lost rows."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from flowrl.nodes.buffers.storage.ring import Ring
 
 
 def rows(first: int, count: int) -> dict[str, np.ndarray]:
-    """Rows whose columns say which they are; observations follow each other."""
+    """Make rows whose columns depend on their numbers; observations follow each other."""
     numbers = np.arange(first, first + count)
     image = (numbers[:, None] + np.arange(12)).astype(np.uint8).reshape(count, 3, 4)
     return {"obs": image, "next_obs": image + np.uint8(1), "number": numbers}
 
 
-def same(ring: Ring, first: int, stop: int) -> None:
-    held, given = ring.in_order(), rows(first, stop - first)
-    assert held.keys() == given.keys()
-    for name, array in given.items():
+def assert_holds(ring: Ring, first: int, stop: int) -> None:
+    held, expected = ring.in_order(), rows(first, stop - first)
+    assert held.keys() == expected.keys()
+    for name, array in expected.items():
         assert np.array_equal(held[name], array), name
 
 
@@ -53,7 +53,9 @@ def ring(path: Path, size: int = 20, deduplicate: bool = False, **more: Any) -> 
 
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("pushed", [7, 20, 33, 70])
-def test_what_was_closed_is_there_again(tmp_path: Path, deduplicate: bool, pushed: int) -> None:
+def test_rows_of_a_closed_buffer_are_recovered(
+    tmp_path: Path, deduplicate: bool, pushed: int
+) -> None:
     one = ring(tmp_path / "rows", deduplicate=deduplicate)
     for first in range(0, pushed, 7):
         one.push(rows(first, min(7, pushed - first)), seen=1)
@@ -61,41 +63,41 @@ def test_what_was_closed_is_there_again(tmp_path: Path, deduplicate: bool, pushe
     again = ring(tmp_path / "rows", deduplicate=deduplicate, on_existing="reuse")
     held = min(pushed, 20)
     assert again.recovery_report == f"'{tmp_path / 'rows'}' holds {held} rows"
-    same(again, pushed - held, pushed)
+    assert_holds(again, pushed - held, pushed)
     again.push(rows(pushed, 30), seen=2)
-    same(again, pushed + 10, pushed + 30)
+    assert_holds(again, pushed + 10, pushed + 30)
     again.close()
 
 
 @pytest.mark.parametrize("deduplicate", [False, True])
-def test_rows_that_may_be_overwritten_are_not_claimed(tmp_path: Path, deduplicate: bool) -> None:
+def test_rows_that_may_be_overwritten_are_not_recovered(tmp_path: Path, deduplicate: bool) -> None:
     one = ring(tmp_path / "rows", size=128, deduplicate=deduplicate)
     one.push(rows(0, 128), seen=0)
     one.flush()
     one.push(rows(128, 30), seen=0)
-    one.storage.close()  # as where it is killed: nothing is said
+    one.storage.close()  # as if the process were killed: no record is written
     again = ring(tmp_path / "rows", size=128, deduplicate=deduplicate, on_existing="reuse")
     assert again.recovery_report.endswith(
         f"holds 82 rows; process {os.getpid()} did not close it: rows from number "
         "128 on were not flushed and are lost, and so are 46 of the oldest, which may be overwritten"
     )
-    same(again, 46, 128)
+    assert_holds(again, 46, 128)
     again.push(rows(128, 100), seen=0)
-    same(again, 100, 228)
+    assert_holds(again, 100, 228)
     again.close()
 
 
-def test_rows_are_flushed_by_themselves(tmp_path: Path) -> None:
+def test_rows_are_flushed_every_flush_every_rows(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows", size=1000, flush_every_rows=50)
     for first in range(0, 180, 20):
         one.push(rows(first, 20), seen=0)
     one.storage.close()
     again = ring(tmp_path / "rows", size=1000, on_existing="reuse")
-    same(again, 0, 180 - 180 % 60)
+    assert_holds(again, 0, 180 - 180 % 60)
     again.close()
 
 
-def test_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
+def test_cleared_rows_are_not_recovered(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     one.flush()
@@ -103,13 +105,13 @@ def test_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
     one.storage.close()
     again = ring(tmp_path / "rows", on_existing="reuse")
     assert again.row_count == 0
-    assert again.written == 10  # a number is never used twice
+    assert again.written == 10  # numbers are never reused
     again.push(rows(10, 5), seen=0)
-    same(again, 10, 15)
+    assert_holds(again, 10, 15)
     again.close()
 
 
-def test_a_state_that_was_loaded_is_what_is_found(tmp_path: Path) -> None:
+def test_rows_of_a_loaded_state_are_recovered(tmp_path: Path) -> None:
     plain = Ring(20, metadata={"seen": "int32"})
     plain.push(rows(0, 33), seen=0)
     one = ring(tmp_path / "rows")
@@ -117,11 +119,11 @@ def test_a_state_that_was_loaded_is_what_is_found(tmp_path: Path) -> None:
     one.load_state_dict(plain.state_dict())
     one.storage.close()
     again = ring(tmp_path / "rows", on_existing="reuse")
-    same(again, 13, 33)
+    assert_holds(again, 13, 33)
     again.close()
 
 
-def test_an_existing_folder_is_neither_mixed_nor_deleted_unless_it_is_said(tmp_path: Path) -> None:
+def test_an_existing_folder_is_refused_unless_on_existing_allows_it(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     one.close()
@@ -132,11 +134,11 @@ def test_an_existing_folder_is_neither_mixed_nor_deleted_unless_it_is_said(tmp_p
     new = ring(tmp_path / "rows", on_existing="new")
     assert new.row_count == 0
     new.push(rows(50, 10), seen=0)
-    same(new, 50, 60)
+    assert_holds(new, 50, 60)
     new.close()
 
 
-def test_what_somebody_else_has_put_beside_the_rows_is_not_deleted(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_deleted(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     one.close()
@@ -144,12 +146,14 @@ def test_what_somebody_else_has_put_beside_the_rows_is_not_deleted(tmp_path: Pat
     with pytest.raises(ValueError, match=r"also contains 'notes\.txt', .* nothing was deleted"):
         ring(tmp_path / "rows", on_existing="new")
     again = ring(tmp_path / "rows", on_existing="reuse")
-    same(again, 0, 10)
+    assert_holds(again, 0, 10)
     again.close()
 
 
 @pytest.mark.parametrize("existing", ["reuse", "new"])
-def test_what_is_no_buffer_is_refused_and_not_touched(tmp_path: Path, existing: str) -> None:
+def test_a_folder_that_is_not_a_buffer_is_refused_and_not_changed(
+    tmp_path: Path, existing: str
+) -> None:
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.tex").write_text("mine")
     with pytest.raises(ValueError, match=r"is not a buffer of flowrl .* nothing in it was changed"):
@@ -157,14 +161,16 @@ def test_what_is_no_buffer_is_refused_and_not_touched(tmp_path: Path, existing: 
     assert (tmp_path / "rows" / "thesis.tex").read_text() == "mine"
 
 
-def test_a_buffer_of_another_size_or_kind_is_refused(tmp_path: Path) -> None:
+def test_a_buffer_with_another_size_or_other_columns_is_refused(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows", size=20)
     one.push(rows(0, 10), seen=0)
     one.close()
     with pytest.raises(ValueError, match="made for 20 rows; this buffer is for 30 rows"):
         ring(tmp_path / "rows", size=30, on_existing="reuse")
-    told = "made for 20 rows; this buffer is for 20 rows with deduplicated frames .obs of 1 frame"
-    with pytest.raises(ValueError, match=told):
+    message = (
+        "made for 20 rows; this buffer is for 20 rows with deduplicated frames .obs of 1 frame"
+    )
+    with pytest.raises(ValueError, match=message):
         ring(tmp_path / "rows", deduplicate=True, on_existing="reuse")
     right = ring(tmp_path / "rows", on_existing="reuse")
     with pytest.raises(ValueError, match="the rows have the columns number; the buffer holds obs"):
@@ -172,7 +178,7 @@ def test_a_buffer_of_another_size_or_kind_is_refused(tmp_path: Path) -> None:
     wrong = {**rows(10, 3), "obs": np.zeros((3, 5, 5), np.uint8)}
     with pytest.raises(ValueError, match=r"rows of uint8\[5,5\]; the buffer holds uint8\[3,4\]"):
         right.push(wrong, seen=0)
-    same(right, 0, 10)
+    assert_holds(right, 0, 10)
     right.close()
 
 
@@ -186,7 +192,7 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
         ring(tmp_path / "rows", on_existing="reuse")
 
 
-def test_a_file_that_is_missing_or_cut_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_truncated_file_is_refused(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     one.close()
@@ -201,11 +207,11 @@ def test_a_file_that_is_missing_or_cut_is_refused(tmp_path: Path) -> None:
     assert not file.exists()
     file.write_bytes(whole)
     again = ring(tmp_path / "rows", on_existing="reuse")
-    same(again, 0, 10)
+    assert_holds(again, 0, 10)
     again.close()
 
 
-def test_two_writers_are_refused_by_the_first_ones_number(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     code = (
@@ -217,13 +223,13 @@ def test_two_writers_are_refused_by_the_first_ones_number(tmp_path: Path) -> Non
     assert other.returncode == 1
     assert f"is in use by process {os.getpid()}; wait until it has ended" in other.stderr
     with pytest.raises(BlockingIOError, match=f"by process {os.getpid()}"):
-        ring(tmp_path / "rows", on_existing="new")  # nor deleted
+        ring(tmp_path / "rows", on_existing="new")  # it is not deleted either
     one.push(rows(10, 5), seen=0)
-    same(one, 0, 15)
+    assert_holds(one, 0, 15)
     one.close()
 
 
-def test_a_torn_record_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_torn_record_leaves_the_previous_one_valid(tmp_path: Path) -> None:
     commits = CommitFile(tmp_path / "c", CommitRecord())
     commits.write(CommitRecord(0, 5, 5))
     commits.write(CommitRecord(0, 9, 9))
@@ -242,7 +248,7 @@ def test_a_torn_record_leaves_the_one_before(tmp_path: Path) -> None:
         CommitFile(tmp_path / "c")
 
 
-def test_a_full_disk_is_told_at_once_and_nothing_stays(
+def test_a_full_disk_is_an_error_at_the_first_push_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = ring(tmp_path / "rows")
@@ -256,13 +262,13 @@ def test_a_full_disk_is_told_at_once_and_nothing_stays(
     with pytest.raises(OSError, match="No space left on device; reduce `size`, or set `pat"):
         other.push(rows(0, 10), seen=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
-    same(one, 0, 20)
+    assert_holds(one, 0, 20)
     one.close()
 
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """The system refuses more, as it does on a full disk."""
+    """Make the system refuse larger files, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -271,19 +277,19 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_file_that_cannot_be_made_costs_nothing_that_is_stored(tmp_path: Path) -> None:
+def test_after_a_failed_allocation_the_next_push_succeeds(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows", size=2000)
     with files_no_larger_than(12 * 2000 - 1):
         with pytest.raises(OSError, match="File too large; reduce `size`, or set `path`"):
             one.push(rows(0, 10), seen=0)
         assert list(tmp_path.iterdir()) == []
     one.push(rows(0, 10), seen=0)
-    same(one, 0, 10)
+    assert_holds(one, 0, 10)
     one.close()
 
 
-def test_frames_that_find_no_room_on_the_disk_cost_nothing_that_is_stored(tmp_path: Path) -> None:
-    """Two observations, the second of which needs more frames than there is room for."""
+def test_a_push_that_fails_for_lack_of_disk_space_keeps_the_stored_rows(tmp_path: Path) -> None:
+    """Of two observation columns, the second needs more frames than fit on the disk."""
     rng = np.random.default_rng(0)
 
     def token(count: int, follows: bool) -> dict[str, np.ndarray]:
@@ -309,7 +315,7 @@ def test_frames_that_find_no_room_on_the_disk_cost_nothing_that_is_stored(tmp_pa
         except OSError as full:
             failed = str(full)
     assert "cannot take" in failed
-    for count in (1, 3, 2):  # fewer than what failed: the others' frames must still be there
+    for count in (1, 3, 2):  # fewer rows than failed: the frames of the others must still be intact
         assert all(np.array_equal(v, one.in_order()[k]) for k, v in before.items())
         last = token(count, True)
         one.push(last)
@@ -317,7 +323,7 @@ def test_frames_that_find_no_room_on_the_disk_cost_nothing_that_is_stored(tmp_pa
     one.close()
 
 
-def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
+def test_a_temporary_folder_of_a_killed_process_is_deleted(tmp_path: Path) -> None:
     remains = tmp_path / ".rows.99999999.new"
     remains.mkdir()
     (remains / "0.rows").write_bytes(bytes(100))
@@ -327,7 +333,7 @@ def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> Non
     one.close()
 
 
-def test_frames_take_more_of_the_disk_when_episodes_are_short(tmp_path: Path) -> None:
+def test_the_frame_file_grows_when_episodes_are_short(tmp_path: Path) -> None:
     one, plain = (
         ring(tmp_path / "rows", deduplicate=True),
         Ring(20, deduplicator=FrameDeduplicator({})),
@@ -351,31 +357,33 @@ def test_frames_take_more_of_the_disk_when_episodes_are_short(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("column", [Column("bool"), Column("float32", (0,)), Column("int64", (2,))])
-def test_rows_of_any_column_are_written_anywhere(tmp_path: Path, column: Column) -> None:
+def test_rows_of_any_dtype_are_written_at_any_places(tmp_path: Path, column: Column) -> None:
     found = MappedColumn(tmp_path / "0.rows", column, 10)
-    given = np.arange(10 * 2).reshape(10, 2)[:, : max(column.shape, default=1)].astype(column.dtype)
-    given = given.reshape(10, *column.shape)
-    found[0:4] = given[:4]
-    found[np.array([7, 8, 5, 4])] = given[[7, 8, 5, 4]]
-    found[np.array([], np.int64)] = given[:0]
+    values = (
+        np.arange(10 * 2).reshape(10, 2)[:, : max(column.shape, default=1)].astype(column.dtype)
+    )
+    values = values.reshape(10, *column.shape)
+    found[0:4] = values[:4]
+    found[np.array([7, 8, 5, 4])] = values[[7, 8, 5, 4]]
+    found[np.array([], np.int64)] = values[:0]
     at = np.array([5, 3, 8, 7, 4])
-    assert np.array_equal(found.take(at), given[at])
+    assert np.array_equal(found.take(at), values[at])
     found.close()
 
 
-def test_rows_of_a_file_larger_than_memory_are_the_same(
+def test_rows_of_a_file_larger_than_memory_are_read_correctly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped, "available_bytes", lambda: 1000)
     found = MappedColumn(tmp_path / "0.rows", Column("uint8", (3000,)), 20)
-    given = np.random.default_rng(0).integers(0, 255, (20, 3000), np.uint8)
-    found[0:20] = given
+    values = np.random.default_rng(0).integers(0, 255, (20, 3000), np.uint8)
+    found[0:20] = values
     at = np.array([19, 0, 7, 7, 12])
-    assert np.array_equal(found.take(at), given[at])
+    assert np.array_equal(found.take(at), values[at])
     found.close()
 
 
-# in the buffers
+# with buffers
 
 
 def episodes(first: int, lengths: list[int]) -> Batch:
@@ -395,17 +403,19 @@ KINDS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "params"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
-def test_every_buffer_goes_on_with_its_rows(tmp_path: Path, kind: Any, params: Any) -> None:
-    def made(**more: Any) -> Any:
+def test_every_kind_of_buffer_continues_with_its_rows(
+    tmp_path: Path, kind: Any, params: Any
+) -> None:
+    def make_buffer(**more: Any) -> Any:
         storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return kind(size=30, batch_size=4, **params, storage=storage)
 
-    node, first = made(), 0
+    node, first = make_buffer(), 0
     for lengths in ([5, 4], [6, 3, 2], [7, 7]):
         node.push(episodes(first, lengths))
         first += sum(lengths)
     node.close()
-    again = made(on_existing="reuse")
+    again = make_buffer(on_existing="reuse")
     assert again.count > 0
     assert again.ctx.records[0] == f"'{tmp_path / 'rows'}' holds 30 rows"
     for _ in range(20):
@@ -417,19 +427,19 @@ def test_every_buffer_goes_on_with_its_rows(tmp_path: Path, kind: Any, params: A
     again.close()
 
 
-def test_a_sequence_never_joins_what_did_not_follow(tmp_path: Path) -> None:
-    def made(**more: Any) -> SequenceReplayBuffer:
+def test_recovered_sequences_join_only_consecutive_rows(tmp_path: Path) -> None:
+    def make_buffer(**more: Any) -> SequenceReplayBuffer:
         storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return SequenceReplayBuffer(size=90, batch_size=16, unroll_steps=4, storage=storage)
 
-    node = made()
+    node = make_buffer()
     for first in (0, 100, 200):  # each token ends within an episode
         batch = episodes(first, [6, 5])
         open_end = batch["last"].copy()
         open_end[-1] = False
         node.push(batch.replace(last=open_end))
     node.close()
-    again = made(on_existing="reuse")
+    again = make_buffer(on_existing="reuse")
     for _ in range(20):
         batch = again.sample()
         steps = np.diff(batch["number"], axis=1)
@@ -437,7 +447,7 @@ def test_a_sequence_never_joins_what_did_not_follow(tmp_path: Path) -> None:
     again.close()
 
 
-def test_each_replica_has_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_replica_has_its_own_folder(tmp_path: Path) -> None:
     nodes = []
     for replica in range(3):
         storage = MappedStorage(path=str(tmp_path / "rows"))
@@ -449,7 +459,7 @@ def test_each_replica_has_a_folder_of_its_own(tmp_path: Path) -> None:
         node.close()
 
 
-def test_a_node_that_is_made_anew_in_its_run_goes_on_with_its_rows(tmp_path: Path) -> None:
+def test_a_node_that_is_restarted_within_a_run_continues_with_its_rows(tmp_path: Path) -> None:
     for restarts in range(3):
         config = NaiveReplayBuffer.Config(
             size=50, storage=MappedStorage(path=str(tmp_path / "rows"))
@@ -462,20 +472,20 @@ def test_a_node_that_is_made_anew_in_its_run_goes_on_with_its_rows(tmp_path: Pat
 
 @pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
-def test_a_run_ends_with_the_same_bits_as_in_memory(
+def test_a_run_has_the_same_digest_as_in_memory(
     tmp_path: Path, graph: str, deduplicate: bool
 ) -> None:
     size = {"buffer.size": 1200, "buffer.store_once": deduplicate}
     mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "flush_every_rows": 100}
-    given = [size, {**size, "buffer.storage": mapped}]
+    settings = [size, {**size, "buffer.storage": mapped}]
     runs = [
         flowrl.load(graph, set=each).run(train_iters=30, out=tmp_path / f"run{i}")
-        for i, each in enumerate(given)
+        for i, each in enumerate(settings)
     ]
     assert runs[0].digest == runs[1].digest
 
 
-def test_processes_end_with_the_same_bits_too(tmp_path: Path) -> None:
+def test_a_run_in_processes_has_the_same_digest_as_in_memory(tmp_path: Path) -> None:
     mapped = {"type": "mapped", "path": str(tmp_path / "rows")}
     runs = [
         flowrl.load("cartpole_dqn", set={"buffer.size": 1200, "buffer.storage": storage}).run(
@@ -485,11 +495,11 @@ def test_processes_end_with_the_same_bits_too(tmp_path: Path) -> None:
     ]
     assert runs[0].digest == runs[1].digest
     found = ring(tmp_path / "rows", size=1200, on_existing="reuse")
-    assert found.recovery_report.endswith("rows")  # the child has closed it
+    assert found.recovery_report.endswith("rows")  # the site's process has closed it
     found.close()
 
 
-def test_a_run_that_goes_on_with_rows_says_so(tmp_path: Path) -> None:
+def test_a_run_that_begins_with_stored_rows_reports_it(tmp_path: Path) -> None:
     mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "on_existing": "reuse"}
     graph = flowrl.load("cartpole_dqn", set={"buffer.storage": mapped, "buffer.size": 2000})
     checked = graph.check()
@@ -497,6 +507,6 @@ def test_a_run_that_goes_on_with_rows_says_so(tmp_path: Path) -> None:
     assert f"begins with the rows in '{tmp_path / 'rows'}'" in str(checked.reasons)
     first, second = (graph.run(train_iters=10, out=tmp_path / f"run{i}") for i in range(2))
     assert first.digest != second.digest
-    told = (tmp_path / "run1" / "logs" / "buffer.log").read_text()
-    assert f"holds {first.env_steps} rows" in told
-    assert f"{first.env_steps} rows of an earlier process were continued with" in told
+    log = (tmp_path / "run1" / "logs" / "buffer.log").read_text()
+    assert f"holds {first.env_steps} rows" in log
+    assert f"{first.env_steps} rows of an earlier process were continued with" in log

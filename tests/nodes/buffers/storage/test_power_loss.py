@@ -1,4 +1,4 @@
-"""A machine that stops: pages that were not synced are on the disk or not, each by chance."""
+"""Simulated power loss: each page that was not synced is on the disk or not, at random."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from flowrl.nodes.buffers.storage import commit_file as commits
 from flowrl.nodes.buffers.storage import mapped
-from tests.nodes.buffers.storage.pushing_process import opened, rows
+from tests.nodes.buffers.storage.pushing_process import open_ring, rows
 
 PAGE = 4096
 SIZE = 130
-Event = tuple[str, int, bytes]  # a file, where, and what; nothing: the file is synced
+Event = tuple[str, int, bytes]  # file, offset and data of a write; without data: a sync of the file
 
 
 class Disk:
-    """Notes what is written, and what is synced."""
+    """Records writes and syncs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[Event] = []
@@ -43,8 +43,8 @@ class Disk:
         return Path(os.readlink(f"/proc/self/fd/{file}")).name
 
 
-def stopped(folder: Path, events: list[Event], chance: random.Random) -> None:
-    """Apply what was synced, and of the rest some pages, in any order."""
+def apply_events(folder: Path, events: list[Event], chance: random.Random) -> None:
+    """Apply all writes that were synced, and a random choice of the other pages."""
     synced = {name: k for k, (name, _, data) in enumerate(events) if not data}
     for k, (name, at, data) in enumerate(events):
         with open(folder / name, "r+b") as file:
@@ -58,15 +58,15 @@ def stopped(folder: Path, events: list[Event], chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "once"])
-def test_what_was_flushed_is_there_when_the_machine_stops(
+def test_flushed_rows_survive_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    ring, chance = opened(str(tmp_path / name), SIZE), random.Random(1)
+    ring, chance = open_ring(str(tmp_path / name), SIZE), random.Random(1)
     ring.push(rows(0, 1))
     ring.flush()
     shutil.copytree(tmp_path / name, tmp_path / "before")
     disk = Disk(monkeypatch)
-    flushed = [(0, 1)]  # how much was written then, and the rows
+    flushed = [(0, 1)]  # after each flush: the number of events, and of rows
     for _ in range(60):
         ring.push(rows(ring.written, chance.randrange(1, 20)))
         if chance.random() < 0.4:
@@ -78,8 +78,8 @@ def test_what_was_flushed_is_there_when_the_machine_stops(
         folder = tmp_path / f"{turn}{name}"
         shutil.copytree(tmp_path / "before", folder)
         cut = chance.randrange(len(disk.events))
-        stopped(folder, disk.events[:cut], chance)
-        found = opened(str(folder), SIZE)
+        apply_events(folder, disk.events[:cut], chance)
+        found = open_ring(str(folder), SIZE)
         assert found.written >= max(stop for at, stop in flushed if at <= cut)
         first = found.written - found.row_count
         held = found.in_order() if found.row_count else {}

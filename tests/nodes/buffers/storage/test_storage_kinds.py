@@ -1,4 +1,4 @@
-"""The kinds of storage: what is drawn is the same in each, bit by bit."""
+"""Every kind of storage gives the same batches, bit by bit; compressed storage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def frames(count: int, shades: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize("codec", ["lz4", "zlib"])
 @pytest.mark.parametrize("shades", [2, 256])
-def test_packed_rows_come_back_bit_by_bit(codec: str, shades: int) -> None:
+def test_compressed_rows_keep_their_bits(codec: str, shades: int) -> None:
     rows = CompressedColumn(Column("uint8", (30, 30)), 8, *compressed.row_codec(codec))
     given = frames(5, shades)
     rows[2:5], rows[np.array([7, 0])] = given[:3], given[3:]
@@ -43,7 +43,7 @@ def test_packed_rows_come_back_bit_by_bit(codec: str, shades: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])
-def test_rows_of_any_dtype_are_packed(dtype: str) -> None:
+def test_rows_of_any_dtype_can_be_compressed(dtype: str) -> None:
     rows = CompressedColumn(Column(dtype, (7, 50)), 3, *compressed.row_codec("zlib"))
     given = NOISE.integers(0, 2, (3, 7, 50)).astype(dtype)
     rows[0:3] = given[:, :, :]
@@ -52,18 +52,18 @@ def test_rows_of_any_dtype_are_packed(dtype: str) -> None:
     assert found.dtype == given.dtype
 
 
-def test_what_packs_well_takes_less_and_noise_takes_little_more() -> None:
-    def taken(rows: np.ndarray) -> int:
+def test_compressible_rows_take_less_and_noise_takes_little_more() -> None:
+    def stored_bytes(rows: np.ndarray) -> int:
         ring = Ring(50, storage=CompressedStorage())
         ring.push({"obs": rows})
         return ring.nbytes
 
     blocks = frames(80)[:, :3, :3].repeat(10, 1).repeat(10, 2)
-    assert taken(blocks) < 0.2 * 50 * 900
-    assert taken(frames(80, 256)) < 1.1 * 50 * 900
+    assert stored_bytes(blocks) < 0.2 * 50 * 900
+    assert stored_bytes(frames(80, 256)) < 1.1 * 50 * 900
 
 
-def test_overwritten_rows_are_given_back() -> None:
+def test_overwritten_rows_are_freed() -> None:
     ring = Ring(4, storage=CompressedStorage())
     ring.push({"obs": frames(4, 256)})
     full = ring.nbytes
@@ -71,7 +71,7 @@ def test_overwritten_rows_are_given_back() -> None:
     assert ring.nbytes < full / 4
 
 
-def test_what_is_removed_is_freed() -> None:
+def test_removed_rows_are_freed() -> None:
     node = AdvancedReplayBuffer(
         size=64, batch_size=16, max_use=1, replace=False, storage=CompressedStorage(), seed=1
     )
@@ -90,7 +90,7 @@ def test_what_is_removed_is_freed() -> None:
     assert node.ring.nbytes < 0.1 * full
 
 
-def test_columns_with_small_rows_are_not_packed() -> None:
+def test_columns_with_small_rows_are_not_compressed() -> None:
     ring = Ring(4, storage=CompressedStorage(least_row_bytes=900))
     ring.push({"obs": frames(4), "action": np.arange(4)})
     assert isinstance(ring.columns["obs"], CompressedColumn)
@@ -98,20 +98,24 @@ def test_columns_with_small_rows_are_not_packed() -> None:
     assert ring.take(np.array([2]))["action"].tolist() == [2]
 
 
-def test_memory_is_watched_while_packed_rows_come(
+def test_free_memory_is_checked_while_compressed_rows_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemAvailable:       300 kB\n")
     monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
     monkeypatch.setattr(compressed, "CHECK_BYTES", 200_000)
-    ring = Ring(10**6, storage=CompressedStorage())  # which could not be allocated in full
+    ring = Ring(
+        10**6, storage=CompressedStorage()
+    )  # more rows than could be allocated uncompressed
     ring.push({"obs": frames(200, 256)})
     with pytest.raises(MemoryError, match="reduce `size`, or set `size_bytes`"):
         ring.push({"obs": frames(200, 256)})
 
 
-def test_a_codec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_codec_is_an_error_that_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "lz4.block", None)
     with pytest.raises(ImportError, match=r"pip install 'flowrl\[fast\]', or write `codec: zlib`"):
         compressed.row_codec("lz4")
@@ -119,13 +123,13 @@ def test_a_codec_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.Mo
     assert unpack(pack(b"abc"), 3) == b"abc"
 
 
-def test_lz4_is_not_loaded_before_it_is_used() -> None:
+def test_lz4_is_loaded_at_its_first_use() -> None:
     code = "import flowrl.nodes.buffers.storage.compressed, sys; sys.exit('lz4' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def episodes(rng: np.random.Generator, lengths: list[int]) -> dict[str, np.ndarray]:
-    """Rows of episodes whose observations are two stacked frames."""
+    """Make rows of episodes whose observations are two stacked frames."""
     obs, after = [], []
     for length in lengths:
         shown = rng.integers(0, 255, (length + 2, 20, 20), dtype=np.uint8)
@@ -139,7 +143,7 @@ def episodes(rng: np.random.Generator, lengths: list[int]) -> dict[str, np.ndarr
     kilobytes=st.integers(8, 60),
     tokens=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=30),
 )
-def test_observations_stored_once_never_take_more_than_size_bytes(
+def test_deduplicated_observations_never_exceed_size_bytes(
     kilobytes: int, tokens: list[list[int]]
 ) -> None:
     rng = np.random.default_rng(0)
@@ -149,8 +153,8 @@ def test_observations_stored_once_never_take_more_than_size_bytes(
         rows = episodes(rng, lengths)
         try:
             ring.push(rows)
-        except ValueError as told:
-            assert "rows that came together need" in str(told)  # noqa: PT017
+        except ValueError as error:
+            assert "rows that are pushed together need" in str(error)  # noqa: PT017
             continue
         pushed.append(rows)
         assert ring.nbytes <= kilobytes * 1000
@@ -162,7 +166,7 @@ def test_observations_stored_once_never_take_more_than_size_bytes(
 
 
 @pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
-def test_rows_whose_frames_ran_out_are_never_drawn(kind: Any) -> None:
+def test_rows_without_frames_are_never_drawn(kind: Any) -> None:
     rng = np.random.default_rng(0)
     node = kind(size=1000, size_bytes="40KB", store_once=True, frames=2, batch_size=4)
     newest = 0
@@ -189,7 +193,7 @@ KINDS: list[Any] = ["memory", "compressed", {"type": "compressed", "least_row_by
 
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("storage", KINDS)
-def test_a_run_ends_with_the_same_bits_wherever_its_rows_lie(
+def test_a_run_has_the_same_digest_with_every_storage(
     storage: Any, once: bool, tmp_path: Path
 ) -> None:
     sets = {"buffer.storage": storage, "buffer.store_once": once, "buffer.size": 1200}
@@ -199,11 +203,11 @@ def test_a_run_ends_with_the_same_bits_wherever_its_rows_lie(
     assert runs[0].digest == runs[1].digest
 
 
-class Halved(MemoryStorage):
-    """A storage of one's own."""
+class StrictStorage(MemoryStorage):
+    """A user's storage, which refuses small buffers."""
 
     class Config(MemoryStorage.Config):
-        least_rows: int = param(1, "no buffer may be smaller", ge=1)
+        least_rows: int = param(1, "the smallest size that is accepted", ge=1)
 
     def allocate(self, columns: Allocations, table: RingLayout) -> dict[str, ColumnStore]:
         if table.size < self.config.least_rows:
@@ -211,10 +215,10 @@ class Halved(MemoryStorage):
         return super().allocate(columns, table)
 
 
-def test_a_storage_of_ones_own_is_named_in_the_graph(tmp_path: Path) -> None:
+def test_a_graph_can_name_a_users_storage(tmp_path: Path) -> None:
     def graph(least_rows: int) -> Any:
         own = {
-            "type": "tests.nodes.buffers.storage.test_storage_kinds:Halved",
+            "type": "tests.nodes.buffers.storage.test_storage_kinds:StrictStorage",
             "least_rows": least_rows,
         }
         return flowrl.load("cartpole_dqn", set={"buffer.storage": own, "buffer.size": 1200})
@@ -225,13 +229,13 @@ def test_a_storage_of_ones_own_is_named_in_the_graph(tmp_path: Path) -> None:
         graph(2000).run(train_iters=2, out=tmp_path / "b")
 
 
-def test_what_is_not_in_memory_is_not_counted_as_memory() -> None:
+def test_mapped_and_compressed_rows_are_not_counted_as_memory() -> None:
     def counted(storage: Any) -> int:
         graph = flowrl.load("cartpole_dqn", set={"buffer.storage": storage, "buffer.size": 10_000})
         return int(graph.check().facts["buffer"].memory_bytes)
 
-    beside = counted({"type": "mapped", "path": "rows"})
-    assert beside == counted("compressed") == 10_000 * 4
+    metadata = counted({"type": "mapped", "path": "rows"})
+    assert metadata == counted("compressed") == 10_000 * 4
     assert counted("memory") > 10_000 * 40
 
 

@@ -62,7 +62,7 @@ def episodes(rows: Batch) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("size", [300, 87])
-def test_goals_and_rewards_are_those_of_a_plain_model(strategy: str, size: int) -> None:
+def test_goals_and_rewards_equal_those_of_a_model(strategy: str, size: int) -> None:
     node = buffer(her(strategy=strategy, k=2), size)
     for token in collected(20, 10):
         node.push(token)
@@ -97,7 +97,7 @@ def test_goals_and_rewards_are_those_of_a_plain_model(strategy: str, size: int) 
     assert batch.schema == held.schema
 
 
-def test_what_is_stored_stays_as_it_is() -> None:
+def test_stored_rows_do_not_change() -> None:
     node = buffer(her(k=100), 100)
     (token,) = collected(80, 1)
     node.push(token)
@@ -107,7 +107,7 @@ def test_what_is_stored_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("k", [0.5, 4.0])
-def test_so_many_rows_are_relabelled_for_each_that_is_not(k: float) -> None:
+def test_k_rows_are_relabelled_for_each_row_that_keeps_its_goal(k: float) -> None:
     node = buffer(her(strategy="final", k=k), 3000, 3000)
     for token in collected(1000, 3):
         node.push(token)
@@ -136,7 +136,7 @@ def check(transform: Her, schema: dict[str, Column]) -> None:
     NaiveReplayBuffer.describe(config, Surroundings({"data": schema}, {}, frozenset()))
 
 
-def test_missing_columns_and_functions_are_told() -> None:
+def test_missing_columns_and_functions_are_refused() -> None:
     (token,) = collected(6, 1)
     schema = dict(token.schema)
     check(her(), schema)
@@ -196,7 +196,7 @@ warmup:
 """.replace("ENV", ENV_MODULE)
 
 
-def test_in_a_graph_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
+def test_a_graph_with_her_gives_the_same_bits_in_every_placement(tmp_path: Path) -> None:
     graph = tmp_path / "flip.yaml"
     graph.write_text(GRAPH)
     assert flowrl.load(graph).check().problems == []
@@ -208,7 +208,7 @@ def test_in_a_graph_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bits_are_flipped_with_hindsight_and_not_without(tmp_path: Path) -> None:
+def test_bit_flipping_is_learned_with_hindsight_and_not_without(tmp_path: Path) -> None:
     graph = tmp_path / "flip.yaml"
     graph.write_text(GRAPH)
     larger = {"env.kwargs": {"bits": 10, "steps": 10}}

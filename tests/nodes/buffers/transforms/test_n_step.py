@@ -67,7 +67,7 @@ def all_rows(buffer: Any) -> Batch:
     st.integers(1, 5), st.integers(1, 30), st.lists(st.integers(1, 14), min_size=1, max_size=6),
     st.integers(0, 2**31), st.integers(1, 4),
 )  # fmt: skip
-def test_windows_are_those_of_the_collector_across_tokens_and_the_seam(
+def test_windows_equal_those_of_the_collector_across_tokens_and_the_wrap_around(
     kind: type[Any], steps: int, size: int, amounts: list[int], seed: int, envs: int
 ) -> None:
     one, many = (collector(SampleCollector, n, seed, envs) for n in (1, steps))
@@ -86,7 +86,7 @@ def test_windows_are_those_of_the_collector_across_tokens_and_the_seam(
     same_windows(kept, wanted)
 
 
-def test_every_window_of_whole_episodes_is_the_collectors() -> None:
+def test_every_window_of_whole_episodes_equals_that_of_the_collector() -> None:
     one, many = (collector(EpisodeCollector, n, 7) for n in (1, 4))
     buffer = NaiveReplayBuffer(size=500, replace=False, transforms=(n_step(4),))
     wanted = Batch.concat([b for _ in range(5) for b in many.collect(6)])
@@ -96,7 +96,7 @@ def test_every_window_of_whole_episodes_is_the_collectors() -> None:
     assert same_windows(all_rows(buffer), wanted) == len(wanted) == buffer.count
 
 
-def test_a_window_whose_rows_have_not_come_bootstraps_at_the_last_that_is_there() -> None:
+def test_a_window_whose_rows_have_not_arrived_bootstraps_at_the_last_stored_row() -> None:
     one = collector(SampleCollector, 1, 3, envs=1, length=50)
     buffer = NaiveReplayBuffer(size=50, replace=False, transforms=(n_step(3),))
     buffer.push(one.collect(2))
@@ -112,7 +112,7 @@ def test_a_window_whose_rows_have_not_come_bootstraps_at_the_last_that_is_there(
     assert found["reward"][first] == np.float32(1 + GAMMA * 2 + GAMMA**2 * 3)
 
 
-def test_a_saved_buffer_gives_the_same_windows() -> None:
+def test_a_loaded_buffer_draws_the_same_windows() -> None:
     one = collector(SampleCollector, 1, 3)
     params: dict[str, Any] = {"size": 40, "batch_size": 16, "transforms": (n_step(3),)}
     buffer, copy = AdvancedReplayBuffer(**params), AdvancedReplayBuffer(**params)
@@ -133,7 +133,7 @@ def check(transforms: tuple[Any, ...], schema: dict[str, Column]) -> None:
     NaiveReplayBuffer.describe(config, Surroundings({"data": schema}, {}, frozenset()))
 
 
-def test_what_it_needs_is_said() -> None:
+def test_missing_columns_and_conflicting_parameters_are_refused() -> None:
     flag, number = Column("bool"), Column("float32")
     schema = {"obs": number, "reward": number, "terminated": flag, "truncated": flag}
     with pytest.raises(UnsoundError, match="n_step needs the column 'last'; connect a collector"):
@@ -168,7 +168,7 @@ def test_what_it_needs_is_said() -> None:
         check((n_step(3), her), {**whole, **goals})
 
 
-def test_windows_are_found_again_in_a_file(tmp_path: Path) -> None:
+def test_windows_are_recovered_from_a_mapped_file(tmp_path: Path) -> None:
     def made(**more: Any) -> NaiveReplayBuffer:
         storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return NaiveReplayBuffer(size=60, replace=False, storage=storage, transforms=(n_step(4),))

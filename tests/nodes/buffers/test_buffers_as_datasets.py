@@ -42,7 +42,9 @@ def played(episodes: int) -> list[Batch]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_buffer_is_saved_as_a_data_set_and_loaded(kind: str, name: str, tmp_path: Path) -> None:
+def test_the_rows_of_a_buffer_can_be_written_to_a_dataset_and_pushed_again(
+    kind: str, name: str, tmp_path: Path
+) -> None:
     if name.endswith(".h5"):
         pytest.importorskip("h5py")
     if name.endswith("-v0"):
@@ -63,7 +65,7 @@ def test_a_buffer_is_saved_as_a_data_set_and_loaded(kind: str, name: str, tmp_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_state_of_each_kind_holds_its_rows(kind: str) -> None:
+def test_the_state_of_each_kind_contains_its_rows(kind: str) -> None:
     full, empty = KINDS[kind](), KINDS[kind]()
     for episode in played(9):
         full.push(episode)
@@ -76,7 +78,7 @@ def test_the_state_of_each_kind_holds_its_rows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
-def test_a_graph_begins_with_the_rows_of_a_file(kind: str, tmp_path: Path) -> None:
+def test_a_graph_can_begin_with_the_rows_of_a_dataset(kind: str, tmp_path: Path) -> None:
     records = tmp_path / "records.yaml"
     records.write_text(
         "extends: cartpole_dqn\n"
@@ -103,7 +105,7 @@ def test_a_graph_begins_with_the_rows_of_a_file(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_of_nothing_is_refused(kind: str) -> None:
+def test_a_batch_size_below_1_is_refused(kind: str) -> None:
     buffer = KINDS[kind]()
     for episode in played(4):
         buffer.push(episode)
@@ -113,7 +115,7 @@ def test_a_batch_of_nothing_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_torch_tensors_without_another_copy(kind: str) -> None:
+def test_the_columns_of_a_batch_become_torch_tensors_without_a_copy(kind: str) -> None:
     buffer = KINDS[kind]()
     for episode in played(4):
         buffer.push(episode)
