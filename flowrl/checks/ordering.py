@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import networkx as nx
-
+from flowrl.checks.dependency_graph import DependencyGraph
 from flowrl.core.errors import Problem
 from flowrl.core.ports import In
 from flowrl.graph.model import Edge, Graph, link_edges
@@ -39,29 +38,18 @@ def topological_order(
     names: Iterable[str], edges: Iterable[Edge], rank: Callable[[str], Any] = str
 ) -> list[str]:
     """Return the names in topological order, ties by rank. Names on a cycle, or downstream of one, are left out."""
-    flow = dependency_graph(names, edges)
-    stuck: set[str] = set()
-    for group in nx.strongly_connected_components(flow):
-        name = next(iter(group))
-        if len(group) > 1 or flow.has_edge(name, name):
-            stuck |= group | nx.descendants(flow, name)
-    return list(nx.lexicographical_topological_sort(flow.subgraph(set(flow) - stuck), rank))
+    return dependency_graph(names, edges).topological_order(rank)
 
 
-def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> nx.DiGraph:
+def dependency_graph(names: Iterable[str], edges: Iterable[Edge]) -> DependencyGraph:
     """Return the graph of nodes with an arrow from each producer to its consumers."""
-    flow = nx.DiGraph()
-    flow.add_nodes_from(names)
-    flow.add_edges_from((s.node, e.to.node) for e in edges for s in e.sources)
-    return flow
+    return DependencyGraph(names, ((s.node, e.to.node) for e in edges for s in e.sources))
 
 
 def find_cycle(left: set[str], edges: Iterable[Edge]) -> tuple[list[str], Edge]:
     """Return one cycle among the nodes that a topological order leaves out, and the edge that closes it."""
     inside = [e for e in edges if e.to.node in left]
-    cycle = [
-        name for name, _ in nx.find_cycle(dependency_graph(sorted(left), inside), sorted(left))
-    ]
+    cycle = dependency_graph(sorted(left), inside).find_cycle()
     start = cycle.index(min(cycle))
     cycle = [*cycle[start:], *cycle[:start]]
     closing = next(

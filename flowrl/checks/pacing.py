@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import networkx as nx
-
 from flowrl.checks.ordering import dependency_graph
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph
@@ -16,8 +14,9 @@ Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
 def stream_groups(graph: Graph) -> dict[str, str]:
     """Return the group of each node: nodes that streams or links join are in one group."""
     joined = dependency_graph(graph.nodes, [e for e in graph.edges if e.kind != "state"])
-    groups = nx.weakly_connected_components(joined)
-    return {name: first for group in groups for first in [min(group)] for name in group}
+    return {
+        name: first for group in joined.components() for first in [min(group)] for name in group
+    }
 
 
 def nodes_paced_by(graph: Graph, name: str) -> set[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import networkx as nx
-
 from flowrl.checks.ordering import dependency_graph, is_feedback
 from flowrl.checks.serial_program import Schedule, SerialProgram, WarmUpSchedule, make_schedule
 from flowrl.core.errors import Problem
@@ -45,13 +43,11 @@ def _active_nodes_and_edges(
     hops: set[tuple[str, str]] = set()
     missing = []
     for starts, ends in phase.paths:
-        behind = set(starts).union(*(nx.descendants(flow, name) for name in starts))
-        before = set(ends).union(*(nx.ancestors(flow, name) for name in ends))
-        between = behind & before
+        between = flow.downstream(starts) & flow.upstream(ends)
         if not between & set(starts) or not between & set(ends):
             missing.append((", ".join(starts), ", ".join(ends)))
         nodes |= between
-        hops |= set(flow.subgraph(between).edges)
+        hops |= {arrow for arrow in flow.arrows if between.issuperset(arrow)}
     edges = [e for e in schedule.edges if any((s.node, e.to.node) in hops for s in e.sources)]
     return nodes, edges, missing
 

@@ -19,7 +19,6 @@ PACKAGES = (
     "numpy",
     "gymnasium",
     "gym",
-    "networkx",
     "pyzmq",
     "msgpack",
     "pydantic",
