@@ -16,7 +16,10 @@ from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
 from tests.needs import skip_or_fail_without
 
-# set before any module of the tests copies the environment
+# set before any module of the tests copies the environment; `tests` start hundreds of Python processes, which would all
+# compile the same modules again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 RUNTIME_FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
 
 
