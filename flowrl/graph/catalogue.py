@@ -148,7 +148,7 @@ def is_type(found: Any, *bases: type[T]) -> TypeGuard[type[T]]:
 
 
 def type_summary(cls: type[Any]) -> str:
-    """What a type is, in one line: that of its module's docstring where the module holds nothing else."""
+    """A type in one line: of its docstring, or of its module's if the module defines no other type."""
     module = sys.modules[cls.__module__]
     types = [
         v
@@ -178,9 +178,7 @@ def _part_type(kind: str, name: str, found: Any) -> type[Part]:
             f"'{name}' is not a {kind} type", f"subclass the library's {kind} class"
         )
     if found.kind != kind:
-        raise UnknownTypeError(
-            f"'{name}' is a {found.kind or 'nameless'} type; a {kind} is wanted here"
-        )
+        raise UnknownTypeError(f"'{name}' is a {found.kind or 'nameless'} type; expected a {kind}")
     return found
 
 
@@ -197,9 +195,9 @@ def _load_table(path: str) -> Table:
 
 
 def _make_importable(folders: tuple[Path, ...]) -> None:
-    """Make modules beside the graph importable, after the installed ones, so that they hide none by accident.
+    """Make modules beside the graph importable, after the installed ones, so that they do not hide any.
 
-    They stay importable, because a node may import a neighbour when it first fires.
+    They stay importable, because a node may import one when it first fires.
     """
     for folder in (str(f.resolve()) for f in folders):
         if folder not in sys.path:

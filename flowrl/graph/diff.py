@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase, paths_text
+from flowrl.graph.model import Graph, Limits, paths_text
 from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_text import flow_text
 
@@ -17,13 +17,13 @@ _SIGNS: Mapping[How, str] = {"added": "+", "removed": "-", "changed": "~"}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference: in which section, of what, and how; with the old and the new value of each key."""
+    """One difference between two graphs."""
 
     section: str  # graph, node, edge, warmup or placement
     name: str
     how: How
-    about: str = ""  # what was added or removed
-    values: tuple[tuple[str, Any, Any], ...] = ()  # changed: key, old value, new value (None: none)
+    about: str = ""  # describes what was added or removed
+    values: tuple[tuple[str, Any, Any], ...] = ()  # of a change: key, old value, new value
 
     def __str__(self) -> str:
         head = f"{_SIGNS[self.how]} {self.section} {self.name}".rstrip()
@@ -42,8 +42,14 @@ def diff_graphs(a: Graph, b: Graph) -> str:
 
 
 def changes(a: Graph, b: Graph) -> list[Change]:
-    """The changes that turn graph `a` into graph `b`."""
-    return [*_graph(a, b), *_nodes(a, b), *_edges(a, b), *_phases(a, b), *_placements(a, b)]
+    """The changes that turn graph `a` into graph `b`. Its name and its `about` are left out."""
+    return [
+        *(Change("graph", "", "changed", values=(v,)) for v in _values(_settings(a), _settings(b))),
+        *_entry_changes("node", _node_entries(a, b), _node_entries(b, a)),
+        *_entry_changes("edge", _edge_entries(a), _edge_entries(b)),
+        *_entry_changes("warmup", _phase_entries(a), _phase_entries(b)),
+        *_entry_changes("placement", _placement_entries(a), _placement_entries(b)),
+    ]
 
 
 def compute_alike(a: Graph, b: Graph) -> bool:
@@ -81,11 +87,20 @@ def _summary(found: list[Change]) -> str:
     return ", ".join(shown)
 
 
-def _graph(a: Graph, b: Graph) -> Iterator[Change]:
-    """Changes of the settings of the whole graph. Its name and its `about` are left out."""
-    old, new = _settings(a), _settings(b)
-    for values in _values(old, new):
-        yield Change("graph", "", "changed", values=(values,))
+# what is compared
+
+Entries = Mapping[str, tuple[str, Mapping[str, Any]]]  # by name: a description, and values by key
+
+
+def _entry_changes(section: str, old: Entries, new: Entries) -> Iterator[Change]:
+    for name, (about, values) in old.items():
+        if name not in new:
+            yield Change(section, name, "removed", about)
+        elif changed := tuple(_values(values, new[name][1])):
+            yield Change(section, name, "changed", values=changed)
+    for name, (about, _) in new.items():
+        if name not in old:
+            yield Change(section, name, "added", about)
 
 
 def _settings(graph: Graph) -> dict[str, Any]:
@@ -93,32 +108,52 @@ def _settings(graph: Graph) -> dict[str, Any]:
     return {"seed": graph.seed, "torch_threads": graph.torch_threads, **limits}
 
 
-def _nodes(a: Graph, b: Graph) -> Iterator[Change]:
-    for name, spec in a.nodes.items():
-        if name not in b.nodes:
-            yield Change("node", name, "removed", spec.type)
-        elif b.nodes[name].type != spec.type:
-            other = b.nodes[name]
-            values = (("type", spec.type, other.type), *_values(_kept(spec), _kept(other)))
-            yield Change("node", name, "changed", values=values)
-        elif values := tuple(_values(_params(spec), _params(b.nodes[name]))):
-            yield Change("node", name, "changed", values=values)
-    for name, spec in b.nodes.items():
-        if name not in a.nodes:
-            yield Change("node", name, "added", spec.type)
+def _node_entries(graph: Graph, other: Graph) -> Entries:
+    """The nodes of a graph. A node that has another type in the other graph is compared without its parameters."""
+    found = {}
+    for name, spec in graph.nodes.items():
+        values = {"type": spec.type, "replicas": spec.replicas, "on_failure": spec.on_failure}
+        if name in other.nodes and other.nodes[name].type == spec.type:
+            values |= _flattened("", written_params(spec.config))
+        found[name] = (spec.type, values)
+    return found
 
 
-def _kept(spec: NodeSpec) -> dict[str, Any]:
-    """The keys that a node keeps when its type changes."""
-    return {"replicas": spec.replicas, "on_failure": spec.on_failure}
+def _edge_entries(graph: Graph) -> Entries:
+    """The edges of a graph by their ends."""
+    return {str(e): (_options_text(e.changed_options()), e.options()) for e in graph.edges}
 
 
-def _params(spec: NodeSpec) -> dict[str, Any]:
-    """The parameters of a node. Those of parts are keyed by their path."""
-    return {**_kept(spec), **_flattened("", written_params(spec.config))}
+def _options_text(options: Mapping[str, Any]) -> str:
+    return flow_text(options) if options else ""
+
+
+def _phase_entries(graph: Graph) -> Entries:
+    """The phases of the warm-up by their active paths."""
+    found = {}
+    for phase in graph.phases:
+        lengths = {"steps": phase.steps, "rounds": phase.rounds}
+        values = {key: length for key, length in lengths.items() if length is not None}
+        for key, value in phase.settings_by_path().items():
+            values[f"set.{key}"] = _short_value(written_value(value))
+        found[paths_text(phase)] = (flow_text(values), values)
+    return found
+
+
+def _short_value(value: Any) -> Any:
+    """A part without parameters is shown by its type."""
+    return value["type"] if isinstance(value, Mapping) and set(value) == {"type"} else value
+
+
+def _placement_entries(graph: Graph) -> Entries:
+    return {name: (flow_text(sites), sites) for name, sites in graph.placements.items()}
+
+
+# comparison
 
 
 def _flattened(path: str, value: Any) -> dict[str, Any]:
+    """Nested parameters, keyed by their path. The type of a part comes before its other parameters."""
     if not isinstance(value, Mapping) or not value:
         return {path: value}
     found: dict[str, Any] = {}
@@ -129,82 +164,19 @@ def _flattened(path: str, value: Any) -> dict[str, Any]:
 
 def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """The keys whose values differ. Below a part whose type differs, nothing is compared."""
-    other = [
+    changed_parts = [
         key.removesuffix("type")
         for key in old
         if key.endswith(".type") and new.get(key) != old[key]
     ]
     for key in [*old, *(k for k in new if k not in old)]:
-        below = any(key.startswith(part) and key != f"{part}type" for part in other)
+        below = any(key.startswith(part) and key != f"{part}type" for part in changed_parts)
         if not below and (key not in old or key not in new or not _is_same(old[key], new[key])):
             yield key, old.get(key), new.get(key)
 
 
 def _is_same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
-
-
-def _edges(a: Graph, b: Graph) -> Iterator[Change]:
-    """Changes of edges. An edge is identified by its ends; its options are what can change."""
-    old, new = ({e.to: e for e in graph.edges} for graph in (a, b))
-    for to, edge in old.items():
-        other = new.get(to)
-        if other is None or other.sources != edge.sources:
-            yield Change("edge", str(edge), "removed", _options(edge))
-        elif values := tuple(_option_values(edge, other)):
-            yield Change("edge", str(edge), "changed", values=values)
-    for to, edge in new.items():
-        if to not in old or old[to].sources != edge.sources:
-            yield Change("edge", str(edge), "added", _options(edge))
-
-
-def _options(edge: Edge) -> str:
-    options = edge.changed_options()
-    return flow_text(options) if options else ""
-
-
-def _option_values(old: Edge, new: Edge) -> Iterator[tuple[str, Any, Any]]:
-    names = (*old.changed_options(), *new.changed_options())
-    yield from _values({n: getattr(old, n) for n in names}, {n: getattr(new, n) for n in names})
-
-
-def _phases(a: Graph, b: Graph) -> Iterator[Change]:
-    """Changes of warm-up phases. A phase is identified by its active paths."""
-    old, new = ({paths_text(p): _phase(p) for p in graph.phases} for graph in (a, b))
-    for paths, phase in old.items():
-        if paths not in new:
-            yield Change("warmup", paths, "removed", flow_text(phase))
-        elif values := tuple(_values(phase, new[paths])):
-            yield Change("warmup", paths, "changed", values=values)
-    for paths, phase in new.items():
-        if paths not in old:
-            yield Change("warmup", paths, "added", flow_text(phase))
-
-
-def _phase(phase: Phase) -> dict[str, Any]:
-    lengths = {"steps": phase.steps, "rounds": phase.rounds}
-    settings = {
-        f"set.{node}.{key}": _short_value(written_value(value))
-        for node, of in phase.settings.items()
-        for key, value in of.items()
-    }
-    return {**{k: v for k, v in lengths.items() if v is not None}, **settings}
-
-
-def _short_value(value: Any) -> Any:
-    """A part without parameters is shown by its type."""
-    return value["type"] if isinstance(value, Mapping) and set(value) == {"type"} else value
-
-
-def _placements(a: Graph, b: Graph) -> Iterator[Change]:
-    for name, sites in a.placements.items():
-        if name not in b.placements:
-            yield Change("placement", name, "removed", flow_text(sites))
-        elif values := tuple(_values(sites, b.placements[name])):
-            yield Change("placement", name, "changed", values=values)
-    for name, sites in b.placements.items():
-        if name not in a.placements:
-            yield Change("placement", name, "added", flow_text(sites))
 
 
 def _change_text(key: str, old: Any, new: Any) -> str:

@@ -1,8 +1,8 @@
-"""What an option of an edge is. The options themselves are fields of `Edge` (graph/model.py), each declared there once.
+"""The declaration of an edge option. The options themselves are fields of `Edge` in graph/model.py.
 
-All that is known of an option comes from its declaration: which values the reader accepts and its error text, the JSON
-schema, the table in docs/graph.md, the reason that `check` gives where a value makes runs differ, and the labels in
-reports and pictures. The engine reads an option as an attribute of the edge.
+A declaration determines which values the reader accepts and its error text, the JSON schema, the table in
+docs/graph.md, the reason that `check` gives where a value makes runs differ, and the labels in reports and pictures.
+The engine reads an option as an attribute of the edge.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Literal
 
 EdgeKind = Literal["stream", "state", "link"]
 
-MAX_NUMBER = 1_000_000  # a larger number is a mistake, and would fill the memory
+MAX_NUMBER = 1_000_000  # a larger number is a mistake, and could fill the memory
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeOption:
-    """One option: where it may be written, which values it takes, and what it means."""
+    """One option of edges."""
 
     name: str
     default: Any
     kinds: tuple[EdgeKind, ...]
     meaning: str  # one sentence, for the docs and for editors
     choices: tuple[str, ...] = ()
-    minimum: int | None = None  # a whole number from this on
+    minimum: int | None = None  # of a whole number; None: the option is a choice or a boolean
     unit: str = ""  # of the number
-    default_text: str = ""  # what leaving it out means, where the default does not say it
+    default_text: str = ""  # the meaning of the default, where its value does not say it
     # Why runs differ, by the value that makes them differ.
     nondeterminism: Mapping[Any, str] = field(default_factory=dict)
     only_with_several_producers: bool = False  # with one, the value makes no difference
@@ -37,7 +37,7 @@ class EdgeOption:
 
     @property
     def expected(self) -> str:
-        """The values that it takes, in words."""
+        """The accepted values in words."""
         if self.choices:
             return " or ".join(f"'{choice}'" for choice in self.choices)
         if self.minimum is None:
@@ -45,7 +45,6 @@ class EdgeOption:
         return f"a whole number of {self.unit}, {self.minimum} to {MAX_NUMBER:,}"
 
     def accepts(self, value: Any) -> bool:
-        """Whether the option may have this value."""
         if self.choices:
             return value in self.choices
         if self.minimum is None:
@@ -54,7 +53,7 @@ class EdgeOption:
         return is_whole and self.minimum <= value <= MAX_NUMBER
 
     def json_schema(self) -> dict[str, Any]:
-        """What editors check and show."""
+        """The JSON schema of the option's value, with a description."""
         about = {"description": f"of {' and '.join(self.kinds)} edges: {self.meaning}"}
         if self.choices:
             return {**about, "enum": list(self.choices)}

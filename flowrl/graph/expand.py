@@ -40,7 +40,7 @@ def expand(graph: Graph, origins: bool = False) -> str:
 
 
 def _modules(graph: Graph) -> list[str]:
-    """The folders whose modules the graph names, as absolute paths: the resolved graph lies in another folder."""
+    """The folders whose modules the graph names, as absolute paths, because the resolved graph is in another folder."""
     return sorted({str(folder.resolve()) for folder in modules_beside(graph).values()})
 
 
@@ -103,18 +103,10 @@ def _edge(edge: Edge, origins: bool) -> str:
 
 
 def _phase(phase: Phase) -> str:
-    fields: dict[str, Any] = {"edges": [f"{a} -> {b}" for a, b in _pairs(phase)]}
+    paths = [f"{', '.join(starts)} -> {', '.join(ends)}" for starts, ends in phase.paths]
+    fields: dict[str, Any] = {"edges": paths}
     fields |= {k: v for k, v in (("steps", phase.steps), ("rounds", phase.rounds)) if v is not None}
-    settings = {
-        f"{node}.{key}": written_value(value)
-        for node, of in phase.settings.items()
-        for key, value in of.items()
-    }
+    settings = {key: written_value(value) for key, value in phase.settings_by_path().items()}
     if settings:
         fields["set"] = settings
     return f"  - {flow_text(fields)}"
-
-
-def _pairs(phase: Phase) -> Iterator[tuple[str, str]]:
-    for starts, ends in phase.paths:
-        yield ", ".join(starts), ", ".join(ends)

@@ -1,12 +1,12 @@
 """The graph format as JSON schema (draft 2020-12), with which editors complete and check graphs.
 
 The schema knows the registered types. A user's own type (`package.module:Class`) may have any parameters. A file that
-extends another may leave out whatever the other one gives.
+extends another may leave out what the other one contains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
@@ -17,7 +17,7 @@ from flowrl.core.config import REQUIRED, Config
 from flowrl.graph.catalogue import Catalogue, type_summary
 from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE
 from flowrl.graph.model import EDGE_OPTIONS
-from flowrl.graph.param_reader import extra, part_fields, written_value
+from flowrl.graph.param_reader import field_extras, part_default, part_fields, written_value
 
 Schema = dict[str, Any]
 
@@ -26,7 +26,7 @@ _PLACE = f"^{PLACE}$"
 _CHAIN = f"^{EDGE_CHAIN}$"
 _END = rf"^\s*{EDGE_END}\s*$"
 
-SUBSTITUTED: Schema = {"type": "string", "pattern": r"\$\{"}  # a value that a parameter stands for
+SUBSTITUTED: Schema = {"type": "string", "pattern": r"\$\{"}  # ${name}
 OWN_TYPE: Schema = {
     "type": "string",
     "pattern": r"^[\w./-]+:\w+$",
@@ -36,7 +36,7 @@ PART_GRAPH: Schema = {"type": "string", "pattern": r"\.ya?ml$", "description": "
 
 
 def json_schema(catalogue: Catalogue) -> Schema:
-    """The schema of a graph file, with the types of a catalogue."""
+    """The JSON schema of graph files that use the types of a catalogue."""
     kinds = [kind for kind in catalogue.kinds() if kind != "node"]
     definitions: Schema = {"node": _node(catalogue)}
     for kind in catalogue.kinds():
@@ -52,7 +52,7 @@ def json_schema(catalogue: Catalogue) -> Schema:
         "properties": {**_root(), **{name: _ref(kind) for name, kind in sections.items()}},
         "additionalProperties": False,
         "if": {"required": ["extends"]},
-        "else": _whole(catalogue, sections),
+        "else": _standalone(catalogue, sections),
         "$defs": definitions,
     }
 
@@ -64,14 +64,20 @@ def _ref(name: str) -> Schema:
 def _root() -> Schema:
     """The keys at the top of every graph."""
     return {
-        "about": {"type": ["string", "null"], "description": "what the graph is, in a line"},
+        "about": {
+            "type": ["string", "null"],
+            "description": "a description of the graph in one line",
+        },
         "extends": {"type": "string", "description": "the graph that this one changes"},
         "seed": {**_whole_number(0, 2**63 - 1), "default": 0},
         "torch_threads": {**_whole_number(1, 1024), "default": 1},
         "modules": _modules(),
         "limits": _limits(),
         "params": {"type": ["object", "null"], "description": "values for ${name}"},
-        "ports": {"type": "object", "description": "of a part-graph: what it shows of its nodes"},
+        "ports": {
+            "type": "object",
+            "description": "of a part-graph: which ports of its nodes it shows",
+        },
         "nodes": _closed({}, additional={"$ref": "#/$defs/node"}, names=_NODE),
         "edges": _edges(),
         "warmup": _warmup(),
@@ -185,19 +191,23 @@ def _placements() -> Schema:
     return _closed({}, additional=_closed({}, additional=place))
 
 
-def _sections(catalogue: Catalogue) -> dict[str, str]:
-    """The sections at the top that types take parts from, each with its kind of part."""
-    found: dict[str, str] = {}
+def _shared_parts(catalogue: Catalogue) -> Iterator[Mapping[str, Any]]:
+    """The declarations of all parts that a registered type may take from a section."""
     for kind in catalogue.kinds():
         for name in catalogue.names(kind):
-            for noted in part_fields(catalogue.find(kind, name).Config).values():
-                if noted["shared"]:
-                    found[noted["shared"]] = noted["part"]
+            for extras in part_fields(catalogue.find(kind, name).Config).values():
+                if extras["shared"]:
+                    yield extras
+
+
+def _sections(catalogue: Catalogue) -> dict[str, str]:
+    """The sections at the top, each with its kind of part."""
+    found = {extras["shared"]: str(extras["part"]) for extras in _shared_parts(catalogue)}
     return dict(sorted(found.items()))
 
 
-def _whole(catalogue: Catalogue, sections: Mapping[str, str]) -> Schema:
-    """What a graph must give that extends no other."""
+def _standalone(catalogue: Catalogue, sections: Mapping[str, str]) -> Schema:
+    """The requirements of a graph that extends no other."""
     node = {"type": ["object", "string"], "required": ["type"]}
     properties: Schema = {"nodes": {"type": "object", "minProperties": 1}}
     properties["nodes"]["additionalProperties"] = node
@@ -208,17 +218,10 @@ def _whole(catalogue: Catalogue, sections: Mapping[str, str]) -> Schema:
     return {"required": ["nodes"], "properties": properties}
 
 
-def _default_type(catalogue: Catalogue, section: str) -> str:
-    """The type of a section that names none, where all types that take the section agree on it."""
-    found = set()
-    for kind in catalogue.kinds():
-        for name in catalogue.names(kind):
-            for noted in part_fields(catalogue.find(kind, name).Config).values():
-                if noted["shared"] == section:
-                    written = noted["written"]
-                    found.add(written.get("type") if isinstance(written, Mapping) else written)
-    only = found.pop() if len(found) == 1 else None
-    return only if isinstance(only, str) else ""
+def _default_type(catalogue: Catalogue, section: str) -> str | None:
+    """The type of a section that names none, if all types that take the section agree on it."""
+    found = {part_default(e) for e in _shared_parts(catalogue) if e["shared"] == section}
+    return found.pop() if len(found) == 1 else None
 
 
 def _node(catalogue: Catalogue) -> Schema:
@@ -229,7 +232,7 @@ def _node(catalogue: Catalogue) -> Schema:
 
 def _engine_keys() -> Schema:
     return {
-        "replicas": {**_whole_number(1), "description": "how many of this node there are"},
+        "replicas": {**_whole_number(1), "description": "the number of replicas of this node"},
         "on_failure": {"enum": list(FAILURES), "description": "what a failed firing does"},
     }
 
@@ -244,11 +247,11 @@ def _choice(catalogue: Catalogue, kind: str, *more: Schema) -> Schema:
         "if": {"type": "string"},
         "then": name,
         "properties": {"type": name},
-        "allOf": [{"if": _is(n), "then": _ref(f"{kind}.{n}")} for n in names],
+        "allOf": [{"if": _has_type(n), "then": _ref(f"{kind}.{n}")} for n in names],
     }
 
 
-def _is(name: str) -> Schema:
+def _has_type(name: str) -> Schema:
     return {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]}
 
 
@@ -269,21 +272,21 @@ def _required(config: type[Config]) -> list[str]:
     """Parameters that must be given beside the type. A part may also come from a section at the top."""
     found = []
     for name, info in config.model_fields.items():
-        noted, missing = extra(info), info.is_required()
-        if "part" in noted:
-            missing = noted["written"] is REQUIRED and not noted["shared"]
+        extras, missing = field_extras(info), info.is_required()
+        if "part" in extras:
+            missing = extras["written"] is REQUIRED and not extras["shared"]
         if missing:
             found.append(name)
     return found
 
 
 def _param(info: FieldInfo) -> Schema:
-    noted = extra(info)
-    if "part" in noted:
-        schema: Schema = _ref(noted["part"])
-        default = noted["written"]
-    elif "parts" in noted:
-        schema, default = {"type": ["array", "null"], "items": _ref(noted["parts"])}, []
+    extras = field_extras(info)
+    if "part" in extras:
+        schema: Schema = _ref(extras["part"])
+        default = extras["written"]
+    elif "parts" in extras:
+        schema, default = {"type": ["array", "null"], "items": _ref(extras["parts"])}, []
     else:
         schema = {"anyOf": [_values(info), SUBSTITUTED]}
         default = info.default

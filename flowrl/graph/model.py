@@ -1,4 +1,4 @@
-"""The graph as data, once its files are read."""
+"""The graph as data: the result of reading its files."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ class NodeSpec:
     written: YamlValue  # the parameters as they were written, with their locations
     replicas: int = 1
     on_failure: OnFailure = "stop"
-    shared: Mapping[str, YamlValue] = field(
-        default_factory=dict
-    )  # the sections at the top that it may take parts from
+    # The sections at the top of the graph, from which the node may take parts.
+    shared: Mapping[str, YamlValue] = field(default_factory=dict)
 
     @property
     def fires(self) -> bool:
@@ -75,15 +74,15 @@ class NodeSpec:
         return port.rate
 
     def location(self, key: str = "") -> SourceLocation:
-        """Where a parameter (or a part's, as `env.id`) was written; else where the node was."""
+        """Where a parameter such as `lr` or `env.id` was written, or else the node."""
         for written in (self.written.fields, self.shared):
-            if found := _along(written, key):
+            if found := _last_written(written, key):
                 return found.entry_location
         return self.written.entry_location
 
 
-def _along(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
-    """The last value on the path `env.id` that is written."""
+def _last_written(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
+    """The last value on a path such as `env.id` that is written."""
     found = None
     for word in key.split("."):
         if word not in fields:
@@ -101,7 +100,7 @@ def _lag_report(rounds: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What feeds one input: a stream, a state or a link. Each option of edges is declared here, and nowhere else."""
+    """What feeds one input: a stream, a state or a link. Each option of edges is declared once, in this class."""
 
     kind: EdgeKind
     sources: tuple[PortRef, ...]
@@ -218,15 +217,20 @@ EDGE_OPTIONS: Mapping[str, EdgeOption] = {
 class Phase:
     """A warm-up phase: the paths that are active, the settings that differ, and its length."""
 
-    paths: tuple[
-        tuple[tuple[str, ...], tuple[str, ...]], ...
-    ]  # from nodes to nodes; a part-graph stands for several
+    # From nodes to nodes: the name of a part-graph stands for several.
+    paths: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     location: SourceLocation
     steps: int | None = None  # env steps, rounded up to whole rounds
     rounds: int | None = None
-    settings: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # node -> parameter -> value
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # node, parameter
+
+    def settings_by_path(self) -> dict[str, Any]:
+        """The settings by `node.parameter`."""
+        return {
+            f"{node}.{name}": value
+            for node, params in self.settings.items()
+            for name, value in params.items()
+        }
 
 
 def paths_text(phase: Phase) -> str:
@@ -263,7 +267,7 @@ class Graph:
     phases: list[Phase] = field(default_factory=list)
     placements: dict[str, dict[str, str]] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
-    folders: tuple[Path, ...] = ()  # where modules beside the graph lie
+    folders: tuple[Path, ...] = ()  # of the modules beside the graph
 
     def edges_into(self, node: str) -> list[Edge]:
         return [e for e in self.edges if e.to.node == node]

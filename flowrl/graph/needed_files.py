@@ -15,7 +15,7 @@ from typing import Any
 from flowrl.core.config import Config, PartSpec
 from flowrl.graph.catalogue import has_module
 from flowrl.graph.model import Graph
-from flowrl.graph.param_reader import extra, written_params
+from flowrl.graph.param_reader import field_extras, written_params
 
 Keys = tuple[str | int, ...]
 
@@ -104,7 +104,7 @@ def file_params(graph: Graph) -> list[Keys]:
 def _file_params(config: Config) -> Iterator[Keys]:
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
-        if isinstance(value, str) and extra(info).get("file") and Path(value).is_file():
+        if isinstance(value, str) and field_extras(info).get("file") and Path(value).is_file():
             yield (name,)
         elif isinstance(value, tuple | list):
             yield from ((name, n, *keys) for n, v in enumerate(value) for keys in _inside(v))

@@ -19,21 +19,21 @@ from flowrl.graph.yaml_text import YamlValue, item_of
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
 
-def extra(info: FieldInfo) -> Mapping[str, Any]:
-    """What `param` and `part` declared beside a field."""
+def field_extras(info: FieldInfo) -> Mapping[str, Any]:
+    """What `param`, `part` or `parts` declared of a field besides its type, default and description."""
     found = info.json_schema_extra
     return found if isinstance(found, dict) else {}
 
 
 def part_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:
     """The parameters of a config that are parts."""
-    return {n: extra(i) for n, i in config.model_fields.items() if "part" in extra(i)}
+    return {n: field_extras(i) for n, i in config.model_fields.items() if "part" in field_extras(i)}
 
 
 def parts_fields(config: type[Config]) -> dict[str, str]:
     """The parameters of a config that are lists of parts, each with the kind of part."""
     fields = config.model_fields.items()
-    return {n: str(extra(i)["parts"]) for n, i in fields if "parts" in extra(i)}
+    return {n: str(field_extras(i)["parts"]) for n, i in fields if "parts" in field_extras(i)}
 
 
 def part_default(about: Mapping[str, Any]) -> str | None:
@@ -63,7 +63,7 @@ class ParamReader:
     ) -> Config | None:
         """The config that the written parameters make; None, and problems, if something is wrong with them.
 
-        `also` are other words that are valid here; hints name them.
+        `also` are other valid keys, for hints.
         """
         before = len(self.problems)
         parts, several = part_fields(cls), parts_fields(cls)
@@ -95,7 +95,7 @@ class ParamReader:
     def read_part(
         self, name: str, about: Mapping[str, Any], written: YamlValue, shared: Shared, path: str
     ) -> Any:
-        """The part that a parameter names: what the node writes, laid over the shared section or the default."""
+        """The part that a parameter names: the values of the node, merged over the shared section or the default."""
         section, default = about["shared"], about["written"]
         own, item, place = written.fields.get(name), None, name
         if own is not None and own.value is None and default is None:
@@ -196,7 +196,7 @@ def _innermost_value(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
 def _written_value_of(info: FieldInfo, item: YamlValue) -> Any:
     """A written value. A relative path of a file is resolved beside the graph file that names it."""
     value = item.plain()
-    if isinstance(value, str) and extra(info).get("file") and item.location.line:
+    if isinstance(value, str) and field_extras(info).get("file") and item.location.line:
         beside = Path(item.location.file).parent / value
         return str(beside.resolve()) if os.path.exists(beside) else value
     return value

@@ -10,7 +10,7 @@ from flowrl.core.config import REQUIRED
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import PHASE_KEYS
 from flowrl.graph.model import Graph, Phase, PortRef
-from flowrl.graph.param_reader import ParamReader, extra
+from flowrl.graph.param_reader import ParamReader, field_extras
 from flowrl.graph.sections import part_members
 from flowrl.graph.yaml_text import YamlValue
 
@@ -128,7 +128,7 @@ class PhaseReader:
             return REQUIRED
         spec = self.graph.nodes[node]
         fields = spec.cls.Config.model_fields
-        free = [n for n, info in fields.items() if extra(info).get("phase")]
+        free = [n for n, info in fields.items() if field_extras(info).get("phase")]
         if key not in fields:
             what = f"warmup: '{node}' has no parameter '{key}'"
             self.problems.add(item.entry_location, what, spelling_hint(key, free or fields))

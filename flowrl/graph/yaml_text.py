@@ -123,9 +123,8 @@ def parse_value(text: str, where: str) -> YamlValue:
     """The value of a `--set key=value`."""
     try:
         item = _parse(text, where) or YamlValue("", SourceLocation(where))
-        return item_of(
-            item.plain(), SourceLocation(where)
-        )  # line and column within an argument mean nothing
+        # Line and column within an argument would mean nothing.
+        return item_of(item.plain(), SourceLocation(where))
     except GraphError as error:
         raise GraphError([Problem(where, p.what, p.hint) for p in error.problems]) from None
 
@@ -278,9 +277,8 @@ def plain_scalar(text: str) -> Scalar:
 _PLAIN = re.compile(
     r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z_]\w*)?( (->|<->|[A-Za-z0-9_./+(),-]+))*", re.ASCII
 )
-_AMBIGUOUS = frozenset(
-    {"yes", "no", "on", "off", "y", "n"}
-)  # other YAML readers take these for booleans
+# Other YAML readers take these for booleans.
+_AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 

@@ -1,4 +1,4 @@
-"""The catalogue as text: what there is, and each type's ports and parameters."""
+"""The catalogue as text: all types, and the ports and parameters of one type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError, type_summary
-from flowrl.graph.param_reader import extra, written_value
+from flowrl.graph.param_reader import field_extras, written_value
 from flowrl.graph.tree import read_tree
 from flowrl.graph.yaml_text import flow_text
 
@@ -31,7 +31,7 @@ _TITLES = {
 
 
 def show_catalogue() -> str:
-    """All types by kind, each with a line on what it is."""
+    """All types by kind, each with its summary."""
     catalogue = Catalogue()
     blocks = []
     for kind in sorted(catalogue.kinds(), key=lambda kind: (kind != "node", kind)):
@@ -41,7 +41,7 @@ def show_catalogue() -> str:
 
 
 def show_graphs() -> str:
-    """The bundled graphs, each with a line on what it is about."""
+    """The bundled graphs, each with the first line of its `about`."""
     rows = []
     for name in bundled_graphs():
         path = find_bundled(name)
@@ -52,7 +52,7 @@ def show_graphs() -> str:
 
 
 def show_type(name: str) -> str:
-    """A type's ports and parameters; a name may be of several kinds."""
+    """The ports and parameters of the types of this name, which may be of several kinds."""
     catalogue = Catalogue((Path(),))
     if ":" in name:
         try:
@@ -79,7 +79,7 @@ def _title(kind: str) -> str:
 
 
 def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
-    """Rows in columns that are as wide as they must be."""
+    """The lines of a table with aligned columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -95,7 +95,7 @@ def _described(kind: str, name: str, cls: type[Any]) -> str:
     blocks[0].append(f"  {cls.__module__}:{cls.__qualname__}")
     if issubclass(cls, Node) and cls.fires_on != "all":
         where = "" if cls.fires_on == "any" else f"with `{cls.fires_on}` it "
-        blocks[0].append(f"  {where}fires on any input; what it gives is at most the rates below")
+        blocks[0].append(f"  {where}fires on any input; it gives at most the rates below")
     if issubclass(cls, Node):
         blocks += _ports(cls.ports)
     params = list(_table(_params(cls.Config))) if cls.Config.model_fields else ["  none"]
@@ -127,25 +127,25 @@ def _port_facts(port: Port) -> str:
 def _params(config: type[Config]) -> Iterator[tuple[str, ...]]:
     """Name, type, default, range, meaning."""
     for name, info in config.model_fields.items():
-        noted = extra(info)
-        kind = str(noted["part"]) if "part" in noted else ""
-        kind = f"list of {noted['parts']}s" if "parts" in noted else kind
-        said = info.description or ""
-        if section := extra(info).get("shared"):
-            said += f" (default: the section '{section}')"
-        if extra(info).get("phase"):
-            said += " (a warm-up may set it)"
-        yield name, kind or type_words(info.annotation), _default(info), limits_words(info), said
+        extras = field_extras(info)
+        kind = str(extras["part"]) if "part" in extras else ""
+        kind = f"list of {extras['parts']}s" if "parts" in extras else kind
+        about = info.description or ""
+        if section := extras.get("shared"):
+            about += f" (default: the section '{section}')"
+        if extras.get("phase"):
+            about += " (a warm-up may set it)"
+        yield name, kind or type_words(info.annotation), _default(info), limits_words(info), about
 
 
 def _default(info: FieldInfo) -> str:
-    noted = extra(info)
-    value = noted["written"] if "part" in noted else info.default
+    extras = field_extras(info)
+    value = extras["written"] if "part" in extras else info.default
     return "required" if value is REQUIRED else f"= {flow_text(written_value(value))}"
 
 
 def type_words(annotation: Any) -> str:
-    """A type as a person writes it: `int`, `list[int]`, `copy | blend`, `float | null`."""
+    """A type in short form: `int`, `list[int]`, `copy | blend`, `float | null`."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return " | ".join(map(str, inner))

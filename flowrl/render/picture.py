@@ -183,11 +183,7 @@ def _warmup(checked: CheckedGraph) -> list[str]:
         line = f"{rounds}: {_firings(warm.schedule)}"
         if warm.phase.steps is not None:
             line += f" ({warm.phase.steps} env steps)"
-        settings = [
-            f"{node}.{key} = {_value(value)}"
-            for node, of in warm.phase.settings.items()
-            for key, value in of.items()
-        ]
+        settings = [f"{k} = {_value(v)}" for k, v in warm.phase.settings_by_path().items()]
         lines.append("; ".join([line, *settings]))
     scheduled = [warm.phase for warm in checked.program.warmup]
     unscheduled = [phase for phase in checked.graph.phases if phase not in scheduled]

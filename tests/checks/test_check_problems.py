@@ -89,9 +89,7 @@ def test_a_part_of_another_kind_is_reported(problems):
     assert problems("""
         nodes:
           a: {type: 'toys:Learner', policy: 'toys:Mesh'}
-        """)[0] == (
-        "g.yaml:2:37: nodes.a.policy: 'toys:Mesh' is a model type; a policy is wanted here"
-    )
+        """)[0] == ("g.yaml:2:37: nodes.a.policy: 'toys:Mesh' is a model type; expected a policy")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_a_part_graph_on_a_path_is_all_its_nodes(write, checked):
         ("{edges: [collector -> buffer], rounds: 1, set: {collector.n_sample: 3}}", "warmup: a "
          "phase cannot set 'collector.n_sample'; it may set: policy"),
         ("{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:Mesh'}}",
-         "warmup: collector.policy: 'toys:Mesh' is a model type; a policy is wanted here"),
+         "warmup: collector.policy: 'toys:Mesh' is a model type; expected a policy"),
     ],
 )  # fmt: skip
 def test_a_wrong_phase_is_reported(problems, phase, expected):
