@@ -139,14 +139,14 @@ class SequenceReplayBuffer(ReplayBuffer):
         if of_steps:
             learned = valid & (np.arange(valid.shape[1]) >= self.config.burn_in_steps)
             checked = sequence_priorities(checked, learned, self.config.eta)
-        late = self._sequence_ring().update(numbers, checked + self.config.priority_least)
+        late = self.sequences.update(numbers, checked + self.config.priority_least)
         self.counters.late += late
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """Draw all batches in one gather."""
         if self.count < self._sampler.required(batch_size):
             raise shortage_error(self.ctx.key, batch_size, self.count, "sequences")
-        c, sequences, now = self.config, self._sequence_ring(), self.ctx.clock.total.train_iters
+        c, sequences, now = self.config, self.sequences, self.ctx.clock.total.train_iters
         beta = linear_decay(c.beta, 1.0, c.beta_iters, now)
         places, weight = sequences.draw(self._sampler.rng, batches, batch_size, c.replace, beta)
         bounds = sequences.take(places)
@@ -172,7 +172,7 @@ class SequenceReplayBuffer(ReplayBuffer):
     def _add_sequences(self, columns: Mapping[str, Array], first: int) -> int:
         """Add the sequences that new steps complete; return their number. `first` is the number of the first step."""
         firsts, lengths = self._cutter.push(columns, first)
-        sequences, now = self._sequence_ring(), self.ctx.clock.total
+        sequences, now = self.sequences, self.ctx.clock.total
         oldest = self.ring.oldest
         held = firsts >= oldest
         bounds = {"first": firsts[held], "length": lengths[held]}
@@ -181,8 +181,9 @@ class SequenceReplayBuffer(ReplayBuffer):
         self._cutter.forget_before(oldest)
         return len(firsts)
 
-    def _sequence_ring(self) -> PrioritisedRing:
-        """Return the ring of sequences, made after the first push, when the size of the ring of steps is final."""
+    @property
+    def sequences(self) -> PrioritisedRing:
+        """The ring of sequences. It is made after the first push, when the size of the ring of steps is final."""
         if self._sequences is None:
             self._sequences = PrioritisedRing("proportional", self.config.alpha, self.ring.size)
         return self._sequences
@@ -205,7 +206,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         return {
             **self.counters.metrics("sequences", self.count),
             "late_sequences": self.counters.late,
-            **self._sequence_ring().metrics(self._last_places, now),
+            **self.sequences.metrics(self._last_places, now),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -223,7 +224,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         self._cutter.load_state_dict(state["cutter"])
         self._sequences = None
         if state["sequences"] is not None:
-            self._sequence_ring().load_state_dict(state["sequences"])
+            self.sequences.load_state_dict(state["sequences"])
         self._pending.load_state_dict(state["pending"])
         self._last_places = np.array(state["last_places"])
 

@@ -39,9 +39,8 @@ class DatasetWriter(Node):
 
     def setup(self) -> None:
         self._metadata = metadata_of(self.ctx.inputs.get("data"), self.config.policy)
-        self._tokens: deque[Batch] = (
-            deque()
-        )  # the newest tokens, which contain the newest `rows` rows
+        # The newest tokens, which contain the newest `rows` rows.
+        self._tokens: deque[Batch] = deque()
         self._row_count = 0
 
     def fire(self, data: Batch) -> None:

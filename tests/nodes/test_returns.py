@@ -11,7 +11,7 @@ from flowrl.nodes.returns import bootstrap_discount, gae, normalise, nstep_retur
 
 
 def slow_gae(r, discount, v, v_tp1, cut, lambda_):
-    """The definition: the sum over k of (discount lambda)^k delta, up to the first cut."""
+    """Compute the definition: the sum over k of (discount lambda)^k delta, up to the first cut."""
     n, advantages = len(r), []
     for t in range(n):
         total, factor = 0.0, 1.0
@@ -109,7 +109,7 @@ def test_nstep_returns_match_a_hand_worked_example() -> None:
     expected = [
         1 + 2 / 2 + 4 / 4,  # 1, 2, 4
         2 + 4 / 2 + 8 / 4,  # 2, 4, 8
-        4 + 8 / 2,  # 4, 8: then the episode is over
+        4 + 8 / 2,  # 4, 8; the episode ends
         8,  # 8
     ]
     assert windows.returns.tolist() == [expected]
@@ -127,7 +127,7 @@ def test_one_step_returns_are_the_rewards() -> None:
 def by_loop(
     rewards: list[float], done: list[bool], gamma: float, n: int
 ) -> list[tuple[float, int, int]]:
-    """Each window alone, one reward after another."""
+    """Compute each window separately, one reward after another."""
     found = []
     for t in range(len(rewards) - n + 1):
         total, k = 0.0, 0

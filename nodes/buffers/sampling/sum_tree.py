@@ -17,9 +17,8 @@ from flowrl.core.batch import Array
 
 FAN = 8
 BELOW_ONE = 1 - 2.0**-53  # a number times this is one of the next two smaller numbers
-COMPILED_FROM = (
-    1 << 15
-)  # the number of places from which compiled kernels are used; loading them takes time
+# The number of places from which compiled kernels are used; loading them takes time.
+COMPILED_FROM = 1 << 15
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 

@@ -1,4 +1,4 @@
-"""The advanced replay buffer: priorities, weights, rows that leave, feedback, bad use."""
+"""The advanced replay buffer: priorities, weights, removal of rows, feedback, and refused parameters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def buffer(inputs: tuple[str, ...] = (), **params: Any) -> AdvancedReplayBuffer:
     return AdvancedReplayBuffer(config=config, context=context)
 
 
-def told(*batches: list[float]) -> list[Batch]:
+def priority_tokens(*batches: list[float]) -> list[Batch]:
     return [Batch({"priority": np.array(batch, np.float32)}) for batch in batches]
 
 
-def at(node: AdvancedReplayBuffer, train_iters: int, env_steps: int = 0) -> None:
+def set_clock(node: AdvancedReplayBuffer, train_iters: int, env_steps: int = 0) -> None:
     node.ctx.clock = Clock({"learner": Count(env_steps, 0, train_iters)})
 
 
@@ -53,13 +53,13 @@ def test_all_columns_of_a_batch_come_from_the_same_rows(kind: str, replace: bool
     node.push(rows(*range(70)))
     batch = node.sample()
     assert np.array_equal(batch["obs"], np.stack([batch["reward"] / 2, batch["reward"]], 1))
-    assert batch["reward"].tolist() == batch["row_id"].tolist()  # the k-th row held the number k
+    assert batch["reward"].tolist() == batch["row_id"].tolist()  # row k holds the value k
     assert batch["row_id"].min() >= 20
     assert replace or len(set(batch["row_id"])) == 16
 
 
 def test_proportional_weights_follow_the_formula() -> None:
-    """(N P(i))^-beta / max, with P(i) = p^alpha / sum p^alpha; three rows, by hand."""
+    """(N P(i))^-beta / max, with P(i) = p^alpha / sum p^alpha, for three rows."""
     node = buffer(batch_size=30, alpha=0.5, beta=0.4, priority_least=1e-9, bookkeeping=True)
     node.push(rows(0, 1, 2))
     node.update(np.array([1.0, 4.0, 16.0]), np.arange(3))
@@ -88,7 +88,7 @@ def test_beta_increases_to_1_with_train_iterations() -> None:
     node.push(rows(0, 1))
     node.update(np.array([1.0, 4.0]), np.arange(2))
     for train_iters, beta in ((0, 0.5), (50, 0.75), (100, 1.0), (10**6, 1.0)):
-        at(node, train_iters)
+        set_clock(node, train_iters)
         assert node.sample()["weight"].min() == pytest.approx(4.0**-beta, rel=1e-4)
 
 
@@ -126,17 +126,25 @@ def test_overwritten_rows_lose_their_priority_with_their_place() -> None:
 # the feedback edge
 
 
+def assert_batches_await_priorities(node: AdvancedReplayBuffer, count: int) -> None:
+    for _ in range(count):
+        node.update(np.ones(2))
+    with pytest.raises(ValueError, match="priorities arrived, but no batch awaits any"):
+        node.update(np.ones(2))
+
+
 def test_priorities_belong_to_the_batches_of_the_previous_round_in_order() -> None:
     node = buffer(("priorities",), batch_size=3, updates_per_push=2, bookkeeping=True)
-    first = node.fire(rows(0, 1, 2, 3), None, told([], []))
-    node.fire(rows(4), None, told([1, 2, 3], [4, 5, 6]))
+    first = node.fire(rows(0, 1, 2, 3), None, priority_tokens([], []))
+    node.fire(rows(4), None, priority_tokens([1, 2, 3], [4, 5, 6]))
     known = node.ring.metadata["priority"]
-    of_row: dict[int, float] = {}
-    for batch, gave in zip(first, ([1, 2, 3], [4, 5, 6]), strict=True):
-        of_row |= dict(zip(batch["row_id"].tolist(), gave, strict=True))
-    for row, priority in of_row.items():
+    sent: dict[int, float] = {}
+    for batch, priorities in zip(first, ([1, 2, 3], [4, 5, 6]), strict=True):
+        sent |= dict(zip(batch["row_id"].tolist(), priorities, strict=True))
+    for row, priority in sent.items():
         assert known[row] == pytest.approx(priority, abs=1e-4)
-    assert known[4] == pytest.approx(6, abs=1e-4)  # updated before the push: the highest
+    # The highest priority, because updates come before the push.
+    assert known[4] == pytest.approx(6, abs=1e-4)
 
 
 def test_a_warm_up_without_batches_expects_no_priorities() -> None:
@@ -144,9 +152,9 @@ def test_a_warm_up_without_batches_expects_no_priorities() -> None:
     node.ctx.consumed_outputs = frozenset()
     assert node.fire(rows(0, 1), None, None) == []
     node.ctx.consumed_outputs = None
-    node.fire(rows(2), None, told([]))
-    node.fire(rows(3), None, told([1, 1]))
-    assert len(node._pending) == 1
+    node.fire(rows(2), None, priority_tokens([]))
+    node.fire(rows(3), None, priority_tokens([1, 1]))
+    assert_batches_await_priorities(node, 1)
 
 
 def test_without_a_priorities_edge_only_the_newest_draw_awaits_priorities() -> None:
@@ -154,7 +162,7 @@ def test_without_a_priorities_edge_only_the_newest_draw_awaits_priorities() -> N
     node.push(rows(0, 1))
     for _ in range(5):
         node.sample()
-    assert len(node._pending) == 1
+    assert_batches_await_priorities(node, 1)
 
 
 def test_late_priorities_are_counted_and_ignored() -> None:
@@ -198,7 +206,7 @@ def test_priorities_of_unknown_rows_are_refused() -> None:
         node.update(np.ones(2))
 
 
-# rows that leave
+# removal of rows
 
 
 @both
@@ -219,12 +227,12 @@ def test_a_row_is_removed_after_max_use_draws(kind: str) -> None:
 def test_a_row_is_removed_when_it_is_too_old(kind: str) -> None:
     node = buffer(batch_size=2, max_staleness_iters=10, replace=False, priority=kind)
     for train_iters, first in ((0, 0), (5, 2), (10, 4)):
-        at(node, train_iters)
+        set_clock(node, train_iters)
         node.push(rows(first, first + 1))
-    at(node, 15)
+    set_clock(node, 15)
     assert {*node.sample()["reward"], *node.sample()["reward"]} <= {2, 3, 4, 5}
     assert node.count == 4
-    at(node, 16)
+    set_clock(node, 16)
     assert sorted(node.sample()["reward"]) == [4, 5]
     assert (node.count, node.ring.removed) == (2, 4)
 
@@ -252,20 +260,20 @@ def test_a_priority_does_not_restore_a_removed_row() -> None:
 
 def test_demonstrations_are_the_last_rows_with_weight_1_and_row_id_minus_1() -> None:
     node = buffer(("demos", "priorities"), batch_size=8, demo_share=0.25, bookkeeping=True)
-    (batch,) = node.fire(rows(*range(10)), rows(-1, -2), told([]))
+    (batch,) = node.fire(rows(*range(10)), rows(-1, -2), priority_tokens([]))
     assert batch["is_demo"].tolist() == [False] * 6 + [True] * 2
     assert batch["weight"][6:].tolist() == [1.0, 1.0]
     assert batch["row_id"][6:].tolist() == [-1, -1]
     assert set(batch["reward"][6:]) <= {-1, -2}
-    node.fire(rows(10), rows(), told([3.0] * 8))
+    node.fire(rows(10), rows(), priority_tokens([3.0] * 8))
     assert node.counters.late == 0
 
 
 def test_bookkeeping_columns_describe_each_row() -> None:
     node = buffer(batch_size=2, bookkeeping=True, replace=False)
-    at(node, 4, env_steps=100)
+    set_clock(node, 4, env_steps=100)
     node.push(rows(0))
-    at(node, 9, env_steps=130)
+    set_clock(node, 9, env_steps=130)
     node.push(rows(1))
     node.sample()
     batch = node.sample()
@@ -280,7 +288,7 @@ def test_bookkeeping_columns_describe_each_row() -> None:
 def test_metrics_count_pushed_sampled_and_removed_rows() -> None:
     node = buffer(size=4, batch_size=2, replace=False, max_use=2, log_every_pushes=3)
     for k in range(3):
-        at(node, k)
+        set_clock(node, k)
         node.fire(rows(2 * k, 2 * k + 1), None, None)
     (metrics,) = [r for r in node.ctx.records if isinstance(r, MetricsRecord)]
     values = metrics.values
@@ -298,16 +306,16 @@ def test_metrics_count_pushed_sampled_and_removed_rows() -> None:
 
 @both
 @either
-def test_a_saved_buffer_draws_the_same_batches(kind: str, replace: bool) -> None:
+def test_a_loaded_buffer_draws_the_same_batches(kind: str, replace: bool) -> None:
     params: dict[str, Any] = {"size": 30, "batch_size": 8, "updates_per_push": 2}
     params |= {"priority": kind, "replace": replace, "bookkeeping": True}
     node, copy = buffer(("priorities",), **params), buffer(("priorities",), **params)
     rng = np.random.default_rng(0)
-    node.fire(rows(*range(40)), None, told([], []))
-    node.fire(rows(41), None, told(*rng.random((2, 8)).tolist()))
+    node.fire(rows(*range(40)), None, priority_tokens([], []))
+    node.fire(rows(41), None, priority_tokens(*rng.random((2, 8)).tolist()))
     copy.load_state_dict(node.state_dict())
     for k in range(3):
-        feedback = told(*rng.random((2, 8)).tolist())
+        feedback = priority_tokens(*rng.random((2, 8)).tolist())
         pairs = [one.fire(rows(50 + k), None, feedback) for one in (node, copy)]
         for a, b in zip(*pairs, strict=True):
             assert all(np.array_equal(a[name], b[name]) for name in a)
@@ -335,19 +343,19 @@ def test_compiled_kernels_give_the_same_batches_as_numpy(monkeypatch: pytest.Mon
     from flowrl.nodes.buffers.sampling import sum_tree
 
     found = []
-    for pays_from in (1, 10**9):
-        monkeypatch.setattr(sum_tree, "COMPILED_FROM", pays_from)
+    for compiled_from in (1, 10**9):
+        monkeypatch.setattr(sum_tree, "COMPILED_FROM", compiled_from)
         node = buffer(("priorities",), size=50, batch_size=16, bookkeeping=True)
-        rng, feedback, drawn = np.random.default_rng(0), told([]), []
+        rng, feedback, drawn = np.random.default_rng(0), priority_tokens([]), []
         for k in range(20):
             (batch,) = node.fire(rows(*range(5 * k, 5 * k + 20)), None, feedback)
-            feedback = told(rng.random(16).tolist())
+            feedback = priority_tokens(rng.random(16).tolist())
             drawn += [batch["row_id"].tobytes(), batch["weight"].tobytes()]
         found.append(drawn)
     assert found[0] == found[1]
 
 
-# before the run
+# describe
 
 
 def describe(known: dict[str, Any], **params: Any) -> Any:
@@ -376,8 +384,8 @@ def test_a_draw_fails_if_too_many_rows_have_expired() -> None:
     node = buffer(size=8, batch_size=4, replace=False, max_use=1)
     node.push(rows(*range(6)))
     node.sample()
-    told = r"takes 4 rows, but 2 are held; 4 have expired: increase `max_use`"
-    with pytest.raises(ValueError, match=told):
+    message = r"takes 4 rows, but 2 are held; 4 have expired: increase `max_use`"
+    with pytest.raises(ValueError, match=message):
         node.sample()
 
 
@@ -385,10 +393,10 @@ def test_a_run_writes_the_metrics_that_the_docs_list(tmp_path: Path) -> None:
     graph = flowrl.load("cartpole_dqn_per", {"buffer.log_every_pushes": 1})
     graph.run(train_iters=40, out=tmp_path / "run")
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["node"] == "buffer"][-1]
+    metrics = [line for line in lines if line["node"] == "buffer"][-1]
     for name in ("held", "pushed", "sampled", "removed", "expired", "late"):
-        assert told[f"{name}_rows"] >= 0
-    assert told["held_rows"] == told["pushed_rows"] - told["removed_rows"]
-    for of in ("use", "priority", "age_iters"):
-        assert told[f"{of}_min"] <= told[f"{of}_mean"] <= told[f"{of}_max"]
-    assert told["age_iters_max"] > 0
+        assert metrics[f"{name}_rows"] >= 0
+    assert metrics["held_rows"] == metrics["pushed_rows"] - metrics["removed_rows"]
+    for name in ("use", "priority", "age_iters"):
+        assert metrics[f"{name}_min"] <= metrics[f"{name}_mean"] <= metrics[f"{name}_max"]
+    assert metrics["age_iters_max"] > 0

@@ -1,4 +1,4 @@
-"""Each kind of buffer is saved and loaded by plain calls, and a graph begins with what a file holds."""
+"""The rows of every kind of buffer can be saved and loaded, and a graph can begin with the rows of a dataset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS: dict[str, Any] = {
 FILES = ["rows.npz", "rows.h5", "rows-v0"]
 
 
-def played(episodes: int) -> list[Batch]:
+def play(episodes: int) -> list[Batch]:
     envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=2)
     spec = envs.spec()
     node = EpisodeCollector(envs=envs, policy=Random(obs=spec.obs, action=spec.action))
@@ -50,7 +50,7 @@ def test_the_rows_of_a_buffer_can_be_written_to_a_dataset_and_pushed_again(
     if name.endswith("-v0"):
         pytest.importorskip("minari")
     full, empty = KINDS[kind](), KINDS[kind]()
-    for episode in played(9):  # more steps than are held: the oldest have left
+    for episode in play(9):  # more steps than fit, so the oldest are evicted
         full.push(episode)
     path = tmp_path / name
     format_of(path).write(path, full.rows())
@@ -60,14 +60,14 @@ def test_the_rows_of_a_buffer_can_be_written_to_a_dataset_and_pushed_again(
     assert len(held) > 60
     for column in again:
         assert np.array_equal(held[column], again[column]), column
-    if kind != "episode":  # of those, a batch has as many rows as its episodes
+    if kind != "episode":  # the number of rows in a batch of episodes varies
         assert len(empty.sample()) == len(full.sample())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_state_of_each_kind_contains_its_rows(kind: str) -> None:
     full, empty = KINDS[kind](), KINDS[kind]()
-    for episode in played(9):
+    for episode in play(9):
         full.push(episode)
     empty.load_state_dict(full.state_dict())
     a, b = full.sample(), empty.sample()
@@ -82,42 +82,42 @@ def test_a_graph_can_begin_with_the_rows_of_a_dataset(kind: str, tmp_path: Path)
     records = tmp_path / "records.yaml"
     records.write_text(
         "extends: cartpole_dqn\n"
-        f"nodes: {{tape: {{type: npz_writer, path: '{tmp_path}/rows.npz', rows: 2000}}}}\n"
-        "edges: [collector -> tape]\n"
+        f"nodes: {{writer: {{type: npz_writer, path: '{tmp_path}/rows.npz', rows: 2000}}}}\n"
+        "edges: [collector -> writer]\n"
     )
     flowrl.load(records).run(train_iters=48, out=tmp_path / "a")
-    begins = tmp_path / "begins.yaml"
-    begins.write_text(
+    graph = tmp_path / "graph.yaml"
+    graph.write_text(
         "extends: cartpole_dqn\n"
         "nodes:\n"
-        "  before: {type: demos, path: rows.npz}\n"
+        "  demos: {type: demos, path: rows.npz}\n"
         f"  buffer: {{type: {kind}, log_every_pushes: 1}}\n"
-        "edges: ['before, collector -> buffer']\n"
+        "edges: ['demos, collector -> buffer']\n"
         "warmup: []\n"
     )
-    assert flowrl.load(begins).check().problems == []
-    flowrl.load(begins).run(train_iters=8, out=tmp_path / "b")
+    assert flowrl.load(graph).check().problems == []
+    flowrl.load(graph).run(train_iters=8, out=tmp_path / "b")
     lines = map(json.loads, (tmp_path / "b" / "metrics.jsonl").read_text().splitlines())
-    told = [line for line in lines if line["node"] == "buffer"]
+    reports = [line for line in lines if line["node"] == "buffer"]
     rows = len(format_of(tmp_path / "rows.npz").read(tmp_path / "rows.npz"))
     assert rows > 500
-    assert told[0]["pushed_rows"] == rows + 256
+    assert reports[0]["pushed_rows"] == rows + 256
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_size_below_1_is_refused(kind: str) -> None:
     buffer = KINDS[kind]()
-    for episode in played(4):
+    for episode in play(4):
         buffer.push(episode)
-    for asked in (0, -3):
-        with pytest.raises(ValueError, match=rf"the batch size is {asked}; give 1 or more"):
-            buffer.sample(asked)
+    for size in (0, -3):
+        with pytest.raises(ValueError, match=rf"the batch size is {size}; give 1 or more"):
+            buffer.sample(size)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_columns_of_a_batch_become_torch_tensors_without_a_copy(kind: str) -> None:
     buffer = KINDS[kind]()
-    for episode in played(4):
+    for episode in play(4):
         buffer.push(episode)
     obs = buffer.sample()["obs"]
     found = tensor(obs)

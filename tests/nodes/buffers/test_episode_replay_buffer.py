@@ -1,4 +1,4 @@
-"""Whole episodes: held whole, drawn whole or in parts, evicted whole."""
+"""The episode replay buffer: episodes are stored and evicted as a whole, and drawn whole or in parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 
 
 def episodes(*spans: tuple[int, int], truncated: bool = False) -> Batch:
-    """Episodes whose rows count on from a number: (first, length)."""
+    """Make episodes, given by their first value and their length; values increase by 1 from row to row."""
     value = np.concatenate([np.empty(0, int), *(np.arange(a, a + n) for a, n in spans)])
     last = np.zeros(len(value), bool)
     last[np.cumsum([n for _, n in spans], dtype=int) - 1] = True
@@ -26,7 +26,7 @@ def episodes(*spans: tuple[int, int], truncated: bool = False) -> Batch:
     return Batch({"obs": value.astype(np.float32), "last": last, **ends})
 
 
-def drawn(batch: Batch) -> list[list[int]]:
+def values_by_episode(batch: Batch) -> list[list[int]]:
     count = int(batch["episode"].max()) + 1
     return [batch["obs"][batch["episode"] == k].astype(int).tolist() for k in range(count)]
 
@@ -35,8 +35,8 @@ def test_a_batch_contains_whole_episodes_one_after_another() -> None:
     node = EpisodeReplayBuffer(batch_size=5)
     node.push(episodes((0, 3), (10, 1), (20, 6)))
     batch = node.sample()
-    assert len(drawn(batch)) == 5
-    assert all(one in ([0, 1, 2], [10], [*range(20, 26)]) for one in drawn(batch))
+    assert len(values_by_episode(batch)) == 5
+    assert all(one in ([0, 1, 2], [10], [*range(20, 26)]) for one in values_by_episode(batch))
     assert batch["last"].sum() == 5
     assert (np.diff(batch["episode"]) >= 0).all()
 
@@ -44,14 +44,14 @@ def test_a_batch_contains_whole_episodes_one_after_another() -> None:
 def test_episodes_are_drawn_equally_often_regardless_of_length() -> None:
     node = EpisodeReplayBuffer(batch_size=300)
     node.push(episodes((0, 1), (10, 50), (100, 5)))
-    counts = np.unique([one[0] for one in drawn(node.sample())], return_counts=True)[1]
+    counts = np.unique([one[0] for one in values_by_episode(node.sample())], return_counts=True)[1]
     assert counts.min() > 70
 
 
 def test_without_replacement_no_batch_contains_an_episode_twice() -> None:
     node = EpisodeReplayBuffer(batch_size=3, replace=False)
     node.push(episodes((0, 2), (10, 2), (20, 2), truncated=True))
-    assert sorted(one[0] for one in drawn(node.sample())) == [0, 10, 20]
+    assert sorted(one[0] for one in values_by_episode(node.sample())) == [0, 10, 20]
     with pytest.raises(ValueError, match="a batch takes 4 episodes, but 3 are held"):
         node.sample(4)
 
@@ -60,9 +60,9 @@ def test_parts_stay_within_their_episode_and_begin_at_any_row() -> None:
     node = EpisodeReplayBuffer(batch_size=400, part_steps=3)
     node.push(episodes((0, 5), (10, 2)))
     batch = node.sample()
-    found = drawn(batch)
+    found = values_by_episode(batch)
     assert {tuple(one) for one in found} == {(0, 1, 2), (1, 2, 3), (2, 3, 4), (10, 11)}
-    assert batch["last"].sum() == 400  # what follows a part is not its successor
+    assert batch["last"].sum() == 400  # the row after a part is not its successor
 
 
 def test_an_episode_is_evicted_as_a_whole() -> None:
@@ -70,7 +70,7 @@ def test_an_episode_is_evicted_as_a_whole() -> None:
     node.push(episodes((0, 3), (10, 3)))
     node.push(episodes((20, 1)))
     assert node.count == 2
-    assert {one[0] for one in drawn(node.sample())} == {10, 20}
+    assert {one[0] for one in values_by_episode(node.sample())} == {10, 20}
 
 
 def test_an_incomplete_episode_is_refused() -> None:
@@ -112,7 +112,7 @@ def test_a_firing_emits_batches_and_metrics() -> None:
 
 
 class EpisodeModel(RuleBasedStateMachine):
-    """A deque of lists."""
+    """Compares the buffer with a deque of lists."""
 
     @initialize(size=st.integers(8, 20), part=st.none() | st.integers(1, 6), replace=st.booleans())
     def begin(self, size: int, part: int | None, replace: bool) -> None:
@@ -150,7 +150,7 @@ class EpisodeModel(RuleBasedStateMachine):
             with pytest.raises(ValueError, match=f"takes {count} episodes"):
                 self.buffer.sample(count)
             return
-        found = drawn(self.buffer.sample(count))
+        found = values_by_episode(self.buffer.sample(count))
         steps = self.params["part_steps"]
         for one in found:
             (whole,) = [e for e in self.model if one[0] in e]

@@ -1,4 +1,4 @@
-"""The ring of columns, the replay buffer's batches, and demonstrations."""
+"""The naive replay buffer: its ring, its batches, and demonstrations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
 
 
 def rows(*values: float) -> Batch:
-    """Rows whose every column holds the same number."""
+    """Make rows whose columns all contain the same value."""
     reward = np.array(values, np.float32)
     return Batch({"obs": np.stack([reward, reward], 1), "reward": reward})
 
@@ -124,17 +124,14 @@ def test_without_a_consumer_rows_are_stored_and_no_random_number_is_drawn() -> N
     quiet = buffer(Context("buffer", consumed_outputs=frozenset()), batch_size=64)
     assert quiet.fire(rows(1, 2), None) == []
     assert quiet.count == 2
-    assert (
-        quiet._sampler.rng.bit_generator.state
-        == Context("buffer").rng("sample").bit_generator.state
-    )
+    assert quiet.state_dict()["rng"] == Context("buffer").rng("sample").bit_generator.state
 
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_drawing_more_than_is_held_is_refused(replace: bool) -> None:
     node = buffer(batch_size=3, replace=replace)
-    told = "NaiveReplayBuffer: a batch takes 3 rows, but 2 are held; push more first"
-    with pytest.raises(ValueError, match=told):
+    message = "NaiveReplayBuffer: a batch takes 3 rows, but 2 are held; push more first"
+    with pytest.raises(ValueError, match=message):
         node.fire(rows(1, 2), None)
 
 
@@ -192,8 +189,8 @@ def test_a_batch_has_at_least_one_demonstration_and_may_consist_of_them() -> Non
 
 
 def test_a_draw_without_demonstrations_is_refused_if_they_are_expected() -> None:
-    told = "buffer: a batch takes 16 demonstrations, but 0 are held; provide at least 1"
-    with pytest.raises(ValueError, match=told):
+    message = "buffer: a batch takes 16 demonstrations, but 0 are held; provide at least 1"
+    with pytest.raises(ValueError, match=message):
         with_demos().fire(rows(*range(64)), rows())
 
 
@@ -212,7 +209,7 @@ def test_the_column_is_demo_exists_only_with_demonstrations() -> None:
 
 @settings(deadline=None)
 @given(st.booleans(), st.booleans())
-def test_a_saved_buffer_draws_the_same_batches(replace: bool, demos: bool) -> None:
+def test_a_loaded_buffer_draws_the_same_batches(replace: bool, demos: bool) -> None:
     make = with_demos if demos else buffer
     params = {"size": 30, "batch_size": 8, "updates_per_push": 2, "replace": replace}
     node, copy = make(**params), make(**params)
@@ -232,9 +229,9 @@ def test_metrics_report_the_age_of_drawn_rows() -> None:
     assert context.records == []
     context.clock = Clock({"learner": Count(train_iters=10)})
     node.fire(rows(), None)
-    (told,) = context.records
-    assert isinstance(told, MetricsRecord)
-    assert told.values == {
+    (metrics,) = context.records
+    assert isinstance(metrics, MetricsRecord)
+    assert metrics.values == {
         "held_rows": 4,
         "pushed_rows": 4,
         "sampled_rows": 8,
@@ -267,9 +264,9 @@ def test_with_demonstrations_describe_needs_their_columns_and_adds_is_demo() -> 
 def test_a_batch_larger_than_the_buffer_is_unsound() -> None:
     with pytest.raises(
         UnsoundError, match="batches of 65 rows are drawn from 64; increase `size`"
-    ) as told:
+    ) as raised:
         describe({"data": SCHEMA}, size=64, batch_size=65)
-    assert told.value.key == "batch_size"
+    assert raised.value.key == "batch_size"
 
 
 def test_data_that_is_not_a_table_is_unsound() -> None:

@@ -1,4 +1,4 @@
-"""The free-running buffer keeps its band by waiting, and loses nothing."""
+"""A free-running buffer keeps its ratio within the band by waiting, and drops nothing."""
 
 from __future__ import annotations
 
@@ -39,37 +39,40 @@ def buffer(**params: Any) -> AdvancedReplayBuffer:
     return AdvancedReplayBuffer(config=config, context=context)
 
 
-def done(count: int) -> Batch:
+def learned_batch(count: int) -> Batch:
     return Batch({"priority": np.ones(count, np.float32)})
 
 
 def test_no_batch_is_emitted_before_the_first_rows_or_without_a_request() -> None:
     node = buffer(ahead_batches=2)
     assert node.fire(rows(9), None, None) == []
-    assert node.fire(None, None, done(0)) == []
-    assert len(node.fire(rows(2), None, None)) == 2  # asked for, and within the band
+    assert node.fire(None, None, learned_batch(0)) == []
+    assert len(node.fire(rows(2), None, None)) == 2  # requested, and within the band
     assert node.fire(None, None, None) == []
-    assert len(node.fire(None, None, done(8))) == 0  # 4 for the row behind the first ten, and 16
+    # 4 rows are due for the eleventh row, and 16 may be ahead.
+    assert len(node.fire(None, None, learned_batch(8))) == 0
 
 
 def test_requested_batches_are_emitted_once_rows_have_arrived() -> None:
     node = buffer(ahead_batches=1)
-    node.fire(rows(10), None, done(0))
-    assert len(node.fire(None, None, done(8))) == 1
-    assert node.fire(None, None, done(8)) == []
+    node.fire(rows(10), None, learned_batch(0))
+    assert len(node.fire(None, None, learned_batch(8))) == 1
+    assert node.fire(None, None, learned_batch(8)) == []
     assert len(node.fire(rows(4), None, None)) == 1
 
 
 def test_below_the_band_batches_are_emitted_without_a_request() -> None:
     node = buffer(updates_per_push=30)
-    assert len(node.fire(rows(60), None, None)) == 23  # 200 rows are due, of which 16 may wait
+    assert len(node.fire(rows(60), None, None)) == 23  # 200 rows are due, and 16 may be behind
     assert node.pacer.requested == -23
     assert len(node.fire(rows(3), None, None)) == 1
 
 
 def test_a_token_that_requires_more_batches_than_a_firing_emits_is_refused() -> None:
-    told = "7 rows arrived, for which 28 rows must be drawn, but a firing emits at most 3 batches of 8; increase `upd"
-    with pytest.raises(ValueError, match=told):
+    message = (
+        "for which 28 rows must be drawn, but a firing emits at most 3 batches of 8; increase `upd"
+    )
+    with pytest.raises(ValueError, match=message):
         buffer(updates_per_push=3).fire(rows(7), None, None)
 
 
@@ -78,12 +81,12 @@ def test_a_token_that_requires_more_batches_than_a_firing_emits_is_refused() -> 
 def test_the_ratio_stays_within_the_band_at_any_relative_speed(
     events: list[int], ratio: float
 ) -> None:
-    """A learner of one batch at a time, a collector of three rows; both at random."""
+    """In random order, the learner finishes a batch or the collector emits three rows."""
     node = buffer(samples_per_insert=ratio, updates_per_push=64)
-    queue = len(node.fire(None, None, done(0)))
+    queue = len(node.fire(None, None, learned_batch(0)))
     for event in events:
         if event == 0 and queue:
-            queue += len(node.fire(None, None, done(8))) - 1
+            queue += len(node.fire(None, None, learned_batch(8))) - 1
         else:
             queue += len(node.fire(rows(3), None, None))
         if node.counters.pushed >= 10:
@@ -93,7 +96,7 @@ def test_the_ratio_stays_within_the_band_at_any_relative_speed(
 
 def test_a_loaded_buffer_continues_with_the_requested_batches() -> None:
     node, copy = buffer(ahead_batches=3), buffer(ahead_batches=3)
-    node.fire(rows(9), None, done(0))
+    node.fire(rows(9), None, learned_batch(0))
     copy.load_state_dict(node.state_dict())
     assert len(copy.fire(rows(1), None, None)) == len(node.fire(rows(1), None, None)) == 2
 
@@ -102,7 +105,7 @@ KINDS = [NaiveReplayBuffer, AdvancedReplayBuffer, SequenceReplayBuffer, EpisodeR
 
 
 def step_rows(count: int) -> Batch:
-    """Rows that are episodes of one step each: as many sequences and episodes as rows."""
+    """Make rows that are episodes of one step, so there are as many sequences and episodes as rows."""
     flags = dict.fromkeys(("last", "terminated", "truncated"), np.ones(count, np.bool_))
     return Batch({"reward": np.arange(count, dtype=np.float32), **flags})
 
@@ -115,29 +118,30 @@ def test_every_kind_runs_freely_and_reports_its_band(kind: type[Any]) -> None:
     demos = (None,) if kind in (NaiveReplayBuffer, AdvancedReplayBuffer) else ()
     assert kind.fires_on_any(config)
     assert not kind.fires_on_any(kind.Config())
-    assert node.fire(step_rows(9), *demos, done(0)) == []
-    assert len(node.fire(step_rows(2), *demos, None)) == 2  # 4 for the eleventh row, and 16
-    told = node.ctx.records[-1].values
-    assert told["samples_per_insert"] == 16
-    assert told["samples_per_insert_least"] == 0
-    assert told["samples_per_insert_most"] == 4 + 16
-    assert node.fire(None, *demos, done(8)) == []  # it waits for rows now
-    assert node.fire(None, *demos, done(8)) == []
+    assert node.fire(step_rows(9), *demos, learned_batch(0)) == []
+    # 4 rows are due for the eleventh row, and 16 may be ahead.
+    assert len(node.fire(step_rows(2), *demos, None)) == 2
+    metrics = node.ctx.records[-1].values
+    assert metrics["samples_per_insert"] == 16
+    assert metrics["samples_per_insert_least"] == 0
+    assert metrics["samples_per_insert_most"] == 4 + 16
+    assert node.fire(None, *demos, learned_batch(8)) == []  # the buffer waits for rows
+    assert node.fire(None, *demos, learned_batch(8)) == []
     assert len(node.fire(step_rows(2), *demos, None)) == 1
-    told = node.ctx.records[-1].values
-    assert told["waited_for_rows_s"] > 0
-    assert told["waited_for_learner_s"] == 0
-    assert told["pushed_per_s"] > 0
+    metrics = node.ctx.records[-1].values
+    assert metrics["waited_for_rows_s"] > 0
+    assert metrics["waited_for_learner_s"] == 0
+    assert metrics["pushed_per_s"] > 0
 
 
 def test_metrics_report_how_long_the_buffer_waited_for_the_learner() -> None:
     node = buffer(log_every_pushes=1, updates_per_push=30)
-    node.fire(rows(60), None, None)  # gives unasked
+    node.fire(rows(60), None, None)  # emits batches without a request
     node.fire(rows(1), None, None)
     node.fire(rows(1), None, None)
-    told = node.ctx.records[-1].values
-    assert told["waited_for_learner_s"] > 0
-    assert told["waited_for_rows_s"] == 0
+    metrics = node.ctx.records[-1].values
+    assert metrics["waited_for_learner_s"] > 0
+    assert metrics["waited_for_rows_s"] == 0
 
 
 def test_parameters_of_free_running_buffers_are_refused_in_lockstep() -> None:
@@ -192,8 +196,8 @@ def test_in_a_graph_the_buffer_stays_within_its_band(
     )
     assert result.train_iters == 150
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    told = [line for line in lines if line["node"] == "buffer"]
-    assert told
-    for line in told:
+    reports = [line for line in lines if line["node"] == "buffer"]
+    assert reports
+    for line in reports:
         due = (line["pushed_rows"] - 1000) * 4
         assert due - 1024 - 128 < line["sampled_rows"] <= max(due + 1024, 0)

@@ -1,4 +1,4 @@
-"""The queue: rows in their order, each given a fixed number of times, none dropped."""
+"""The queue buffer emits rows in order, each a fixed number of times, and drops none."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def test_rows_are_emitted_in_the_order_of_their_arrival(
     amounts: list[int], taken: int, uses: int
 ) -> None:
     node = QueueBuffer(size=1000, batch_size=taken, max_use=uses)
-    pushed, got = 0, []
+    pushed, emitted = 0, []
     for amount in amounts:
         node.push(rows(*range(pushed, pushed + amount)))
         pushed += amount
         while node.count >= taken:
             batches = [values(node.sample()) for _ in range(uses)]
             assert batches == [batches[0]] * uses
-            got += batches[0]
-    assert got == [*range(len(got))]
-    assert pushed - len(got) == node.count < taken
+            emitted += batches[0]
+    assert emitted == [*range(len(emitted))]
+    assert pushed - len(emitted) == node.count < taken
 
 
 def test_a_firing_takes_a_token_and_emits_batches() -> None:

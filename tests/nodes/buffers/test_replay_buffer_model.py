@@ -1,4 +1,4 @@
-"""The replay buffer against a model of it in plain Python, and how evenly it draws."""
+"""The naive replay buffer compared with a model in plain Python, and the distribution of its draws."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from flowrl.nodes.buffers.storage.storage import MemoryStorage, Storage
 
 
 def rows(values: list[int]) -> Batch:
-    """Rows that can be told apart; the columns belong together: half, and the number itself."""
+    """Make rows whose columns all depend on one value, so that mixed-up columns are detected."""
     reward = np.array(values, np.float32)
     obs = np.stack([reward / 2, reward], 1)
     return Batch({"obs": obs, "reward": reward, "next_obs": obs + np.float32([0.5, 1])})
 
 
 class BufferModel(RuleBasedStateMachine):
-    """A deque of numbers is the agent's rows, a list is the demonstrations (negative numbers)."""
+    """The model is a deque of numbers for the agent's rows, and a list of negative ones for demonstrations."""
 
     @initialize(
         size=st.integers(1, 8),
@@ -54,35 +54,37 @@ class BufferModel(RuleBasedStateMachine):
             "store_once": deduplicate,
         }
         self.storage, self.folders = storage, 0
-        self.home = tempfile.TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory()
         self.buffer = self.make(size)
-        self.flushed: list[int] = []  # what is there after a crash, if nothing more comes
+        self.flushed: list[int] = []  # the rows that survive a crash if no others are pushed
         self.agent: deque[int] = deque(maxlen=size)
         self.demos: list[int] = []
-        self.made = 0
+        self.pushed = 0
 
     def make(self, seed: int, existing: str = "error") -> NaiveReplayBuffer:
-        """In another folder, or in the one that exists."""
+        """Make a buffer, with `error` in a new folder, and otherwise in the existing one."""
         self.folders += existing == "error"
-        made: dict[str, Storage] = {
+        storages: dict[str, Storage] = {
             "memory": MemoryStorage(),
             "compressed": CompressedStorage(least_row_bytes=1),
-            "mapped": MappedStorage(path=f"{self.home.name}/{self.folders}", on_existing=existing),
+            "mapped": MappedStorage(
+                path=f"{self.folder.name}/{self.folders}", on_existing=existing
+            ),
         }
-        return NaiveReplayBuffer(**self.params, seed=seed, storage=made[self.storage])
+        return NaiveReplayBuffer(**self.params, seed=seed, storage=storages[self.storage])
 
     def teardown(self) -> None:
         if hasattr(self, "buffer"):
             self.buffer.close()
-            self.home.cleanup()
+            self.folder.cleanup()
 
     @rule(amount=st.integers(0, 9) | st.just(30))
     def push_rows(self, amount: int) -> None:
         self.push(amount)
 
     def push(self, amount: int) -> None:
-        new = list(range(self.made + 1, self.made + 1 + amount))
-        self.made += amount
+        new = list(range(self.pushed + 1, self.pushed + 1 + amount))
+        self.pushed += amount
         self.agent += new
         self.buffer.push(rows(new))
 
@@ -103,23 +105,23 @@ class BufferModel(RuleBasedStateMachine):
         self.buffer.flush()
         self.flushed = list(self.agent)
 
-    @precondition(lambda self: self.storage == "mapped" and self.made)
+    @precondition(lambda self: self.storage == "mapped" and self.pushed)
     @rule(crashed=st.booleans())
     def reopen(self, crashed: bool) -> None:
-        """Closed, or killed: then what was flushed is there, but for what may be overwritten."""
+        """Close or crash the buffer. After a crash, flushed rows remain unless they may have been overwritten."""
         if crashed:
             size, after = self.params["size"], [n for n in self.agent if n not in self.flushed]
             self.buffer.ring.storage.close()
         else:
             self.buffer.close()
         self.buffer = self.make(7, "reuse")
-        for demo in self.demos:  # these are not in the files
+        for demo in self.demos:  # demonstrations are not in the files
             self.buffer.push_demos(rows([demo]))
         if crashed:
             held = self.buffer.rows()["reward"].astype(int).tolist() if self.buffer.count else []
-            stay = [n for n in self.flushed if n in self.agent]
-            spared = 1 if after and len(self.flushed) + len(after) > size else 0
-            assert held in (stay, stay[spared:], [])
+            survivors = [n for n in self.flushed if n in self.agent]
+            released = 1 if after and len(self.flushed) + len(after) > size else 0
+            assert held in (survivors, survivors[released:], [])
             self.agent = deque(held, maxlen=size)
         self.flushed = list(self.agent)
 
@@ -130,7 +132,7 @@ class BufferModel(RuleBasedStateMachine):
         self.buffer.close()
         self.buffer = copy
         self.flushed = list(self.agent)
-        self.push(2)  # the next rows must replace the oldest, wherever those lie
+        self.push(2)  # the next rows must replace the oldest ones, wherever they are
 
     @precondition(lambda self: self.agent)
     @rule(batch_size=st.integers(1, 20))
@@ -138,8 +140,8 @@ class BufferModel(RuleBasedStateMachine):
         replace = self.params["replace"]
         demo_rows = max(1, round(batch_size * self.params["demo_share"])) if self.demos else 0
         agent_rows = batch_size - demo_rows
-        few = agent_rows > len(self.agent) or (not replace and demo_rows > len(self.demos))
-        if few:
+        too_few = agent_rows > len(self.agent) or (not replace and demo_rows > len(self.demos))
+        if too_few:
             with pytest.raises(
                 ValueError, match=r"a batch takes \d+ (rows|demonstrations), but \d+ "
             ):
@@ -161,7 +163,7 @@ class BufferModel(RuleBasedStateMachine):
 
     @invariant()
     def exactly_the_newest_are_held(self) -> None:
-        held = self.buffer.rows()["reward"].tolist() if self.made else []
+        held = self.buffer.rows()["reward"].tolist() if self.pushed else []
         assert held == list(self.agent)
 
 
@@ -176,10 +178,10 @@ def test_the_buffer_equals_its_model_for_ten_thousand_steps() -> None:
 
 
 def deviation(counts: np.ndarray, variance: float) -> float:
-    """How far chi-square lies from what even draws give, in its own deviations.
+    """Return the deviation of chi-square from its mean under uniform draws, in standard deviations.
 
-    Counts that sum to a constant have n - 1 degrees of freedom, and as chi-square then has the
-    mean n - 1 and the variance 2 (n - 1); too even is as wrong as too uneven.
+    Counts that sum to a constant have n - 1 degrees of freedom, so chi-square has the mean n - 1 and the variance
+    2 (n - 1). Draws that are too even are as wrong as draws that are too uneven.
     """
     n = counts.size
     chi2 = ((counts - counts.mean()) ** 2).sum() / variance * (n - 1) / n
@@ -190,7 +192,7 @@ HELD, TAKEN, BATCHES = 40, 10, 3000
 
 
 def draws(replace: bool, order: int = 1) -> np.ndarray:
-    """The rows of many batches (BATCHES, TAKEN), out of a ring that has wrapped."""
+    """Draw the rows of many batches (BATCHES, TAKEN) from a ring that has wrapped around."""
     node = NaiveReplayBuffer(size=HELD, batch_size=TAKEN, replace=replace, seed=order)
     node.push(rows([*range(-17, HELD)]))
     return np.stack([node.sample()["reward"].astype(int) for _ in range(BATCHES)])
@@ -198,7 +200,7 @@ def draws(replace: bool, order: int = 1) -> np.ndarray:
 
 def test_draws_with_replacement_are_independent_and_uniform() -> None:
     counts = np.bincount(draws(replace=True).ravel(), minlength=HELD)
-    assert len(counts) == HELD  # nothing that was overwritten
+    assert len(counts) == HELD  # no overwritten row is drawn
     assert abs(deviation(counts, variance=BATCHES * TAKEN * (1 / HELD) * (1 - 1 / HELD))) < 4
 
 
@@ -216,14 +218,14 @@ def test_every_index_of_a_batch_contains_every_row_equally_often(replace: bool, 
 
 
 def test_with_replacement_the_rows_of_a_batch_are_independent() -> None:
-    """Of all pairs of a batch's first two rows, quartered, each kind comes equally often."""
+    """The quarters of the ring that the first two rows come from form each pair equally often."""
     first, second = draws(replace=True, order=3)[:, :2].T * 4 // HELD
     counts = np.bincount(first * 4 + second, minlength=16)
     assert abs(deviation(counts, variance=BATCHES * (1 / 16) * (15 / 16))) < 4
 
 
 def test_the_chi_square_test_detects_a_buffer_that_prefers_new_rows() -> None:
-    """The measure itself: a tenth more weight on a quarter of the rows does not pass."""
+    """Ten percent more weight on a quarter of the rows is detected."""
     weights = np.ones(HELD)
     weights[-HELD // 4 :] = 1.1
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Sequences: where they lie, what they hold, how their priorities come about."""
+"""The sequence replay buffer: bounds of sequences, their contents, and their priorities."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SCHEMA = {"obs": Column("float32"), "last": Column("bool"), "memory": Column("fl
 
 
 def steps(first: int, *lengths: int) -> Batch:
-    """Episodes of these lengths; rows count on."""
+    """Make episodes of these lengths; values increase by 1 from row to row."""
     obs = np.arange(first, first + sum(lengths), dtype=np.float32)
     last = np.zeros(len(obs), bool)
     last[np.cumsum(lengths, dtype=int) - 1] = True
     return Batch({"obs": obs, "last": last, "memory": np.stack([obs, -obs], 1)})
 
 
-def real(batch: Batch) -> list[list[int]]:
+def valid_steps(batch: Batch) -> list[list[int]]:
     return [
         obs[valid].astype(int).tolist()
         for obs, valid in zip(batch["obs"], batch["valid"], strict=True)
@@ -45,7 +45,7 @@ def test_windows_match_an_example() -> None:
     assert firsts.tolist() == [0, 2, 4, 7, 9]
     assert lengths.tolist() == [3, 3, 3, 2, 3]
     firsts, _ = sequence_windows(last, steps=3, period=3)
-    assert firsts.tolist() == [0, 3, 4, 7, 9]  # the last of a segment lies at its end
+    assert firsts.tolist() == [0, 3, 4, 7, 9]  # the last sequence of a segment ends with it
     assert [x.tolist() for x in sequence_windows(np.empty(0, bool), 3, 1)] == [[], []]
 
 
@@ -68,7 +68,7 @@ def test_windows_cover_every_row_and_cross_no_end_of_an_episode(
 
 
 def test_the_priority_of_a_sequence_mixes_maximum_and_mean() -> None:
-    """0.9 max + 0.1 mean, over the real steps; by hand."""
+    """0.9 max + 0.1 mean over the valid steps."""
     priorities = np.array([[1.0, 4.0, 1.0], [2.0, 6.0, 99.0]])
     valid = np.array([[True, True, True], [True, True, False]])
     assert sequence_priorities(priorities, valid, 0.9) == pytest.approx([3.8, 5.8])
@@ -79,7 +79,7 @@ def test_the_rows_of_a_batch_are_sequences() -> None:
     node.push(steps(0, 6, 2))
     batch = node.sample()
     assert batch["obs"].shape == batch["valid"].shape == (40, 4)
-    assert {tuple(one) for one in real(batch)} == {(0, 1, 2, 3), (2, 3, 4, 5), (6, 7)}
+    assert {tuple(one) for one in valid_steps(batch)} == {(0, 1, 2, 3), (2, 3, 4, 5), (6, 7)}
     assert np.array_equal(batch["memory"], np.stack([batch["obs"][:, 0], -batch["obs"][:, 0]], 1))
     assert batch["last"][:, -1].all()
     short = batch["obs"][:, 0] == 6
@@ -90,26 +90,28 @@ def test_the_rows_of_a_batch_are_sequences() -> None:
 def test_by_default_learned_steps_do_not_overlap_and_the_burn_in_does() -> None:
     node = SequenceReplayBuffer(unroll_steps=5, burn_in_steps=2)
     node.push(steps(0, 11))
-    assert {one[0] for one in real(node.sample(50))} == {0, 3, 6}
+    assert {one[0] for one in valid_steps(node.sample(50))} == {0, 3, 6}
 
 
-def fed(**params: Any) -> SequenceReplayBuffer:
+def buffer_with_priorities(**params: Any) -> SequenceReplayBuffer:
     context = Context("buffer", inputs={"data": SCHEMA, "priorities": {}})
     config = SequenceReplayBuffer.Config(**params)
     return SequenceReplayBuffer(config=config, context=context)
 
 
 def test_priorities_of_steps_are_combined_to_priorities_of_sequences() -> None:
-    node = fed(batch_size=2, unroll_steps=3, burn_in_steps=1, period_steps=3, replace=False)
+    node = buffer_with_priorities(
+        batch_size=2, unroll_steps=3, burn_in_steps=1, period_steps=3, replace=False
+    )
     nothing = [Batch({"priority": np.empty(0, np.float32)})]
     (batch,) = node.fire(steps(0, 3, 2), nothing)
-    of_row = {int(row[0]): k for k, row in enumerate(batch["obs"])}
-    given = np.empty((2, 3), np.float32)
-    given[of_row[0]] = [99, 1, 3]  # the burn-in does not count
-    given[of_row[3]] = [99, 5, 99]  # nor what is not real
-    node.fire(steps(10, 1), [Batch({"priority": given})])
-    noted = node._sequence_ring().metadata["priority"]
-    assert noted[:2] == pytest.approx([0.9 * 3 + 0.1 * 2, 5.0], abs=1e-4)
+    row_of = {int(row[0]): k for k, row in enumerate(batch["obs"])}
+    priorities = np.empty((2, 3), np.float32)
+    priorities[row_of[0]] = [99, 1, 3]  # the burn-in does not count
+    priorities[row_of[3]] = [99, 5, 99]  # nor do invalid steps
+    node.fire(steps(10, 1), [Batch({"priority": priorities})])
+    stored = node.sequences.metadata["priority"]
+    assert stored[:2] == pytest.approx([0.9 * 3 + 0.1 * 2, 5.0], abs=1e-4)
 
 
 def test_priorities_of_sequences_are_used_as_they_are_in_draws() -> None:
@@ -124,9 +126,9 @@ def test_a_sequence_is_removed_with_its_first_step() -> None:
     node = SequenceReplayBuffer(size=6, batch_size=30, unroll_steps=2)
     node.push(steps(0, 6))
     node.push(steps(6, 1))
-    assert {one[0] for one in real(node.sample())} == {2, 4, 6}
+    assert {one[0] for one in valid_steps(node.sample())} == {2, 4, 6}
     node.push(steps(7, 9))
-    assert {one[0] for one in real(node.sample())} == {11, 13, 14}
+    assert {one[0] for one in valid_steps(node.sample())} == {11, 13, 14}
 
 
 def test_draws_of_too_many_sequences_and_wrong_priorities_are_refused() -> None:
@@ -161,7 +163,7 @@ def test_describe_states_the_columns_memory_and_needs() -> None:
 
 
 class SequenceModel(RuleBasedStateMachine):
-    """A list of sequences, each a list of numbers; they leave with their first number."""
+    """The model is a list of sequences of numbers, which are removed with their first number."""
 
     @initialize(
         size=st.integers(1, 20),
@@ -179,20 +181,20 @@ class SequenceModel(RuleBasedStateMachine):
         }
         self.buffer = SequenceReplayBuffer(**self.params)
         self.model: list[list[int]] = []
-        self.made = 0
+        self.pushed = 0
 
     @rule(lengths=st.lists(st.integers(1, 12), max_size=3))
     def push(self, lengths: list[int]) -> None:
-        batch = steps(self.made, *lengths)
+        batch = steps(self.pushed, *lengths)
         self.buffer.push(batch)
         length, period = self.params["unroll_steps"], self.params["period_steps"]
         for count in lengths:
-            episode = [*range(self.made, self.made + count)]
+            episode = [*range(self.pushed, self.pushed + count)]
             latest = max(0, count - length)
             for start in sorted({*range(0, latest + 1, period), latest}):
                 self.model.append(episode[start : start + length])
-            self.made += count
-        oldest = self.made - self.params["size"]
+            self.pushed += count
+        oldest = self.pushed - self.params["size"]
         self.model = [one for one in self.model if one[0] >= oldest]
 
     @rule()
@@ -210,7 +212,7 @@ class SequenceModel(RuleBasedStateMachine):
             ):
                 self.buffer.sample(count)
             return
-        found = real(self.buffer.sample(count))
+        found = valid_steps(self.buffer.sample(count))
         assert all(one in self.model for one in found)
         assert self.params["replace"] or len({tuple(one) for one in found}) == count
         self.buffer.update(np.arange(count) * 1.0)

@@ -1,4 +1,4 @@
-"""Sequences that go on from token to token, against episodes that were never cut."""
+"""Sequences that continue from token to token, compared with sequences of uncut episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
 from tests.nodes.toy_policies import Toy
 
-Sequence = tuple[tuple[int, int], ...]  # (env, step) of each real step
+Sequence = tuple[tuple[int, int], ...]  # (env, step) of each valid step
 
 
 def collector(envs: int, seed: int, length: int | None = None) -> SampleCollector:
@@ -46,7 +46,7 @@ def held(buffer: SequenceReplayBuffer) -> list[Sequence]:
 
 
 def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Sequence]:
-    """All rows of each env at once; of an episode that goes on, the windows that are whole."""
+    """Cut the rows of each env at once. Of an episode that has not ended, only full regular windows count."""
     rows = Batch.concat(tokens)
     at = {
         (int(e), int(s)): k
@@ -59,9 +59,9 @@ def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Se
         firsts, lengths = sequence_windows(done, steps, period)
         begin = 0 if not done.any() else int(np.flatnonzero(done)[-1]) + 1
         for first, length in zip(firsts.tolist(), lengths.tolist(), strict=True):
-            goes_on = first >= begin
-            if goes_on and (length < steps or (first - begin) % period):
-                continue  # it lies at the end only as long as nothing follows
+            unfinished = first >= begin
+            if unfinished and (length < steps or (first - begin) % period):
+                continue  # a last window, which exists only if the episode has ended
             if mine[first] >= len(rows) - size:
                 found.append(
                     tuple((env, int(rows[STEP_COLUMN][mine[first + j]])) for j in range(length))
@@ -90,17 +90,17 @@ def test_sequences_across_tokens_are_those_of_whole_episodes(
 ) -> None:
     node, tokens = collector(envs, seed, length), []
 
-    def made() -> SequenceReplayBuffer:
+    def make_buffer() -> SequenceReplayBuffer:
         return SequenceReplayBuffer(
             size=500, unroll_steps=steps, period_steps=period, replace=False
         )
 
-    buffer = made()
+    buffer = make_buffer()
     for n in amounts:
         tokens.append(node.collect(n))
         buffer.push(tokens[-1])
         if saved:
-            state, buffer = buffer.state_dict(), made()
+            state, buffer = buffer.state_dict(), make_buffer()
             buffer.load_state_dict(state)
     assert held(buffer) == expected(tokens, steps, period, 500)
 
@@ -113,7 +113,7 @@ def test_sequences_across_tokens_are_those_of_whole_episodes(
 def test_no_sequence_crosses_the_wrap_around_of_the_ring(
     envs: int, amounts: list[int], steps: int, seed: int
 ) -> None:
-    """Each has steps that follow each other, all of them held."""
+    """The steps of each sequence follow each other, and all of them are held."""
     size = 23
     node, buffer = collector(envs, seed, 9), SequenceReplayBuffer(
         size=size, unroll_steps=steps, period_steps=2, replace=False
@@ -137,12 +137,12 @@ def test_a_sequence_of_two_tokens_begins_with_the_memory_of_its_first_step() -> 
     assert buffer.count == 1
     batch = buffer.sample()
     assert batch[STEP_COLUMN].tolist() == [list(range(8))]
-    assert batch["logp"].tolist() == [1]  # `logp` counts the acts of the policy
-    assert batch["last"].tolist() == [[False] * 7 + [True]]  # tokens ended within it
+    assert batch["logp"].tolist() == [1]  # the toy policy counts its steps in `logp`
+    assert batch["last"].tolist() == [[False] * 7 + [True]]  # although tokens ended within it
 
 
 def test_an_episode_that_does_not_continue_gets_its_last_sequence() -> None:
-    """As where a collector begins anew."""
+    """This happens when a collector resets its envs."""
     node = collector(1, 0, 50)
     buffer = SequenceReplayBuffer(size=90, unroll_steps=4, replace=False)
     buffer.push(node.collect(6))
@@ -163,24 +163,24 @@ def test_priorities_of_sequences_across_tokens_are_assigned_to_them(period: int)
     batch = buffer.sample()
     priorities = np.abs(batch[STEP_COLUMN]).astype(np.float32)
     buffer.update(priorities)
-    noted = buffer._sequence_ring().metadata["priority"][buffer._last_places]
-    said = 0.5 * priorities.max(1) + 0.5 * priorities.mean(1)
-    assert noted.round(3).tolist() == said.round(3).tolist()
+    stored = buffer.sequences.metadata["priority"][buffer._last_places]
+    expected = 0.5 * priorities.max(1) + 0.5 * priorities.mean(1)
+    assert stored.round(3).tolist() == expected.round(3).tolist()
 
 
 def test_sequences_are_recovered_from_a_mapped_file(tmp_path: Path) -> None:
-    def made(**more: Any) -> SequenceReplayBuffer:
+    def make_buffer(**more: Any) -> SequenceReplayBuffer:
         storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return SequenceReplayBuffer(
             size=200, unroll_steps=5, period_steps=2, replace=False, storage=storage
         )
 
-    node, buffer = collector(3, 5), made()
+    node, buffer = collector(3, 5), make_buffer()
     for _ in range(9):
         buffer.push(node.collect(10))
     before = held(buffer)
     buffer.close()
-    again = made(on_existing="reuse")
+    again = make_buffer(on_existing="reuse")
     assert held(again) == before
     again.push(node.collect(10))
     assert any(sequence not in before for sequence in held(again))

@@ -1,4 +1,4 @@
-"""Several buffers to one learner: shares, shards over replicas, and priorities that find their rows."""
+"""Several buffers for one learner: demonstrations, row splitters, replicas, and priorities across them."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_the_number_of_demonstrations_is_binomial_and_they_are_the_last_rows(
 def test_a_loaded_buffer_draws_the_same_numbers_of_demonstrations(
     kind: type[Any], replace: bool
 ) -> None:
-    made = [with_demos(kind, demo_share=0.1, replace=replace) for _ in range(2)]
-    made[0].draw(7, 10)
-    made[1].load_state_dict(made[0].state_dict())
-    a, b = (Batch.concat(node.draw(9, 10)) for node in made)
+    node, copy = (with_demos(kind, demo_share=0.1, replace=replace) for _ in range(2))
+    node.draw(7, 10)
+    copy.load_state_dict(node.state_dict())
+    a, b = (Batch.concat(one.draw(9, 10)) for one in (node, copy))
     assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
@@ -60,9 +60,9 @@ def test_priorities_of_demonstrations_are_skipped() -> None:
     node = with_demos(AdvancedReplayBuffer, bookkeeping=True)
     batch = node.sample()
     node.update(np.where(batch["is_demo"], 77.0, 5.0))
-    noted = node.ring.metadata["priority"]
-    assert set(noted[batch["row_id"][~batch["is_demo"]]].round(3).tolist()) == {5.0}
-    assert noted.max() < 6
+    priorities = node.ring.metadata["priority"]
+    assert set(priorities[batch["row_id"][~batch["is_demo"]]].round(3).tolist()) == {5.0}
+    assert priorities.max() < 6
 
 
 def test_a_row_splitter_splits_tokens_and_refuses_unequal_parts() -> None:
@@ -90,48 +90,48 @@ nodes:
   collector: {n_sample: 64}
   buffer:
     {type: advanced_buffer, replicas: 2, size: 2000, batch_size: 32, updates_per_push: 2, log_every_pushes: 1}
-  shares: {type: rows, parts: 2}
+  split: {type: rows, parts: 2}
   evaluator: null
 edges:
-  - learner.priorities -> shares -> buffer.priorities
+  - learner.priorities -> split -> buffer.priorities
 warmup:
   - {edges: [collector -> buffer], steps: 500, set: {collector.policy: random}}
 """
 
-IN_TURN = """
+ALTERNATING_SHARDS = """
 extends: shards.yaml
 nodes:
-  turns: {type: rows, parts: 2}
-  shares: null
+  split_batches: {type: rows, parts: 2}
+  split: null
 edges:
-  - buffer -> turns -> learner
+  - buffer -> split_batches -> learner
   - learner.priorities -> buffer.priorities
 """
 
-TWO = """
+TWO_BUFFERS = """
 extends: cartpole_dqn
 nodes:
   agent: {type: advanced_buffer, size: 5000, batch_size: 48, updates_per_push: 2}
   expert: {type: advanced_buffer, size: 2000, batch_size: 16, updates_per_push: 2}
   demos: {type: demos, path: DEMOS}
-  of_agent: {type: rows, count: 48}
-  of_expert: {type: rows, first: 48}
+  agent_rows: {type: rows, count: 48}
+  expert_rows: {type: rows, first: 48}
   buffer: null
   evaluator: null
 edges:
   - collector -> agent
   - demos -> expert
   - agent, expert -> learner
-  - learner.priorities -> of_agent -> agent.priorities
-  - learner.priorities -> of_expert -> expert.priorities
+  - learner.priorities -> agent_rows -> agent.priorities
+  - learner.priorities -> expert_rows -> expert.priorities
 warmup:
   - {edges: [collector -> agent], steps: 500, set: {collector.policy: random}}
 """
 DEMOS = Path(str(flowrl.graphs.__file__)).parent / "cartpole_demos.npz"
-GRAPHS = {"shards": SHARDS, "in_turn": IN_TURN, "two": TWO}
+GRAPHS = {"shards": SHARDS, "alternating": ALTERNATING_SHARDS, "two": TWO_BUFFERS}
 
 
-def written(folder: Path) -> dict[str, Path]:
+def write_graphs(folder: Path) -> dict[str, Path]:
     for name, text in GRAPHS.items():
         (folder / f"{name}.yaml").write_text(text.replace("DEMOS", str(DEMOS)))
     return {name: folder / f"{name}.yaml" for name in GRAPHS}
@@ -144,7 +144,7 @@ def written(folder: Path) -> dict[str, Path]:
 def test_graphs_with_several_buffers_give_the_same_bits_in_every_placement(
     name: str, others: list[str], tmp_path: Path
 ) -> None:
-    graph = written(tmp_path)[name]
+    graph = write_graphs(tmp_path)[name]
     assert [str(p) for p in flowrl.load(graph).check().problems] == []
     results = [
         flowrl.load(graph).run(placement=p, train_iters=40, out=tmp_path / p)
@@ -162,13 +162,13 @@ def test_priorities_are_sent_to_the_shard_of_their_rows() -> None:
     for k, shard in enumerate(shards):
         shard.push(rows(*range(100 * k, 100 * k + 50)))
     joined = Batch.concat([shard.sample() for shard in shards])
-    said = Batch({"priority": joined["obs"] + 1})
-    for shard, part in zip(shards, RowSplitter(parts=2).fire(said), strict=True):
+    sent = Batch({"priority": joined["obs"] + 1})
+    for shard, part in zip(shards, RowSplitter(parts=2).fire(sent), strict=True):
         shard.update(part["priority"])
     for k, shard in enumerate(shards):
         mine = joined.take(slice(4 * k, 4 * k + 4))
-        noted = shard.ring.metadata["priority"][mine["row_id"]]
-        assert noted.round(2).tolist() == (mine["obs"] + 1).tolist()
+        priorities = shard.ring.metadata["priority"][mine["row_id"]]
+        assert priorities.round(2).tolist() == (mine["obs"] + 1).tolist()
 
 
 @pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])

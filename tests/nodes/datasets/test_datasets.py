@@ -1,4 +1,4 @@
-"""Datasets in NPZ files: written whole, read once, checked by their headers."""
+"""Datasets in NPZ and HDF5 files, their metadata, and the nodes that read and write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flowrl.nodes.datasets.metadata import NO_METADATA
 from flowrl.nodes.datasets.npz import read, read_metadata, read_schema, write
 from flowrl.nodes.policies.dqn import Dqn
 
-NOTHING_KNOWN = Surroundings({}, {}, frozenset())
+NO_SURROUNDINGS = Surroundings({}, {}, frozenset())
 
 
 def table(*values: int) -> Batch:
@@ -33,7 +33,7 @@ def table(*values: int) -> Batch:
 
 
 def describe(path: Path, **params: Any) -> Any:
-    return DatasetReader.describe(DatasetReader.Config(path=str(path), **params), NOTHING_KNOWN)
+    return DatasetReader.describe(DatasetReader.Config(path=str(path), **params), NO_SURROUNDINGS)
 
 
 def test_a_written_table_is_read_again(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_the_first_token_contains_all_rows_and_later_ones_none(tmp_path: Path) -
 def test_a_missing_file_is_refused_with_a_hint_how_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(
         UnsoundError, match=r"the file '.*none.npz' does not exist; an npz_writer"
-    ) as told:
+    ) as raised:
         describe(tmp_path / "none.npz")
-    assert told.value.key == "path"
+    assert raised.value.key == "path"
 
 
 def pickled(path: Path) -> None:
@@ -128,7 +128,7 @@ def cut_off(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (pickled, "cannot be read: 'obs.npy' contains Python objects"),
         (uneven, "is not a table: its arrays differ in length"),
@@ -139,12 +139,12 @@ def cut_off(path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_invalid_file_is_refused(tmp_path: Path, spoil: Any, told: str) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, spoil: Any, message: str) -> None:
     path = tmp_path / "demos.npz"
     spoil(path)
-    with pytest.raises(UnsoundError, match=told):
+    with pytest.raises(UnsoundError, match=message):
         describe(path)
-    with pytest.raises(UnsoundError, match=told):
+    with pytest.raises(UnsoundError, match=message):
         DatasetReader(path=str(path)).fire()
 
 
@@ -178,28 +178,30 @@ def test_the_writer_describes_its_memory() -> None:
     assert DatasetWriter.describe(config, known).memory_bytes == 120
 
 
-# what a file says of itself
+# metadata
 
 
 SCHEMA = {
     "obs": Column("float32", (3,), low=-1.0, high=(1.0, 2.0, float("inf"))),
     "action": Column("int64", n=2),
 }
-OF_DQN = {"nstep": 10, "gamma": 0.97}
+RETURN_PARAMETERS = {"nstep": 10, "gamma": 0.97}
 
 
 def dqn(**params: Any) -> PartSpec:
-    return PartSpec("dqn", Dqn, Dqn.Config(**{**OF_DQN, **params}))
+    return PartSpec("dqn", Dqn, Dqn.Config(**{**RETURN_PARAMETERS, **params}))
 
 
-def recorded(path: Path, policy: PartSpec | None) -> None:
+def record(path: Path, policy: PartSpec | None) -> None:
     config = DatasetWriter.Config(path=str(path), policy=policy)
-    DatasetWriter(config=config, context=Context("tape", inputs={"data": SCHEMA})).fire(table(0, 1))
+    DatasetWriter(config=config, context=Context("writer", inputs={"data": SCHEMA})).fire(
+        table(0, 1)
+    )
 
 
 def test_a_file_contains_the_facts_of_columns(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
-    recorded(path, dqn())
+    record(path, dqn())
     schema, rows = read_schema(path)
     assert rows == 2
     assert schema["action"].n == 2
@@ -213,9 +215,11 @@ def test_rows_with_another_nstep_or_gamma_are_refused(
     tmp_path: Path, name: str, value: float
 ) -> None:
     path = tmp_path / "demos.npz"
-    recorded(path, dqn())
-    told = f"have {name} {OF_DQN[name]}, but the policy has {name} {value}; record them"
-    with pytest.raises(UnsoundError, match=told):
+    record(path, dqn())
+    message = (
+        f"have {name} {RETURN_PARAMETERS[name]}, but the policy has {name} {value}; record them"
+    )
+    with pytest.raises(UnsoundError, match=message):
         describe(path, policy=dqn(**{name: value}))
     assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
     describe(path, policy=None)
@@ -266,8 +270,8 @@ def test_every_format_reads_what_it_wrote(path: Path) -> None:
 
 
 def test_every_format_stores_metadata(path: Path) -> None:
-    recorded(path, dqn())
-    assert format_of(path).read_metadata(path).rows == OF_DQN
+    record(path, dqn())
+    assert format_of(path).read_metadata(path).rows == RETURN_PARAMETERS
     assert describe(path, policy=dqn()).outs["data"]["obs"].high == (1.0, 2.0, float("inf"))
     with pytest.raises(UnsoundError, match="but the policy has nstep 3"):
         describe(path, policy=dqn(nstep=3))

@@ -1,4 +1,4 @@
-"""Minari data sets: what Minari writes is read as rows, what is written is read by Minari."""
+"""Minari datasets: datasets of Minari are read as rows, and written datasets are read by Minari."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
-from flowrl.nodes.datasets import minari as ours
+from flowrl.nodes.datasets import minari as minari_format
 from flowrl.nodes.datasets.dataset_reader import DatasetReader
 from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import DatasetMetadata
@@ -30,8 +30,8 @@ minari = pytest.importorskip("minari")
 SPACE = Dict({"a": Box(-1, 1, (2,), np.float32), "b": Box(0, 255, (3,), np.uint8)})
 
 
-def theirs(folder: Path, lengths: list[int]) -> Path:
-    """Written by Minari itself."""
+def write_with_minari(folder: Path, lengths: list[int]) -> Path:
+    """Write a dataset with Minari itself."""
     from minari.data_collector import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
@@ -58,11 +58,11 @@ def theirs(folder: Path, lengths: list[int]) -> Path:
 
 
 def test_a_dataset_of_minari_is_read_as_rows(tmp_path: Path) -> None:
-    path = theirs(tmp_path, [3, 1, 2])
-    assert format_of(path) is ours
-    schema, rows = ours.read_schema(path)
+    path = write_with_minari(tmp_path, [3, 1, 2])
+    assert format_of(path) is minari_format
+    schema, rows = minari_format.read_schema(path)
     assert rows == 6
-    table = ours.read(path)
+    table = minari_format.read(path)
     assert {n: (c.dtype, c.shape) for n, c in schema.items()} == {
         n: (c.dtype, c.shape) for n, c in table.schema.items()
     }
@@ -72,16 +72,16 @@ def test_a_dataset_of_minari_is_read_as_rows(tmp_path: Path) -> None:
     assert table["terminated"].tolist() == [False, False, False, True, False, False]
     assert table["truncated"].tolist() == [False, False, True, False, False, True]
     for leaf in ("a", "b"):
-        obs, after = table[f"obs/{leaf}"], table[f"next_obs/{leaf}"]
-        assert np.array_equal(obs[1:3], after[:2])
-        assert np.array_equal(obs[5], after[4])
+        obs, next_obs = table[f"obs/{leaf}"], table[f"next_obs/{leaf}"]
+        assert np.array_equal(obs[1:3], next_obs[:2])
+        assert np.array_equal(obs[5], next_obs[4])
     episode = minari.MinariDataset(path / "data")[2]
     assert np.array_equal(episode.observations["a"][:-1], table["obs/a"][4:])
     assert np.array_equal(episode.actions, table["action"][4:])
-    assert len(ours.read(path, 4)) == 4
+    assert len(minari_format.read(path, 4)) == 4
 
 
-def played(env: Any, episodes: int) -> Batch:
+def play(env: Any, episodes: int) -> Batch:
     manager = SerialEnvManager(env=env, count=2)
     spec = manager.spec()
     node = EpisodeCollector(envs=manager, policy=Random(obs=spec.obs, action=spec.action))
@@ -92,11 +92,13 @@ def played(env: Any, episodes: int) -> Batch:
     "env", ["CartPole-v1", "Pendulum-v1", "tests.nodes.buffers.transforms.bit_flip:BitFlip"]
 )
 def test_a_written_dataset_is_read_again_and_by_minari(env: str, tmp_path: Path) -> None:
-    table = played(Gymnasium(id=env), 4)
+    table = play(Gymnasium(id=env), 4)
     path = tmp_path / "deep" / "played-v3"
-    for _ in range(2):  # the second time in the place of the first
-        ours.write(path, table, DatasetMetadata({"action": {"n": 5}}, {"nstep": 1, "gamma": 0.9}))
-    again = ours.read(path)
+    for _ in range(2):  # the second one replaces the first
+        minari_format.write(
+            path, table, DatasetMetadata({"action": {"n": 5}}, {"nstep": 1, "gamma": 0.9})
+        )
+    again = minari_format.read(path)
     for name in again:
         assert np.array_equal(again[name], table[name]), name
         assert again[name].dtype == table[name].dtype, name
@@ -108,9 +110,9 @@ def test_a_written_dataset_is_read_again_and_by_minari(env: str, tmp_path: Path)
 
 
 def test_incomplete_episodes_are_written_as_truncated(tmp_path: Path) -> None:
-    table = played(Gymnasium(id="CartPole-v1"), 1).take(slice(5))
-    ours.write(tmp_path / "cut-v0", table)
-    again = ours.read(tmp_path / "cut-v0")
+    table = play(Gymnasium(id="CartPole-v1"), 1).take(slice(5))
+    minari_format.write(tmp_path / "cut-v0", table)
+    again = minari_format.read(tmp_path / "cut-v0")
     assert again["truncated"].tolist() == [False] * 4 + [True]
     assert again["terminated"].tolist() == [False] * 5
 
@@ -123,7 +125,7 @@ def demos(path: Path, **policy: Any) -> tuple[Any, DatasetReader]:
 
 
 def test_demonstrations_from_minari_get_the_discount_of_the_policy(tmp_path: Path) -> None:
-    path = theirs(tmp_path, [3, 1, 2])
+    path = write_with_minari(tmp_path, [3, 1, 2])
     facts, node = demos(path, gamma=0.75)
     table = node.fire()
     assert facts.outs["data"] == dict(table.schema)
@@ -135,7 +137,7 @@ def test_demonstrations_from_minari_get_the_discount_of_the_policy(tmp_path: Pat
 
 def test_an_episode_buffer_stores_episodes_from_minari(tmp_path: Path) -> None:
     buffer = EpisodeReplayBuffer(size=100, batch_size=3, replace=False)
-    buffer.push(ours.read(theirs(tmp_path, [3, 1, 2])))
+    buffer.push(minari_format.read(write_with_minari(tmp_path, [3, 1, 2])))
     assert buffer.count == 3
     assert len(buffer.sample()) == 6
 
@@ -144,23 +146,23 @@ def test_invalid_folders_rows_and_missing_packages_are_refused(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     with pytest.raises(UnsoundError, match=r"none-v0' is not a Minari dataset; a folder such as"):
-        ours.read_schema(tmp_path / "none-v0")
+        minari_format.read_schema(tmp_path / "none-v0")
     (tmp_path / "broken-v0" / "data").mkdir(parents=True)
     with pytest.raises(UnsoundError, match="cannot be read: No data found"):
-        ours.read_schema(tmp_path / "broken-v0")
+        minari_format.read_schema(tmp_path / "broken-v0")
     table = Batch({"obs": np.zeros((2, 3)), "action": np.zeros(2, int)})
     with pytest.raises(UnsoundError, match="the rows have no column 'reward'"):
-        ours.write(tmp_path / "new-v0", table)
+        minari_format.write(tmp_path / "new-v0", table)
     with pytest.raises(
         UnsoundError, match="the rows sum 3 rewards each, so they are not steps of episodes"
     ):
-        ours.write(tmp_path / "new-v0", table, DatasetMetadata({}, {"nstep": 3}))
-    path = theirs(tmp_path, [2])
+        minari_format.write(tmp_path / "new-v0", table, DatasetMetadata({}, {"nstep": 3}))
+    path = write_with_minari(tmp_path, [2])
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(
         UnsoundError, match=r"require the package minari; pip install 'flowrl\[minari\]'"
     ):
-        ours.read(path)
+        minari_format.read(path)
 
 
 def test_one_graph_writes_a_dataset_and_another_learns_from_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Random network distillation: new is rewarded, known is not, and the same bits again."""
+"""Random network distillation: new observations get a bonus, and the bits are reproducible."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ def bonus(node: Rnd, batch: Batch) -> np.ndarray:
     return (node.fire(batch)["reward"] - batch["reward"]) / node.config.weight
 
 
-def at(centre: float, n: int = 64, seed: int = 0) -> Batch:
-    """Rows whose next observations lie around a point."""
+def rows_around(centre: float, n: int = 64, seed: int = 0) -> Batch:
+    """Make rows whose next observations are near a point."""
     batch = rows(n, seed)
     return batch.replace(next_obs=(0.1 * batch["next_obs"] + centre).astype(np.float32))
 
@@ -37,8 +37,11 @@ def test_weight_0_changes_nothing() -> None:
 def test_frequent_observations_get_a_smaller_bonus_than_new_ones() -> None:
     node = Rnd(weight=1.0, updates_per_token=20, seed=2)
     for seed in range(30):
-        node.fire(at(1.0, seed=seed))
-    known, new = bonus(node, at(1.0, seed=99)).mean(), bonus(node, at(-1.0, seed=99)).mean()
+        node.fire(rows_around(1.0, seed=seed))
+    known, new = (
+        bonus(node, rows_around(1.0, seed=99)).mean(),
+        bonus(node, rows_around(-1.0, seed=99)).mean(),
+    )
     assert new > 5 * known
 
 

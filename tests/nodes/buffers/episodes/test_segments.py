@@ -1,4 +1,4 @@
-"""Runs of rows against plain lists: what follows what, within tokens and across them."""
+"""The successors of rows within tokens and across them, compared with lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def columns(token: Token) -> dict[str, np.ndarray]:
 
 
 def tokens(rng: np.random.Generator, envs: int, count: int) -> list[Token]:
-    """Each env takes some steps for each token, and skips one now and then."""
+    """Make tokens in which each env takes some steps; sometimes a step is missing."""
     steps, found = [0] * envs, []
     for _ in range(count):
         token: Token = []
@@ -37,13 +37,13 @@ def tokens(rng: np.random.Generator, envs: int, count: int) -> list[Token]:
                 token.append((env, steps[env], bool(rng.random() < 0.2)))
                 steps[env] += 1
             if token and token[-1][0] == env:
-                steps[env] += int(rng.random() < 0.1)  # as where a failed episode was dropped
+                steps[env] += int(rng.random() < 0.1)  # as if a failed episode had been dropped
         found.append(token)
     return found
 
 
 def followers(rows: list[tuple[int, int, bool]]) -> dict[int, int]:
-    """The row that follows each: the next step of its env, if the episode goes on."""
+    """Map each row to its successor, which is the next step of its env if the episode continues."""
     at = {(env, step): k for k, (env, step, _) in enumerate(rows)}
     return {
         k: at[env, step + 1]
@@ -75,7 +75,7 @@ def test_rows_are_followed_as_in_a_list(
         return
     after = followers(rows)
     before = {b: a for a, b in after.items() if a >= oldest}
-    found, there = index.follow(held, 4)
+    found, exists = index.follow(held, 4)
     ahead, behind = index.count_after(held), index.count_before(held)
     for k, row in enumerate(held.tolist()):
         chain = [row]
@@ -84,8 +84,8 @@ def test_rows_are_followed_as_in_a_list(
         past = [row]
         while past[-1] in before:
             past.append(before[past[-1]])
-        assert found[k, there[k]].tolist() == chain[:4]
-        assert not there[k, len(chain) :].any()
+        assert found[k, exists[k]].tolist() == chain[:4]
+        assert not exists[k, len(chain) :].any()
         assert (ahead[k], behind[k]) == (len(chain) - 1, len(past) - 1)
         far = [*range(-behind[k], ahead[k] + 1)]
         given_rows = np.full(len(far), row)

@@ -1,4 +1,4 @@
-"""Prioritised draws follow their distribution, and the buffer follows a model of it."""
+"""Prioritised draws follow their distribution, and the advanced buffer equals a model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def rows(values: list[int]) -> Batch:
 
 
 def chi_square(counts: np.ndarray, chance: np.ndarray) -> float:
-    """How far counts lie from independent draws, in deviations of chi-square (n - 1 degrees)."""
+    """Return the deviation of chi-square from its mean under independent draws, in standard deviations."""
     expected = chance * counts.sum()
     n = len(counts)
     return float((((counts - expected) ** 2 / expected).sum() - (n - 1)) / (2 * (n - 1)) ** 0.5)
 
 
-# What each kind says of the chance of rows with given priorities.
+# The probabilities of rows with given priorities, for each kind.
 def proportional(priority: np.ndarray, alpha: float) -> np.ndarray:
     return (priority + LEAST) ** alpha / ((priority + LEAST) ** alpha).sum()
 
@@ -49,29 +49,31 @@ every_kind = pytest.mark.parametrize("kind", list(KINDS))
 ALPHA, HELD, TAKEN, BATCHES = 0.7, 40, 10, 2500
 
 
-def used(kind: str, replace: bool, **params: Any) -> tuple[AdvancedReplayBuffer, np.ndarray]:
-    """A buffer that has wrapped, with rows of many priorities, some updated twice; and those."""
+def updated_buffer(
+    kind: str, replace: bool, **params: Any
+) -> tuple[AdvancedReplayBuffer, np.ndarray]:
+    """Make a buffer that has wrapped around, and whose priorities were updated twice; return the priorities."""
     node = AdvancedReplayBuffer(
         size=HELD, batch_size=TAKEN, priority=kind, alpha=ALPHA, replace=replace, seed=7, **params
     )
     node.push(rows([*range(-25, HELD)]))
     rng = np.random.default_rng(1)
     priority = rng.permutation(HELD) + 0.5
-    numbers = np.arange(HELD) + 25  # of the rows that are held
+    numbers = np.arange(HELD) + 25  # of the held rows
     node.update(rng.random(HELD), numbers)
     node.update(priority, numbers)
     return node, priority
 
 
-def drawn(node: AdvancedReplayBuffer) -> np.ndarray:
+def draw_batches(node: AdvancedReplayBuffer) -> np.ndarray:
     return np.stack([node.sample()["reward"].astype(int) for _ in range(BATCHES)])
 
 
 @every_kind
 def test_with_replacement_rows_are_drawn_with_their_probability(kind: str) -> None:
-    """Stratified draws are more even than independent ones, so they deviate less than those."""
-    node, priority = used(kind, replace=True)
-    counts = np.bincount(drawn(node).ravel(), minlength=HELD)
+    """Stratified draws are more even than independent draws, so they deviate less."""
+    node, priority = updated_buffer(kind, replace=True)
+    counts = np.bincount(draw_batches(node).ravel(), minlength=HELD)
     chance = KINDS[kind](priority, ALPHA)
     assert chi_square(counts, chance) < 4
     assert counts == pytest.approx(chance * counts.sum(), rel=0.2)
@@ -79,8 +81,8 @@ def test_with_replacement_rows_are_drawn_with_their_probability(kind: str) -> No
 
 @every_kind
 def test_without_replacement_the_first_row_is_drawn_with_its_probability(kind: str) -> None:
-    node, priority = used(kind, replace=False)
-    found = drawn(node)
+    node, priority = updated_buffer(kind, replace=False)
+    found = draw_batches(node)
     counts = np.bincount(found[:, 0], minlength=HELD)
     assert abs(chi_square(counts, KINDS[kind](priority, ALPHA))) < 4
     assert all(len(set(batch)) == TAKEN for batch in found[:100].tolist())
@@ -91,23 +93,23 @@ def test_without_replacement_the_second_row_is_drawn_with_the_remaining_probabil
     kind: str,
 ) -> None:
     """P(second is j) = sum over i of P(i) P(j) / (1 - P(i)), i other than j."""
-    node, priority = used(kind, replace=False)
+    node, priority = updated_buffer(kind, replace=False)
     chance = KINDS[kind](priority, ALPHA)
     after = chance[:, None] * chance[None, :] / (1 - chance[:, None])
     np.fill_diagonal(after, 0)
-    counts = np.bincount(drawn(node)[:, 1], minlength=HELD)
+    counts = np.bincount(draw_batches(node)[:, 1], minlength=HELD)
     assert abs(chi_square(counts, after.sum(0))) < 4
 
 
 @every_kind
 def test_after_removals_the_other_rows_keep_their_relative_probabilities(kind: str) -> None:
-    node, _ = used(kind, replace=True, max_staleness_iters=5)
+    node, _ = updated_buffer(kind, replace=True, max_staleness_iters=5)
     node.ctx.clock = Clock({"learner": Count(train_iters=6)})
-    node.push(rows([*range(100, 110)]))  # over the ten oldest; the rest is too old at once
-    counts = np.bincount(drawn(node).ravel() - 100, minlength=10)
+    node.push(rows([*range(100, 110)]))  # they replace the ten oldest rows; the others are too old
+    counts = np.bincount(draw_batches(node).ravel() - 100, minlength=10)
     assert node.count == len(counts) == 10
     assert counts == pytest.approx(np.full(10, counts.mean()), rel=0.2) or kind == "rank"
-    if kind == "rank":  # equal priorities: in the order of their places
+    if kind == "rank":  # equal priorities are ranked by place
         assert chi_square(counts, by_rank(np.ones(10), ALPHA)) < 4
 
 
@@ -115,7 +117,7 @@ def test_with_alpha_zero_draws_are_uniform() -> None:
     node = AdvancedReplayBuffer(size=HELD, batch_size=TAKEN, alpha=0.0, seed=3)
     node.push(rows([*range(HELD)]))
     node.update(np.arange(HELD) * 100.0, np.arange(HELD))
-    counts = np.bincount(drawn(node).ravel(), minlength=HELD)
+    counts = np.bincount(draw_batches(node).ravel(), minlength=HELD)
     assert chi_square(counts, np.full(HELD, 1 / HELD)) < 4
 
 
@@ -123,7 +125,9 @@ def test_each_stratum_gives_one_row_of_a_batch() -> None:
     node = AdvancedReplayBuffer(size=8, batch_size=8, alpha=1.0)
     node.push(rows([*range(8)]))
     for _ in range(20):
-        assert sorted(node.sample()["reward"]) == [*range(8)]  # equal priorities: a part is a row
+        assert sorted(node.sample()["reward"]) == [
+            *range(8)
+        ]  # with equal priorities, each stratum is one row
 
 
 def test_any_half_of_a_batch_has_rows_of_all_ages() -> None:
@@ -135,13 +139,13 @@ def test_any_half_of_a_batch_has_rows_of_all_ages() -> None:
 
 
 def test_the_chi_square_test_detects_a_buffer_that_ignores_alpha() -> None:
-    node, priority = used("proportional", replace=True)
-    counts = np.bincount(drawn(node).ravel(), minlength=HELD)
+    node, priority = updated_buffer("proportional", replace=True)
+    counts = np.bincount(draw_batches(node).ravel(), minlength=HELD)
     assert chi_square(counts, proportional(priority, ALPHA - 0.1)) > 4
 
 
 class AdvancedModel(RuleBasedStateMachine):
-    """A dictionary of rows by their number: value, priority, use and iteration."""
+    """The model is a dictionary of rows by number: value, priority, use and iteration."""
 
     @initialize(
         size=st.integers(1, 9),
@@ -164,12 +168,12 @@ class AdvancedModel(RuleBasedStateMachine):
         }
         self.buffer = AdvancedReplayBuffer(**self.params, seed=size)
         self.model: dict[int, dict[str, float]] = {}
-        self.made, self.iters, self.highest = 0, 0, 1.0
+        self.pushed, self.iters, self.highest = 0, 0, 1.0
 
     @rule(amount=st.integers(0, 9) | st.just(25))
     def push(self, amount: int) -> None:
         size = self.params["size"]
-        new = [*range(self.made, self.made + amount)]
+        new = [*range(self.pushed, self.pushed + amount)]
         self.buffer.push(rows(new))
         first = self.buffer.ring.written - min(amount, size)
         for k, value in enumerate(new[amount - min(amount, size) :]):
@@ -179,7 +183,7 @@ class AdvancedModel(RuleBasedStateMachine):
                 "use": 0,
                 "iters": self.iters,
             }
-        self.made += amount
+        self.pushed += amount
         oldest = self.buffer.ring.written - size
         self.model = {n: row for n, row in self.model.items() if n >= oldest}
 

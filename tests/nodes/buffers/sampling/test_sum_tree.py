@@ -1,4 +1,4 @@
-"""The sum tree: what it finds, and that numpy and the compiler give the same bits."""
+"""The sum tree: draws in proportion to weights, and equal bits from numpy and from compiled kernels."""
 
 from __future__ import annotations
 

@@ -123,9 +123,8 @@ def test_consecutive_rows_take_one_frame_each_also_across_tokens() -> None:
         rows = token(streams, [5, 5, 5], 4)
         encode(frames, rows["obs"], rows["next_obs"], first)
         first += 15
-    assert (
-        frames.written == 300 + 3 + 3 - 3
-    )  # rows, and additional first and last frames of each env
+    # Rows, and additional first and last frames of each env.
+    assert frames.written == 300 + 3 + 3 - 3
 
 
 def test_the_end_of_an_episode_takes_two_more_frames() -> None:

@@ -35,21 +35,21 @@ def frames(count: int, shades: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("shades", [2, 256])
 def test_compressed_rows_keep_their_bits(codec: str, shades: int) -> None:
     rows = CompressedColumn(Column("uint8", (30, 30)), 8, *compressed.row_codec(codec))
-    given = frames(5, shades)
-    rows[2:5], rows[np.array([7, 0])] = given[:3], given[3:]
-    assert np.array_equal(rows.take(np.array([0, 2, 3, 4, 7, 2])), given[[4, 0, 1, 2, 3, 0]])
-    rows[3:4] = given[4:]
-    assert np.array_equal(rows.take(np.array([3])), given[4:])
+    values = frames(5, shades)
+    rows[2:5], rows[np.array([7, 0])] = values[:3], values[3:]
+    assert np.array_equal(rows.take(np.array([0, 2, 3, 4, 7, 2])), values[[4, 0, 1, 2, 3, 0]])
+    rows[3:4] = values[4:]
+    assert np.array_equal(rows.take(np.array([3])), values[4:])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64"])
 def test_rows_of_any_dtype_can_be_compressed(dtype: str) -> None:
     rows = CompressedColumn(Column(dtype, (7, 50)), 3, *compressed.row_codec("zlib"))
-    given = NOISE.integers(0, 2, (3, 7, 50)).astype(dtype)
-    rows[0:3] = given[:, :, :]
+    values = NOISE.integers(0, 2, (3, 7, 50)).astype(dtype)
+    rows[0:3] = values[:, :, :]
     found = rows.take(np.arange(3))
-    assert found.tobytes() == given.tobytes()
-    assert found.dtype == given.dtype
+    assert found.tobytes() == values.tobytes()
+    assert found.dtype == values.dtype
 
 
 def test_compressible_rows_take_less_and_noise_takes_little_more() -> None:
@@ -105,9 +105,8 @@ def test_free_memory_is_checked_while_compressed_rows_arrive(
     info.write_text("MemAvailable:       300 kB\n")
     monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
     monkeypatch.setattr(compressed, "CHECK_BYTES", 200_000)
-    ring = Ring(
-        10**6, storage=CompressedStorage()
-    )  # more rows than could be allocated uncompressed
+    # More rows than could be allocated uncompressed.
+    ring = Ring(10**6, storage=CompressedStorage())
     ring.push({"obs": frames(200, 256)})
     with pytest.raises(MemoryError, match="reduce `size`, or set `size_bytes`"):
         ring.push({"obs": frames(200, 256)})
@@ -197,8 +196,8 @@ def test_a_run_has_the_same_digest_with_every_storage(
     storage: Any, once: bool, tmp_path: Path
 ) -> None:
     sets = {"buffer.storage": storage, "buffer.store_once": once, "buffer.size": 1200}
-    given = [sets, {"buffer.size": 1200}]
-    graphs = [flowrl.load("cartpole_dqn", set=each) for each in given]
+    overrides = [sets, {"buffer.size": 1200}]
+    graphs = [flowrl.load("cartpole_dqn", set=each) for each in overrides]
     runs = [g.run(train_iters=40, out=tmp_path / f"run{i}") for i, g in enumerate(graphs)]
     assert runs[0].digest == runs[1].digest
 

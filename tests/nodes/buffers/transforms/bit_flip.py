@@ -1,4 +1,4 @@
-"""Bit flipping (Andrychowicz et al. 2017, section 3.1): reach a pattern of bits, one flip a step."""
+"""Bit flipping (Andrychowicz et al. 2017, section 3.1): reach a pattern of bits by one flip in each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 class BitFlip(gymnasium.Env):
-    """A reward of -1 until the bits are as they should be, then 0, and the episode ends."""
+    """The reward is -1 until the bits equal the goal, then 0, and the episode ends."""
 
     def __init__(self, bits: int = 5, steps: int = 5) -> None:
         self.bits, self.steps = bits, steps
@@ -23,7 +23,7 @@ class BitFlip(gymnasium.Env):
         super().reset(seed=seed)
         self.now, self.goal = self.np_random.integers(2, size=(2, self.bits)).astype(np.float32)
         self.t = 0
-        return self._seen(), {}
+        return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         self.now = self.now.copy()
@@ -31,22 +31,22 @@ class BitFlip(gymnasium.Env):
         self.t += 1
         reached = bool((self.now == self.goal).all())
         cut = self.t == self.steps and not reached
-        return self._seen(), 0.0 if reached else -1.0, reached, cut, {}
+        return self._observe(), 0.0 if reached else -1.0, reached, cut, {}
 
-    def _seen(self) -> dict[str, Any]:
+    def _observe(self) -> dict[str, Any]:
         return {"observation": self.now, "achieved_goal": self.now, "desired_goal": self.goal}
 
 
 def reward(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-    """0 where the goal is reached, else -1."""
+    """Return 0 for each goal that is reached, else -1."""
     return (achieved == desired).all(1) - 1.0
 
 
 def reached(achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
-    """Where the episode is over."""
+    """Return which goals are reached, so that the episode ends."""
     return (achieved == desired).all(1)
 
 
 def scalar(achieved: np.ndarray, desired: np.ndarray) -> float:
-    """Not a value for each row."""
+    """Return one value instead of one for each row, which is invalid."""
     return 0.0

@@ -1,4 +1,4 @@
-"""Hindsight: goals and rewards of drawn rows against a model that goes row by row."""
+"""Hindsight goals and rewards of drawn rows, compared with a model that works row by row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRATEGIES = ["future", "final", "episode"]
 ACHIEVED, GOAL, NEXT_GOAL = "next_obs/achieved_goal", "obs/desired_goal", "next_obs/desired_goal"
 
 
-def collected(n: int, tokens: int, seed: int = 0) -> list[Batch]:
+def collect(n: int, tokens: int, seed: int = 0) -> list[Batch]:
     envs = SerialEnvManager(env=Gymnasium(id=f"{ENV_MODULE}:BitFlip"), count=3, seed=seed)
     spec = envs.spec()
     policy = Random(obs=spec.obs, action=spec.action)
@@ -43,7 +43,7 @@ def buffer(transform: Her, size: int, batch_size: int = 64) -> NaiveReplayBuffer
 
 
 def episodes(rows: Batch) -> dict[int, list[int]]:
-    """The rows of the episode of each row, in order, by row."""
+    """Map each row to the rows of its episode, in order."""
     found: dict[int, list[int]] = {}
     keys = sorted(range(len(rows)), key=lambda k: (rows[ENV_COLUMN][k], rows[STEP_COLUMN][k]))
     episode: list[int] = []
@@ -64,7 +64,7 @@ def episodes(rows: Batch) -> dict[int, list[int]]:
 @pytest.mark.parametrize("size", [300, 87])
 def test_goals_and_rewards_equal_those_of_a_model(strategy: str, size: int) -> None:
     node = buffer(her(strategy=strategy, k=2), size)
-    for token in collected(20, 10):
+    for token in collect(20, 10):
         node.push(token)
     held = node.rows()
     drawn = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(node.count, size=64)
@@ -74,21 +74,21 @@ def test_goals_and_rewards_equal_those_of_a_model(strategy: str, size: int) -> N
     numbers = ring.numbers_of(ring.places_from_oldest(drawn))
     rows = (numbers - (ring.written - ring.row_count)).tolist()
     relabelled = order.random(64) < 2 / 3
-    of = episodes(held)
+    episode_of = episodes(held)
     chosen = [row for row, other in zip(rows, relabelled, strict=True) if other]
-    ahead = np.array([len(of[row]) - 1 - of[row].index(row) for row in chosen])
-    behind = np.array([of[row].index(row) for row in chosen])
+    ahead = np.array([len(episode_of[row]) - 1 - episode_of[row].index(row) for row in chosen])
+    behind = np.array([episode_of[row].index(row) for row in chosen])
     steps = {
         "future": lambda: order.integers(ahead + 1),
         "final": lambda: ahead,
         "episode": lambda: order.integers(-behind, ahead + 1),
     }[strategy]()
-    left = iter(steps.tolist())
+    remaining = iter(steps.tolist())
     for k, row in enumerate(rows):
         goal, reward = held[GOAL][row], held["reward"][row]
         if relabelled[k]:
-            episode = of[row]
-            goal = held[ACHIEVED][episode[episode.index(row) + next(left)]]
+            episode = episode_of[row]
+            goal = held[ACHIEVED][episode[episode.index(row) + next(remaining)]]
             reward = 0.0 if held[ACHIEVED][row].tolist() == goal.tolist() else -1.0
         assert batch[GOAL][k].tolist() == batch[NEXT_GOAL][k].tolist() == goal.tolist()
         assert batch["reward"][k] == reward
@@ -99,7 +99,7 @@ def test_goals_and_rewards_equal_those_of_a_model(strategy: str, size: int) -> N
 
 def test_stored_rows_do_not_change() -> None:
     node = buffer(her(k=100), 100)
-    (token,) = collected(80, 1)
+    (token,) = collect(80, 1)
     node.push(token)
     before = {name: array.copy() for name, array in node.rows().columns.items()}
     node.sample()
@@ -109,25 +109,26 @@ def test_stored_rows_do_not_change() -> None:
 @pytest.mark.parametrize("k", [0.5, 4.0])
 def test_k_rows_are_relabelled_for_each_row_that_keeps_its_goal(k: float) -> None:
     node = buffer(her(strategy="final", k=k), 3000, 3000)
-    for token in collected(1000, 3):
+    for token in collect(1000, 3):
         node.push(token)
     batch = node.sample()
     first = Context("NaiveReplayBuffer", seed=3).rng("sample").integers(3000, size=3000)
     moved = (batch[GOAL] != node.ring.columns[GOAL][first]).any(1).mean()
-    assert k / (k + 1) - 0.12 < moved < k / (k + 1) + 0.04  # some episodes end at their goal
+    # Some relabelled rows keep their goal by chance.
+    assert k / (k + 1) - 0.12 < moved < k / (k + 1) + 0.04
 
 
 def test_rows_that_reach_their_new_goal_may_terminate() -> None:
     policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.75)
     node = buffer(her(k=4, terminated=f"{ENV_MODULE}:reached", policy=policy), 300)
-    for token in collected(100, 3):
+    for token in collect(100, 3):
         node.push(token)
     batch = node.sample()
     reached = (batch[ACHIEVED] == batch[NEXT_GOAL]).all(1)
     assert reached.sum() > 10
     assert np.array_equal(batch["terminated"], reached)
     assert set(batch["discount"][reached].tolist()) == {0.0}
-    # 0.75 where there is another goal, and where there is not, what the collector gave
+    # 0.75 for rows with another goal; the other rows keep the discount of the collector, 1
     assert set(batch["discount"][~reached].tolist()) == {0.75, 1.0}
 
 
@@ -137,7 +138,7 @@ def check(transform: Her, schema: dict[str, Column]) -> None:
 
 
 def test_missing_columns_and_functions_are_refused() -> None:
-    (token,) = collected(6, 1)
+    (token,) = collect(6, 1)
     schema = dict(token.schema)
     check(her(), schema)
     with pytest.raises(
@@ -165,7 +166,7 @@ def test_missing_columns_and_functions_are_refused() -> None:
 
 
 GRAPH = """
-about: DQN that flips bits, with other goals.
+about: DQN that flips bits, with hindsight goals.
 env: {id: "ENV:BitFlip"}
 policy:
   type: dqn

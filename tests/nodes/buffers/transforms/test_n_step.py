@@ -1,4 +1,4 @@
-"""n-step returns of drawn rows against the windows that a collector gives."""
+"""n-step returns of drawn rows, compared with the windows of a collector."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def by_step(batch: Batch) -> dict[tuple[int, int], int]:
     return {key: k for k, key in enumerate(keys)}
 
 
-def same_windows(found: Batch, wanted: Batch) -> int:
-    """Each window that both have is the same, bit for bit; gives how many those are."""
-    mine, theirs = by_step(found), by_step(wanted)
+def assert_same_windows(found: Batch, expected: Batch) -> int:
+    """Assert that windows in both batches have the same bits; return their number."""
+    mine, theirs = by_step(found), by_step(expected)
     both = mine.keys() & theirs.keys()
     for key in both:
         for name in SUMMED:
-            assert np.array_equal(found[name][mine[key]], wanted[name][theirs[key]]), (name, key)
+            assert np.array_equal(found[name][mine[key]], expected[name][theirs[key]]), (name, key)
     return len(both)
 
 
@@ -74,7 +74,7 @@ def test_windows_equal_those_of_the_collector_across_tokens_and_the_wrap_around(
     buffer = kind(size=size, replace=False, transforms=(n_step(steps),))
     for n in amounts:
         buffer.push(one.collect(n))
-    wanted = Batch.concat([many.collect(n) for n in amounts])
+    expected = Batch.concat([many.collect(n) for n in amounts])
     found = all_rows(buffer)
     mine, whole = by_step(found), {}
     for (env, step), k in mine.items():
@@ -83,17 +83,17 @@ def test_windows_equal_those_of_the_collector_across_tokens_and_the_wrap_around(
         if held or found["terminated"][k] or found["truncated"][k]:
             whole[env, step] = k
     kept = Batch(found.take(np.array(sorted(whole.values()), np.int64)).columns)
-    same_windows(kept, wanted)
+    assert_same_windows(kept, expected)
 
 
 def test_every_window_of_whole_episodes_equals_that_of_the_collector() -> None:
     one, many = (collector(EpisodeCollector, n, 7) for n in (1, 4))
     buffer = NaiveReplayBuffer(size=500, replace=False, transforms=(n_step(4),))
-    wanted = Batch.concat([b for _ in range(5) for b in many.collect(6)])
+    expected = Batch.concat([b for _ in range(5) for b in many.collect(6)])
     for _ in range(5):
         for episode in one.collect(6):
             buffer.push(episode)
-    assert same_windows(all_rows(buffer), wanted) == len(wanted) == buffer.count
+    assert assert_same_windows(all_rows(buffer), expected) == len(expected) == buffer.count
 
 
 def test_a_window_whose_rows_have_not_arrived_bootstraps_at_the_last_stored_row() -> None:
@@ -169,15 +169,15 @@ def test_missing_columns_and_conflicting_parameters_are_refused() -> None:
 
 
 def test_windows_are_recovered_from_a_mapped_file(tmp_path: Path) -> None:
-    def made(**more: Any) -> NaiveReplayBuffer:
+    def make_buffer(**more: Any) -> NaiveReplayBuffer:
         storage = MappedStorage(path=str(tmp_path / "rows"), **more)
         return NaiveReplayBuffer(size=60, replace=False, storage=storage, transforms=(n_step(4),))
 
-    one, buffer = collector(SampleCollector, 1, 5), made()
+    one, buffer = collector(SampleCollector, 1, 5), make_buffer()
     for _ in range(9):
         buffer.push(one.collect(10))
     before = all_rows(buffer)
     buffer.close()
-    again = made(on_existing="reuse")
-    assert same_windows(all_rows(again), before) == 60
+    again = make_buffer(on_existing="reuse")
+    assert assert_same_windows(all_rows(again), before) == 60
     again.close()
