@@ -32,10 +32,10 @@ class FlowGraph:
         self._set = dict(set or {})
 
     def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
-        """All that is known before a run: `.ok`, `.problems`, `.deterministic`, `.reasons`.
+        """Check the graph: `.ok`, `.problems`, `.deterministic` and `.reasons` of the result say what was found.
 
-        With `envs="skip"` no envs are made; with `"make_if_installed"` those whose packages are installed are. Nodes
-        whose columns are then unknown are in `.undescribed`.
+        `envs` says whether envs are made to learn their spaces: `"make"` all of them, `"make_if_installed"` those
+        whose packages are installed, or `"skip"`. `.undescribed` has the nodes whose columns are then unknown.
         """
         return self._checked({}, envs)
 
@@ -44,7 +44,7 @@ class FlowGraph:
         return expand(self.check(envs="skip").require_sound().graph)
 
     def draw(self, path: str | Path | None = None, placement: str | None = None) -> str:
-        """The graph as DOT; with a path, it is written there in the format of the path's ending."""
+        """Write a picture in the format of the path's ending, and return the path. Without one, return DOT text."""
         from flowrl.graph.placement import resolve_placement
         from flowrl.render.draw import draw as draw_graph
 
@@ -66,9 +66,9 @@ class FlowGraph:
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
     ) -> RunResult:
-        """Run to the earliest cut. Raises GraphError if the graph is unsound, and NodeError if a node fails.
+        """Run to the earliest cut. Raises `GraphError` if the graph is unsound, and `NodeError` if a node fails.
 
-        `rendezvous` is where hosts join, for a placement that names some.
+        `rendezvous` says where hosts join, if the placement names some. A `watcher` is notified of what happens.
         """
         checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}

@@ -13,7 +13,7 @@ from flowrl.graph.sections import parse_seconds
 
 
 def add_graph(parser: ArgumentParser) -> None:
-    """GRAPH and --set; `read_graph` reads them."""
+    """Add GRAPH and --set, which `read_graph` reads."""
     parser.add_argument(
         "graph", metavar="GRAPH", help="a graph file, or the name of a bundled graph"
     )

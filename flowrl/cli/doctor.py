@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +40,6 @@ class Finding:
     def __str__(self) -> str:
         sign = "ok" if self.ok and not self.hint else "--" if self.ok else "NO"
         return f"{sign}  {self.what}" + (f"\n      {self.hint}" if self.hint else "")
-
-
-def doctor_arguments(parser: ArgumentParser) -> None:
-    """No arguments."""
 
 
 def doctor(arguments: Namespace) -> int:
@@ -89,7 +85,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _install() -> Iterator[Finding]:
-    """The installed package must be the code that runs now, wherever Python is started."""
+    """The code that runs now must be the installed package, whatever the working folder."""
     here = Path(__file__).resolve().parents[1]
     again = "install it again: pip install -e . in the checkout"
     try:
@@ -121,7 +117,7 @@ def _installed_path() -> str:
 
 
 def _packages() -> Iterator[Finding]:
-    """The packages that flowrl requires, and their versions."""
+    """The packages that flowrl requires must be installed, in suitable versions."""
     try:
         requirements = importlib.metadata.requires("flowrl") or []
     except importlib.metadata.PackageNotFoundError:
@@ -200,7 +196,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _catalogue() -> Iterator[Finding]:
-    """Every registered type can be imported."""
+    """Every registered type must be importable."""
     catalogue = Catalogue()
     try:
         names = [(kind, name) for kind in catalogue.kinds() for name in catalogue.names(kind)]
@@ -230,7 +226,7 @@ def _graphviz() -> Iterator[Finding]:
 
 
 def _folder() -> Iterator[Finding]:
-    """Runs are written below ./runs, which is not created here."""
+    """The folder for runs must be writable. It is not created."""
     runs = Path("runs")
     folder = runs if runs.is_dir() else Path()
     shown = folder.resolve()
@@ -258,7 +254,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def _shared_memory() -> Iterator[Finding]:
-    """Processes send large payloads through shared memory."""
+    """Shared memory must have some room, because processes send large payloads through it."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         yield Finding(True, "there is no /dev/shm", "payloads between processes go through sockets")

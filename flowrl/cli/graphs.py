@@ -23,7 +23,7 @@ def check_arguments(parser: ArgumentParser) -> None:
 
 
 def check(arguments: Namespace) -> int:
-    from flowrl.render.report import check_json, check_text
+    from flowrl.render.report import check_json, check_text, unreadable_graph_json
 
     try:
         checked = read_graph(arguments, "skip" if arguments.no_envs else "make")
@@ -31,26 +31,10 @@ def check(arguments: Namespace) -> int:
         if not arguments.json:
             raise
         problems = error.problems if isinstance(error, GraphError) else (Problem("", str(error)),)
-        print(json.dumps(_json_of_unreadable_graph(problems)))
+        print(json.dumps(unreadable_graph_json(problems)))
         return 2
     print(json.dumps(check_json(checked)) if arguments.json else check_text(checked))
     return 0 if checked.ok else 2
-
-
-def _json_of_unreadable_graph(problems: tuple[Problem, ...]) -> dict[str, object]:
-    """The keys of `check_json` for a graph that could not be loaded."""
-    return {
-        "ok": False,
-        "deterministic": False,
-        "reasons": [],
-        "nodes": {},
-        "edges": [],
-        "schedule": {},
-        "problems": [{"where": p.where, "what": p.what, "hint": p.hint} for p in problems],
-        "warnings": [],
-        "envs_checked": False,
-        "not_checked": {},
-    }
 
 
 def draw_arguments(parser: ArgumentParser) -> None:
@@ -127,19 +111,11 @@ def nodes(arguments: Namespace) -> int:
     return 0
 
 
-def graphs_arguments(parser: ArgumentParser) -> None:
-    """No arguments."""
-
-
 def graphs(arguments: Namespace) -> int:
     from flowrl.render.catalogue_text import show_graphs
 
     print(show_graphs())
     return 0
-
-
-def schema_arguments(parser: ArgumentParser) -> None:
-    """No arguments."""
 
 
 def schema(arguments: Namespace) -> int:

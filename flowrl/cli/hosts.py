@@ -66,7 +66,7 @@ def host(arguments: Namespace) -> int:
 
 
 def _stop(number: int, frame: Any) -> None:
-    """Cluster managers send SIGTERM; it is meant as Ctrl-C is."""
+    """Treat SIGTERM, which cluster managers send, like Ctrl-C."""
     raise KeyboardInterrupt
 
 

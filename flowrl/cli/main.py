@@ -1,7 +1,7 @@
 """The command line `flowrl VERB …`: the list of verbs, and the exit status for every kind of error.
 
-A verb is a function `f(arguments)` in a module of this package, beside a function `f_arguments(parser)` that declares
-its arguments. A module is imported only for its own verbs, so `flowrl --help` imports nothing heavy.
+A verb is a function `f(arguments)` in a module of this package. If it has arguments, `f_arguments(parser)` in the same
+module declares them. A module is imported only for its own verbs, so `flowrl --help` imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def make_parser(chosen: str | None) -> ArgumentParser:
         verb_parser = verbs.add_parser(verb, help=about, description=about)
         if verb == chosen:
             module = importlib.import_module(f"flowrl.cli.{module_name}")
-            getattr(module, f"{function}_arguments")(verb_parser)
+            if add_arguments := getattr(module, f"{function}_arguments", None):
+                add_arguments(verb_parser)
             verb_parser.set_defaults(function=getattr(module, function))
     return parser
 

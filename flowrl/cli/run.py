@@ -117,9 +117,7 @@ def _print_result(arguments: Namespace, result: RunResult) -> int:
     """Print the result, and return the exit status."""
     if arguments.json:
         print(json.dumps(result.as_dict()), flush=True)
-    elif (
-        result.run_dir and not arguments.quiet
-    ):  # without a folder the run failed at once, and the error says all
+    elif result.run_dir and not arguments.quiet:  # without a folder, the error was all
         print(result_text(result))
     return {"failed": 1, "interrupted": 130}.get(result.status, 0)
 

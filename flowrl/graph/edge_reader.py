@@ -131,7 +131,7 @@ class EdgeReader:
         return end.node in self.nodes
 
     def resolve_pair(self, statement: EdgeStatement, source: EdgeEnd) -> PortPair | None:
-        """The one pair of ports that fits; else None, and a problem that lists the candidates."""
+        """The one pair of ports that fits. If there is not exactly one, report the candidates and return None."""
         to, location = statement.to, statement.location
         for end in (source, to):
             if not self.ports_at(end):

@@ -1,4 +1,4 @@
-"""Writes the resolved graph as YAML: with every default, every port, and where each value came from."""
+"""Writes the resolved graph as YAML, with every default and every port."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def paths_text(phase: Phase) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Where a run ends at the latest."""
+    """Limits of the length of a run. The one that is reached first ends it."""
 
     steps: int | None = None
     train_iters: int | None = None

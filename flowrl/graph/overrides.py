@@ -25,12 +25,12 @@ _NOT_SETTABLE = {"nodes", "edges", "ports", "extends"}  # an extending file chan
 
 
 class Overrides:
-    """The values that are not placed yet."""
+    """The values of `--set`, and which of them are not placed yet."""
 
     def __init__(self, values: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
         self.pending: list[tuple[KeyPath, YamlValue]] = []
-        self.edge_options: list[tuple[PortRef, str, YamlValue]] = []  # of edges
+        self.edge_options: list[tuple[PortRef, str, YamlValue]] = []
         for key, text in values.items():
             try:
                 value = parse_value(text, f"--set {key}={text}")
@@ -47,15 +47,10 @@ class Overrides:
             if len(path) == 2 and path[1] in tree.fields.get("params", tree).fields:
                 tree = set_value(tree, path, value)
             else:
-                name, known = (
-                    ".".join(path[1:]),
-                    tree.fields.get("params", YamlValue({}, tree.location)),
-                )
-                self.problems.add(
-                    value.location,
-                    f"params: unknown parameter '{name}'",
-                    spelling_hint(name, known.fields),
-                )
+                known = tree.fields.get("params", YamlValue({}, tree.location)).fields
+                what = f"params: unknown parameter '{'.'.join(path[1:])}'"
+                hint = spelling_hint(".".join(path[1:]), known)
+                self.problems.add(value.location, what, hint)
         return tree
 
     def set_values(self, tree: YamlValue, prefix: str) -> YamlValue:

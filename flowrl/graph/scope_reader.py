@@ -50,7 +50,11 @@ class ScopeReader:
         outer: Shared = _NOTHING,
         above: tuple[Path, ...] = (),
     ) -> YamlValue:
-        """Read a scope: `prefix` precedes its names, `arguments` are a part-graph's parameters, `outer` sections."""
+        """Read a scope, and return its tree with all values in place.
+
+        `prefix` precedes the names of its nodes, `arguments` are the parameters of a part-graph, `outer` the sections
+        of the scopes around it, and `above` the files of these scopes.
+        """
         tree, keys = source.tree, PART_KEYS if prefix else ROOT_KEYS
         self.removed_nodes |= {prefix + name: files for name, files in source.removed.items()}
         if not prefix:

@@ -1,4 +1,4 @@
-"""A graph as DOT: a table for each node, a style for each kind of edge, a cluster a site."""
+"""A graph as DOT: a table for each node, a style for each kind of edge, a cluster for each site."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from flowrl.checks.check import CheckedGraph
 from flowrl.render.picture import Arrow, Box, Picture, make_picture
 
-FILLS = {  # what a node is to the run
+FILLS = {  # by the role of a node
     "collector": "#d9f0e3",
     "learner": "#dbe7fb",
     "evaluator": "#fdebd0",
@@ -31,15 +31,14 @@ _STYLES = {
 
 
 def graph_dot_text(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> str:
-    """The graph as DOT text."""
     return dot_text(make_picture(checked, placement))
 
 
 def dot_text(drawn: Picture, for_layout: bool = False) -> str:
     """A picture as DOT text.
 
-    `turned` is for the dot program: edges that lead back are written from end to beginning, with
-    the arrow at their beginning. It finds better ways for them so; readers want them as they are.
+    With `for_layout`, edges that lead back are written from end to start, with the arrow at their start: the dot
+    program lays them out better so. The text for readers has them as they are.
     """
     lines = [f"digraph {quoted(drawn.name)} {{", _HEAD, f"  label=<{_title(drawn)}>;", ""]
     lines += _boxes(drawn)
@@ -48,13 +47,13 @@ def dot_text(drawn: Picture, for_layout: bool = False) -> str:
 
 
 def quoted(text: str) -> str:
-    """A DOT string; control characters, which DOT cannot hold, are left out."""
+    """A DOT string, without control characters."""
     kept = "".join(c for c in text if c.isprintable() or c == "\n")
     return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def escaped(text: str) -> str:
-    """Text inside an HTML-like label: what XML cannot hold is left out."""
+    """Text inside an HTML-like label, without control characters."""
     kept = "".join(c if c.isprintable() else " " for c in text)
     return (
         kept.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
@@ -62,7 +61,7 @@ def escaped(text: str) -> str:
 
 
 def _title(drawn: Picture) -> str:
-    """The graph's name, what it is about, its warm-up (a node for it would push others about)."""
+    """The graph's name, its description and its warm-up. (A node for the warm-up would distort the layout.)"""
     below = [drawn.about] if drawn.about else []
     below += [f"warm-up, {line}" for line in drawn.warmup]
     small = "".join(
@@ -86,7 +85,7 @@ def _boxes(drawn: Picture) -> Iterator[str]:
 
 
 def _node(box: Box) -> str:
-    """Name, type and number over a column of inputs and a column of outputs."""
+    """A table: name, type and replicas above a column of inputs and a column of outputs."""
     times = f' <font color="{COLOURS["state"]}">{box.times}</font>' if box.times else ""
     rows = [
         f'<tr><td colspan="2" bgcolor="{FILLS[box.look]}" cellpadding="6">'

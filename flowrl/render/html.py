@@ -1,4 +1,4 @@
-"""A graph as a page of HTML that needs nothing else: picture, parameters, edges, schedule."""
+"""A graph as a self-contained HTML page: picture, parameters, edges, schedule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _HOLE = re.compile(r"@(\w+)@")
 
 
 def page_html(drawn: Picture, checked: CheckedGraph) -> str:
-    """The page."""
     verdict = [str(p) for p in checked.problems] or determinism_lines(checked)
     holes = {
         "title": escape(drawn.name),
@@ -41,11 +40,11 @@ def page_html(drawn: Picture, checked: CheckedGraph) -> str:
 
 
 def _schedule(checked: CheckedGraph) -> list[str]:
-    return schedule_lines(checked) if checked.ok else ["There is none before the graph is sound."]
+    return schedule_lines(checked) if checked.ok else ["An unsound graph has no schedule."]
 
 
 def _edges(checked: CheckedGraph) -> str:
-    head = "<tr><th>from</th><th></th><th>to</th><th>what it carries</th></tr>"
+    head = "<tr><th>from</th><th></th><th>to</th><th>carries</th></tr>"
     arrows = {"link": "↔", "state": "⇢", "stream": "→"}
     rows = [
         (", ".join(map(str, e.sources)), arrows[e.kind], str(e.to), edge_facts(checked, e))
@@ -104,7 +103,7 @@ def _fires(checked: CheckedGraph, name: str) -> str:
 
 
 def _params(spec: NodeSpec) -> Iterator[tuple[str, str, bool, str]]:
-    """Each parameter: name, value, whether the graph gives it, and what it means."""
+    """A row for each parameter: name, value, whether the graph gives it, and its description."""
     for name, value in written_params(spec.config).items():
         info = type(spec.config).model_fields[name]
         written = [item for item in (spec.written.fields.get(name), spec.shared.get(name)) if item]

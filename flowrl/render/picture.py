@@ -1,4 +1,4 @@
-"""What every picture of a graph shows, whatever draws it: boxes, arrows, sites, the warm-up."""
+"""The content of a picture of a graph, for all formats: boxes, arrows, sites, the warm-up."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from flowrl.graph.site_layout import SiteLayout, make_layout
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node, with the ports that something is connected to."""
+    """A node, with its connected ports."""
 
     name: str
     type: str
-    look: str  # collector, learner, evaluator, service or node: what its colour says
+    look: str  # collector, learner, evaluator, service or node; determines its colour
     replicas: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
     @property
     def times(self) -> str:
-        """How many there are, where there are several."""
+        """The number of replicas, if there are several."""
         return f"×{self.replicas}" if self.replicas > 1 else ""
 
 
@@ -42,31 +42,31 @@ class Arrow:
     kind: str  # stream, state or link
     source: PortRef
     to: PortRef
-    back: bool  # to a node that fires before its source: what it carries is seen a round later
+    back: bool  # it leads to a node that fires before its source
     type: str
     facts: str  # rates, staleness
-    transport: str = ""  # how it gets to another site
+    transport: str = ""  # between the sites of its ends
 
     @property
     def facts_label(self) -> str:
-        """What is written under the arrow."""
+        """The text under the arrow."""
         return " · ".join(words for words in (self.facts, self.transport) if words)
 
     @property
     def label(self) -> str:
-        """What the arrow carries, in few words."""
+        """The whole text of the arrow, on one line."""
         return ", ".join(words for words in (self.type, self.facts_label) if words)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A graph, ready to be drawn."""
+    """A graph as it is drawn."""
 
     name: str
     about: str
     boxes: Mapping[str, Box]  # in the order of the serial program, services before their clients
     arrows: tuple[Arrow, ...]
-    sites: Mapping[str, tuple[str, ...]]  # empty: no placement was asked for
+    sites: Mapping[str, tuple[str, ...]]  # empty without a placement
     warmup: tuple[str, ...]
 
 
@@ -89,18 +89,18 @@ def make_picture(checked: CheckedGraph, placement: Mapping[str, str] | None = No
 
 
 def _site(site: str, names: list[str], layout: SiteLayout | None) -> str:
-    """A site's name; of replicas that have sites of their own, how many these are."""
-    homes = {at for (name, _), at in layout.site_of.items() if name in names} if layout else set()
-    return f"{site} ×{len(homes)}" if len(homes) > 1 else site
+    """A site's name, with the number of sites if replicas have sites of their own."""
+    sites = {at for (name, _), at in layout.site_of.items() if name in names} if layout else set()
+    return f"{site} ×{len(sites)}" if len(sites) > 1 else site
 
 
 def _transport(graph: Graph, edge: Edge, source: PortRef, layout: SiteLayout) -> str:
-    """How tokens go between the sites at both ends; nothing to say of what stays on one."""
+    """The transports between the sites of both ends, or nothing if they are one site."""
     number = edge.sources.index(source)
     found = {
-        layout.reach(layout.site_of[source.node, lane[1]], layout.site_of[edge.to.node, lane[2]])
-        for lane in replica_pairs_of(graph, edge)
-        if lane[0] == number
+        layout.reach(layout.site_of[source.node, pair[1]], layout.site_of[edge.to.node, pair[2]])
+        for pair in replica_pairs_of(graph, edge)
+        if pair[0] == number
     }
     return ", ".join(t.description for t in TRANSPORTS.values() if t.reach in found)
 
@@ -115,7 +115,7 @@ def _known(checked: CheckedGraph, placement: Mapping[str, str]) -> Mapping[str, 
 
 
 def _order(checked: CheckedGraph, edges: list[Edge]) -> dict[str, int]:
-    """Nodes as they fire; a service comes right before its client."""
+    """The nodes in the order in which they fire. A service comes right before its client."""
     program = checked.program
     fired = [*program.round.order, *(n for p in program.paced for n in p.schedule.order)]
     calls: dict[str, list[str]] = {}
@@ -197,7 +197,7 @@ def _firings(schedule: Schedule) -> str:
 
 
 def _value(value: object) -> str:
-    """A setting in few words: of a part, its type."""
+    """A setting in short form. A part is shown by its type."""
     plain = written_value(value)
     return (
         str(plain["type"]) if isinstance(plain, dict) and "type" in plain else shortened_repr(plain)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
+from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, paths_text
 
 
@@ -28,7 +31,7 @@ def check_text(checked: CheckedGraph) -> str:
 
 
 def unchecked_lines(checked: CheckedGraph) -> list[str]:
-    """What was not checked because envs were not made, and for which nodes."""
+    """The checks that were left out because envs were not made, and the nodes without them."""
     return [
         "Not checked, because envs were not made: columns, numbers of rows, memory, the rounds of warm-ups given in",
         "steps, and what these nodes say of their determinism:",
@@ -37,7 +40,7 @@ def unchecked_lines(checked: CheckedGraph) -> list[str]:
 
 
 def schedule_lines(checked: CheckedGraph) -> list[str]:
-    """The serial program, a line for each of its parts."""
+    """The serial program, with a line for each of its schedules."""
     program = checked.program
     lines = []
     for number, warm in enumerate(program.warmup, 1):
@@ -78,7 +81,7 @@ def edge_lines(checked: CheckedGraph) -> list[str]:
 
 
 def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
-    """What flows on an edge, and how stale it is."""
+    """The type and rate of an edge, and how stale it may be."""
     port_type = checked.graph.nodes[edge.to.node].port(edge.to.port).type
     if edge.kind == "link":
         return f"{port_type}, calls"
@@ -117,7 +120,7 @@ def determinism_lines(checked: CheckedGraph) -> list[str]:
 
 
 def check_json(checked: CheckedGraph) -> dict[str, object]:
-    """The keys of `check --json`."""
+    """The keys of `flowrl check --json`."""
     program = checked.program
     return {
         "ok": checked.ok,
@@ -151,8 +154,28 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
                 for p in program.paced
             ],
         },
-        "problems": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.problems],
-        "warnings": [{"where": p.where, "what": p.what, "hint": p.hint} for p in checked.warnings],
+        "problems": _problems_json(checked.problems),
+        "warnings": _problems_json(checked.warnings),
         "envs_checked": not checked.undescribed,
         "not_checked": checked.undescribed,
     }
+
+
+def unreadable_graph_json(problems: Iterable[Problem]) -> dict[str, object]:
+    """The keys of `flowrl check --json` for a graph that cannot be loaded."""
+    return {
+        "ok": False,
+        "deterministic": False,
+        "reasons": [],
+        "nodes": {},
+        "edges": [],
+        "schedule": {},
+        "problems": _problems_json(problems),
+        "warnings": [],
+        "envs_checked": False,
+        "not_checked": {},
+    }
+
+
+def _problems_json(problems: Iterable[Problem]) -> list[dict[str, str]]:
+    return [{"where": p.where, "what": p.what, "hint": p.hint} for p in problems]

@@ -1,1 +1,1 @@
-"""Runs: the folder, the summary, what a person sees of them."""
+"""Runs: their folders and results, their display, and queries to those that are active."""

@@ -97,11 +97,11 @@ def _version_warnings(run: Path) -> list[str]:
 
 def _without_goal(spec: NodeSpec, episodes: int | None) -> NodeSpec:
     """The evaluator without its goal, because there is no run to stop, and with the given number of episodes."""
-    changes: dict[str, Any] = (
-        {"stop_value": None} if "stop_value" in type(spec.config).model_fields else {}
-    )
+    params, changes = type(spec.config).model_fields, dict[str, Any]()
+    if "stop_value" in params:
+        changes["stop_value"] = None
     if episodes is not None:
-        if "episodes" not in type(spec.config).model_fields:
+        if "episodes" not in params:
             raise UsageError(f"--episodes: the evaluator '{spec.name}' has no such parameter")
         changes["episodes"] = episodes
     config = spec.config.model_copy(update=changes)

@@ -127,7 +127,7 @@ class Run:
         return timings_row(self.node_stats(), idle_s, self.wall_s)
 
     def run(self) -> RunResult:
-        """Run until the cut. An error that ends the run is written into its folder, and raised."""
+        """Run until the cut. An error that ends the run is written to its folder and raised."""
         self._thread = threading.current_thread()
         with handling_signals(self._on_signal):
             folder = self.folder = RunFolder(

@@ -1,4 +1,4 @@
-"""The status of a run, put together from what its sites report; and its row in `timings.jsonl`."""
+"""The status of a run, made from the reports of its sites, and its row in `timings.jsonl`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _phase(run: Run) -> str:
 
 
 def _edges(graph: Graph, layout: SiteLayout, statuses: list[SiteStatus]) -> Iterator[EdgeStats]:
-    """Each pair of instances that an edge connects."""
+    """The status of each edge, one for each pair of instances that it connects."""
     nodes = {node.instance: node for status in statuses for node in status.nodes}
     ends: dict[str, list[EdgeEndStats]] = {}
     for status in statuses:
@@ -91,7 +91,7 @@ def _edges(graph: Graph, layout: SiteLayout, statuses: list[SiteStatus]) -> Iter
 
 
 def _merged(ends: list[EdgeEndStats]) -> dict[str, int | None]:
-    """What the sites at both ends of an edge know, together."""
+    """The counts of an edge, from the reports of the sites at both ends."""
     sent, taken, nbytes, bound = (
         next((v for end in ends if (v := getattr(end, key)) is not None), None)
         for key in ("sent", "taken", "bytes", "bound")

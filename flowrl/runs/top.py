@@ -1,4 +1,4 @@
-"""What `flowrl top` and `flowrl ps` show: shares and rates between two statuses of a run, as a table."""
+"""The tables of `flowrl top` and `flowrl ps`: shares and rates between two statuses of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True, slots=True)
 class NodeRates:
-    """The shares of its site's time that an instance spent; and how often it fired."""
+    """The shares of its site's time in which an instance fired or waited, and how often it fired."""
 
     instance: str
     site: str
@@ -27,7 +27,7 @@ class NodeRates:
 
 @dataclass(frozen=True, slots=True)
 class EdgeRates:
-    """What flows on an edge, and how long a token stays on it."""
+    """The throughput of an edge, and how long a token stays on it."""
 
     edge: str
     tokens_per_s: float | None
@@ -112,7 +112,7 @@ def _edge_rates(before: EdgeStats | None, after: EdgeStats, s: float) -> EdgeRat
 
 
 def top_text(rates: RunRates, width: int = WIDTH) -> str:
-    """The table, no wider than the terminal."""
+    """The tables of `flowrl top`, no wider than the terminal."""
     status = rates.status
     lines = [
         f"{status.graph}  {status.placement}  {status.status}  pid {status.pid}",
@@ -161,7 +161,7 @@ def _held(edge: EdgeStats) -> str:
 
 
 def _table(rows: list[list[str]], sides: str, width: int) -> list[str]:
-    """Aligned columns; where the terminal is narrow, the first one is cut in its middle."""
+    """The lines of a table with aligned columns. If the terminal is narrow, the first column is shortened."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(sides))]
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 2 * (len(sides) - 1)), 12)
     return ["  ".join(_cell(*c) for c in zip(row, widths, sides, strict=True)) for row in rows]
@@ -183,7 +183,7 @@ def _seconds(s: float) -> str:
 
 
 def short_number(value: float | None) -> str:
-    """A number in few characters."""
+    """A number with a unit, such as `1.5k`."""
     if value is None:
         return ""
     for size, unit in UNITS:
@@ -195,7 +195,7 @@ def short_number(value: float | None) -> str:
 
 
 def clock_text(seconds: float) -> str:
-    """Seconds as a clock shows them: `1:05`, `2:00:00`."""
+    """Seconds as minutes and seconds, or with hours: `1:05`, `2:00:00`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -203,7 +203,7 @@ def clock_text(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run in the list of `flowrl ps`."""
+    """A row of `flowrl ps`."""
 
     pid: int
     graph: str
@@ -228,7 +228,6 @@ def row_of(rates: RunRates) -> RunRow:
 
 
 def ps_text(rows: list[RunRow]) -> str:
-    """A line for each run."""
     head = ["graph", "pid", "status", "elapsed", "env steps", "rate", "placement", "run folder"]
     lines = [
         [r.graph, str(r.pid), r.status, clock_text(r.wall_s), f"{r.env_steps:,}",

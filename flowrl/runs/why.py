@@ -1,4 +1,4 @@
-"""Why a run does not go on: which site waits for which, on which edge, for how long, and for which one all wait."""
+"""Why a run makes no progress: which site waits for which others, on which edge and for how long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WaitGraph:
     """Which sites wait for which others."""
 
     sites: list[SiteStatus]  # all of them, the longest activity first
-    ends: list[SiteStatus]  # those that others may wait for and that wait for none
+    ends: list[SiteStatus]  # those that wait for no other, and may be waited for
     cycle: list[SiteStatus]  # those that wait for each other
     waits_for: Mapping[str, list[str]]  # by site: sites
 
@@ -79,7 +79,7 @@ def _cycle(
 
 
 def why_text(status: RunStatus) -> str:
-    """What each site does, and the verdict."""
+    """The activity of each site, and the verdict."""
     waits = wait_graph(status)
     lines = [f"{status.graph} ({status.placement}): {status.status} for {_s(status.wall_s)}"]
     lines += ["", *(f"  {_site_line(site, waits)}" for site in waits.sites), ""]
@@ -87,12 +87,12 @@ def why_text(status: RunStatus) -> str:
 
 
 def verdict(status: RunStatus) -> str:
-    """What keeps the run from going on, in a sentence."""
+    """What holds the run up, in one sentence."""
     waits = wait_graph(status)
     if waits.cycle:
         pairs = zip(waits.cycle, [*waits.cycle[1:], waits.cycle[0]], strict=True)
         parts = [f"{_name(a)} waits for {_name(b)} on {a.activity.edge}" for a, b in pairs]
-        return f"deadlock: {', '.join(parts)}; none of them can go on"
+        return f"deadlock: {', '.join(parts)}; none of them can continue"
     long = [s for s in waits.ends if s.activity.for_s >= LONG_S or s.age_s > SILENT_S]
     if not long and waits.longest_s < LONG_S:
         return f"nothing is stuck: no wait and no firing has lasted for {_s(LONG_S)}"
@@ -104,7 +104,7 @@ def verdict(status: RunStatus) -> str:
 
 
 def _has_been(site: SiteStatus) -> str:
-    """What a site does that waits for no other."""
+    """The activity of a site that waits for no other, as a verb phrase."""
     kind, for_s = site.activity.kind, site.activity.for_s
     if site.age_s > SILENT_S:
         return (

@@ -68,7 +68,10 @@ def test_a_node_is_shown_with_its_ports() -> None:
         "free-running: each token reports a learned batch; draws stay uniform",
     ]
     assert block(text, "Outputs") == ["batches samples updates_per_push tokens a firing"]
-    assert "  with `samples_per_insert` it fires on any input; it gives at most the rates below" in text
+    assert (
+        "  with `samples_per_insert` it fires on any input; it gives at most the rates below"
+        in text
+    )
 
 
 def test_services_say_what_may_be_called() -> None:

@@ -426,10 +426,10 @@ def test_nothing_in_a_graph_can_break_out_of_the_page(tmp_path: Path) -> None:
     assert data_of(page)["mixer"]["params"][1][1].count("</script>") == 2
 
 
-def test_the_page_of_an_unsound_graph_tells_its_problems(tmp_path: Path) -> None:
+def test_the_page_of_an_unsound_graph_lists_its_problems(tmp_path: Path) -> None:
     page = page_of(checked(edges=["source -> mixer -> sink"]), tmp_path)
     assert "the link &#x27;world&#x27; (world) is not connected" in page
-    assert "There is none before the graph is sound." in page
+    assert "An unsound graph has no schedule." in page
 
 
 @pytest.mark.needs("chromium")

@@ -39,7 +39,7 @@ def test_a_deadlock_names_its_cycle() -> None:
     )
     assert [s.site for s in wait_graph(found).cycle] == ["a", "b"]
     assert verdict(found) == (
-        "deadlock: a waits for b on b.x -> a.x, b waits for a on b.y -> a.y; none of them can go on"
+        "deadlock: a waits for b on b.x -> a.x, b waits for a on b.y -> a.y; none of them can continue"
     )
 
 
