@@ -22,7 +22,7 @@ from flowrl.graph.model import Limits
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
-from flowrl.runtime.edge_factory import LocalEdgeFactory
+from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.executor import weights_digest
 from flowrl.runtime.instances import Instances
 
@@ -56,7 +56,7 @@ class Stopwatch(Watcher):
 def by_hand(seed: int) -> tuple[float, str]:
     """The same training as a loop over the nodes."""
     checked = graph()
-    instances = Instances(checked, seed, LocalEdgeFactory(checked))
+    instances = Instances(checked, seed, EdgeFactory(checked))
     reset_numerics(1)
     start = time.perf_counter()
     state = _train(instances)

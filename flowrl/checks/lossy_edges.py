@@ -30,7 +30,7 @@ def fires_without_rate(schedule: Schedule) -> set[str]:
 
 def may_lack_tokens_anywhere(program: SerialProgram) -> set[str]:
     """Return the nodes that may lack tokens in any schedule of a program."""
-    schedules = [*program.schedules, *(warm.schedule for warm in program.warmup)]
+    schedules = [*program.round_schedules, *program.schedules]
     return set().union(*map(may_lack_tokens, schedules))
 
 

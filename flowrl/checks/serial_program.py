@@ -69,6 +69,11 @@ class SerialProgram:
         """The schedule of a round and the paced schedules, without those of the warm-up."""
         return [self.round, *(paced.schedule for paced in self.paced)]
 
+    @property
+    def round_schedules(self) -> list[Schedule]:
+        """The schedules of rounds: one for each phase of the warm-up, and the one of later rounds."""
+        return [*(warm.schedule for warm in self.warmup), self.round]
+
     def schedule_of(self, node: str) -> Schedule:
         """Return the schedule in which a node fires after the warm-up."""
         for paced in self.paced:

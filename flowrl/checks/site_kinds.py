@@ -1,9 +1,9 @@
-"""Sites whose rounds do not keep step with those of the others: free sites and paced sites.
+"""Finds the sites whose rounds are not synchronised with those of the others: free sites and paced sites.
 
-On a *free* site, all that fires depends on lossy edges. Nobody waits for its rounds, and where a run is cut,
-all that it has done counts. On a *paced* site, only nodes fire that versions of a learner pace, such as
-evaluators. It may be some versions behind, so that an evaluation does not hold up what it evaluates. A verdict
-cuts at the version that was evaluated, so no states of other learners have to be kept.
+On a *free* site, all nodes that fire may lack tokens. No site waits for its rounds, and all its firings count, wherever
+the run is cut. On a *paced* site, all nodes that fire are paced, such as evaluators. It may be some versions behind, so
+that an evaluation does not block the learner that it evaluates. A verdict cuts at the version that was evaluated, so
+other learners' states need not be kept.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.checks.serial_program import SerialProgram
 from flowrl.graph.site_layout import SiteLayout
 
-QUEUED_VERSIONS = 2  # that may wait beside the one that is evaluated
+QUEUED_VERSIONS = 2  # versions that may wait while another one is evaluated
 
 
 def free_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
-    """The sites on which only free nodes fire; none if there are no others, as rounds hold them together then."""
+    """Return the sites on which only free nodes fire. Without any other site there is none: rounds synchronise them."""
     free_nodes = _free_nodes(checked.program)
     bound: set[str] = set()
     free: set[str] = set()
@@ -28,7 +28,7 @@ def free_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
 
 
 def _free_nodes(program: SerialProgram) -> set[str]:
-    """The nodes that may lack tokens, and those that one of them paces."""
+    """Return the nodes that may lack tokens, and the nodes that they pace."""
     pacers = {name: paced.source.node for paced in program.paced for name in paced.schedule.firings}
     free = may_lack_tokens(program.round)
     while more := {name for name, pacer in pacers.items() if pacer in free} - free:
@@ -37,7 +37,7 @@ def _free_nodes(program: SerialProgram) -> set[str]:
 
 
 def paced_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
-    """The sites on which only paced nodes fire; none if there are no others."""
+    """Return the sites on which only paced nodes fire; none if there is no other site."""
     rounds = set(checked.program.round.order)
     fires = [(n, s) for (n, _), s in layout.site_of.items() if checked.graph.nodes[n].fires]
     busy = {site for node, site in fires if node in rounds}
@@ -45,7 +45,7 @@ def paced_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
 
 
 def rounds_behind(checked: CheckedGraph) -> int:
-    """How many rounds paced sites may be behind the others."""
+    """Return how many rounds paced sites may be behind the others."""
     if not is_paced_by_one_learner(checked):
         return 0
     program, firings = checked.program, checked.program.round.firings
@@ -58,7 +58,7 @@ def rounds_behind(checked: CheckedGraph) -> int:
 
 
 def is_paced_by_one_learner(checked: CheckedGraph) -> bool:
-    """Whether all pacing goes back to the versions of the only learner, and all collectors fire in rounds."""
+    """Return whether the only learner paces all paced nodes, and all collectors fire in rounds."""
     graph, program = checked.graph, checked.program
     learners = graph.nodes_of_role("learner")
     paced = {node for p in program.paced for node in p.schedule.firings}

@@ -13,7 +13,7 @@ from flowrl.channels.socket_folder import SocketFolder
 from flowrl.cluster.messages import CLOSE_S
 from flowrl.core.errors import FlowError
 from flowrl.machine.network_address import open_listener
-from flowrl.runtime.sites.graph_transfer import FILE_BYTES, MODULE_BYTES
+from flowrl.runtime.sites.graph_transfer import MAX_FILE_BYTES, MAX_MODULE_BYTES
 from flowrl.runtime.sites.site_processes import SiteProcesses
 
 READ_BYTES = 64 << 10  # of output, in one call
@@ -47,8 +47,8 @@ class HostedSites:
         self._received_bytes += len(content)
         if relative.is_absolute() or ".." in relative.parts:
             raise FlowError(f"the run sent a file for '{path}', which is not in this run's folder")
-        if self._received_bytes > FILE_BYTES + MODULE_BYTES:
-            raise FlowError(f"the run sent more than {FILE_BYTES + MODULE_BYTES} bytes of files")
+        if self._received_bytes > MAX_FILE_BYTES + MAX_MODULE_BYTES:
+            raise FlowError(f"the run sent more than {MAX_FILE_BYTES + MAX_MODULE_BYTES} bytes of files")
         target = self.files / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("ab") as file:
@@ -77,7 +77,7 @@ class HostedSites:
     def newly_ended(self) -> Iterator[tuple[str, str]]:
         """The sites whose processes have ended since the last call, and why."""
         for name in list(self._running):
-            why = self._processes.why_ended(name)
+            why = self._processes.find_failure(name)
             if why is not None:
                 self._running.remove(name)
                 yield name, why

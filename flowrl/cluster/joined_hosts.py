@@ -275,7 +275,7 @@ class JoinedHosts:
             own = {site: sites[site] for site, other in self._host_of.items() if other is host}
             self._send(host, StartSites({**config, **self.sent.config}, own))
 
-    def why_dead(self, site: str) -> str | None:
+    def find_failure(self, site: str) -> str | None:
         """Why a site is dead, or None."""
         host = self._host_of.get(site)
         if host is None:

@@ -8,11 +8,6 @@ def count_text(number: int, one: str) -> str:
     return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
 
 
-def limit_reason(number: int, one: str) -> str:
-    """Return why a limit ends a run, with the number as it is written on the command line."""
-    return f"1 {one} was asked for" if number == 1 else f"{number} {one}s were asked for"
-
-
 def size_text(size: float) -> str:
     """Format a number of bytes with a unit: `1.5 MB`."""
     for unit in ("B", "KB", "MB", "GB", "TB"):

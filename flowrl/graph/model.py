@@ -276,6 +276,11 @@ class Graph:
         """The names of the nodes with a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
 
+    @property
+    def first_learner(self) -> str | None:
+        """The learner whose firings are the run's train iterations."""
+        return next(iter(self.nodes_of_role("learner")), None)
+
 
 def link_edges(graph: Graph) -> list[Edge]:
     """The links of a graph, each with one service. An edge with several services becomes several links."""

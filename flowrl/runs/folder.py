@@ -31,7 +31,7 @@ from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import TensorBoardWriter
 from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
 from flowrl.runtime.records import RecordSource
-from flowrl.runtime.token_hashing import Note, TokenHash
+from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
 ENVIRONMENT_FILE, SUMMARY_FILE = "environment.json", "summary.json"
 TIMINGS_EVERY_S = 1.0
@@ -101,7 +101,7 @@ class RunFolder:
     def append_log(self, instance: str, text: str) -> None:
         self.append_line(f"logs/{instance.replace('/', '__')}.log", text)
 
-    def open_token_file(self, graph: Graph) -> Note:
+    def open_token_file(self, graph: Graph) -> TokenHashSink:
         """Open the file of token hashes, and return the function that appends a hash to it."""
         with explain_disk_errors(self.path):
             self._token_file = (self.absolute_path / TOKEN_FILE).open(

@@ -1,4 +1,4 @@
-"""Effects outside of the run (`ctx.on_commit`), held until no cut can fall before their firing."""
+"""Effects outside the run (`ctx.on_commit`), held until no cut can fall before their firing."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class DeferredEffects:
         return bool(self._pending)
 
     def add(self, instance: Instance, record: DeferredEffect) -> None:
-        """Hold an effect of the firing that the instance is in."""
+        """Hold an effect of the instance's current firing."""
         effect = PendingEffect(instance.position, instance, instance.fired, record.do)
         self._pending.append(effect)
 
-    def commit(self, is_final: Callable[[Position], bool] = lambda position: True) -> None:
-        """Perform the effects of firings that no cut can take back."""
+    def commit(self, is_settled: Callable[[Position], bool] = lambda position: True) -> None:
+        """Perform the effects of the firings before which no cut can fall."""
         pending, self._pending = self._pending, []
         for effect in pending:
-            if is_final(effect.position):
+            if is_settled(effect.position):
                 _perform(effect)
             else:
                 self._pending.append(effect)
 
 
 def _perform(effect: PendingEffect) -> None:
-    """Perform an effect; its time is the node's. An error ends the run: later firings may rely on the effect."""
+    """Perform an effect within the node's time. An error ends the run, because later firings may rely on the effect."""
     instance = effect.instance
     start_s = time.perf_counter()
     try:
         effect.do()
     except RAISED as error:
-        doing = f"committing what firing {effect.firing} does outside of the run"
+        doing = f"committing an effect of firing {effect.firing}"
         raise NodeError(instance.key, doing, error) from error
     took_s = time.perf_counter() - start_s
     instance.busy_s += took_s

@@ -1,4 +1,4 @@
-"""What executes a checked graph, as a run sees it: `SerialExecutor` on one site, `Coordinator` on several."""
+"""The interface by which a run executes a checked graph: `SerialExecutor` on one site, `Coordinator` on several."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Literal, Protocol
 
 from flowrl.core.state import Count, State
 from flowrl.runtime.status import NodeStats, SiteStatus
-from flowrl.runtime.token_hashing import Note
+from flowrl.runtime.token_hashing import TokenHashSink
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
+CutReason = tuple[Reason, str]  # a reason, and the same in words
+
+LIMIT_NOUNS = {"train_iters": "train iteration", "steps": "env step", "rounds": "round"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Why and where a run ended: the rounds that were completed, and the counts at that position."""
+    """Why and where a run ended: the number of completed rounds, and the counts at that position."""
 
     reason: Reason
     why: str  # the reason in words
@@ -30,11 +33,11 @@ class Executor(Protocol):
     `stop` and `site_statuses` may be called from any thread; all else belongs to the thread that calls `run`.
     """
 
-    began_s: float | None  # when the first firing could begin, by `time.perf_counter`
+    began_s: float | None  # the start of the first firing, by `time.perf_counter`
     ended_s: float | None  # when the cut was reached
 
     def run(self) -> Cut:
-        """Fire the instances until the earliest cut; raise what made that impossible."""
+        """Fire the instances until the earliest cut, or raise the error that prevents it."""
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Ask for a cut at the next possible position."""
@@ -42,34 +45,42 @@ class Executor(Protocol):
     def close(self) -> None:
         """Close all nodes and end all sites, in bounded time. A second call does nothing."""
 
-    def hash_tokens(self, note: Note) -> None:
-        """Call `note` with the hash of each token and of each version that is read; to be called before `run`."""
+    def hash_tokens(self, sink: TokenHashSink) -> None:
+        """Pass the hash of each token, and of each version that is read, to `sink`. To be called before `run`."""
 
     @property
     def counts(self) -> Count:
-        """The collectors' env steps and episodes and the first learner's train iterations: so far, or at the cut."""
+        """The env steps and episodes of collectors and the first learner's train iterations, so far or at the cut."""
 
     def weights(self) -> dict[str, State]:
-        """The learners' states at the cut, by `learner.port`."""
+        """Return the learners' states at the cut, by `learner.port`."""
 
     def digest(self) -> str:
-        """The `weights_digest` of the learners' states at the cut."""
+        """Return the `weights_digest` of the learners' states at the cut."""
 
     def node_stats(self) -> list[NodeStats]:
-        """What each instance has done, in the order of the graph, as last reported."""
+        """Return the statistics of each instance as last reported, in the order of the graph."""
 
     def site_statuses(self) -> list[SiteStatus]:
-        """The status of each site, as recent as possible."""
+        """Return the status of each site, as recent as possible."""
 
     def idle_s(self) -> dict[str, float]:
-        """How long each site waited for a lease."""
+        """Return how long each site waited for leases."""
 
     def irregularity_lines(self) -> list[str]:
-        """What made this run differ from a deterministic one, and the errors of nodes that failed to close."""
+        """Return what made this run differ from a deterministic one, and the errors of nodes that failed to close."""
+
+
+def limit_reached(limit: Reason, amount: float) -> CutReason:
+    """Return the reason of a cut by a limit; the amount is formatted as on the command line."""
+    if limit == "time":
+        return limit, f"{amount:g} s were asked for"
+    noun = LIMIT_NOUNS[limit]
+    return limit, f"1 {noun} was asked for" if amount == 1 else f"{amount} {noun}s were asked for"
 
 
 def weights_digest(weights: Mapping[str, State]) -> str:
-    """The SHA-256 over named states: names, dtypes, shapes and bytes of their sorted arrays."""
+    """Return the SHA-256 over named states: names, dtypes, shapes and bytes of their sorted arrays."""
     digest = hashlib.sha256()
     for key in sorted(weights):
         arrays = weights[key].arrays

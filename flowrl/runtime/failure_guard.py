@@ -1,4 +1,4 @@
-"""Fires nodes whose failures the graph allows: `on_failure: restart` or `ignore`."""
+"""Fires nodes that may fail without ending the run: `on_failure: restart` or `ignore`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, Handling
 from flowrl.runtime.streams import AwaitedQueue, Queue
 
-RETRIES = 3  # of one firing, each with a fresh node
+MAX_RETRIES = 3  # of one firing, each with a new node
 
 
 class FailureGuard:
-    """Fires an instance. Where that fails, a fresh node tries again with the same tokens, or the firing is ignored."""
+    """Fires an instance. If that fails, a new node retries with the same tokens, or the firing is ignored."""
 
-    def __init__(self, instance: Instance, renew: Callable[[Instance], None]) -> None:
-        self.instance, self._renew = instance, renew
+    def __init__(self, instance: Instance, recreate: Callable[[Instance], None]) -> None:
+        self.instance, self._recreate = instance, recreate
         self._fire = instance.fire
 
     def fire(self) -> None:
         queues = self._filled_queues()
         tokens = [list(queue) for queue in queues]
-        for attempt in range(RETRIES + 1):
+        for attempt in range(MAX_RETRIES + 1):
             try:
                 return self._fire()
             except NodeError as error:
@@ -30,19 +30,19 @@ class FailureGuard:
                     raise
                 handling = self._handling(attempt)
                 self._record(FailureRecord(str(error), handling))
-                if handling == "given up":
+                if handling == "stopped":
                     raise
-                if handling == "passed over":
+                if handling == "ignored":
                     self.instance.fired += 1
                     return None
             for queue, before in zip(queues, tokens, strict=True):
                 queue.clear()
                 queue.extend(before)
-            self._renew(self.instance)
-        raise AssertionError("a firing ends in the loop")
+            self._recreate(self.instance)
+        raise AssertionError("the last attempt returns or raises")
 
     def _filled_queues(self) -> list[Queue]:
-        """The input queues. They hold all that this firing takes, so that it can be put back."""
+        """Return the input queues, which hold all tokens of this firing. So the tokens can be put back."""
         for queues, rate in self.instance.inputs:
             for queue in queues:
                 takes = not self.instance.spec.fires_on_any or len(queue) >= rate
@@ -52,11 +52,11 @@ class FailureGuard:
 
     def _handling(self, attempt: int) -> Handling:
         if self.instance.spec.on_failure == "ignore":
-            return "passed over"
-        return "tried again" if attempt < RETRIES else "given up"
+            return "ignored"
+        return "retried" if attempt < MAX_RETRIES else "stopped"
 
     def _record(self, failure: FailureRecord) -> None:
-        """Record the failure, and drop what the failed firing counted and recorded."""
+        """Record the failure, and discard the counts and records of the failed firing."""
         instance = self.instance
         instance.discard_records()
         instance.on_record(instance, instance.record_source(), failure)

@@ -1,4 +1,4 @@
-"""An instance of a node and its firing. The hottest lines of the engine."""
+"""An instance of a node, and its firing: the most frequently executed code of the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowrl.runtime.site_state import Position, SiteState
 from flowrl.runtime.streams import Push, Queue, Take, discard, has_tokens, take_nothing
 
 ONE_ITERATION = Count(train_iters=1)
-RAISED = (Exception, SystemExit)  # what fails a firing: a node that calls sys.exit() has failed too
+RAISED = (Exception, SystemExit)  # failures of a node; it also fails if it calls sys.exit()
 
 
 class Instance:
@@ -32,13 +32,13 @@ class Instance:
         self.key = context.key
         self.role = spec.cls.role
         self.fired = 0
-        self.order_index = 0  # its node's place in the order of the schedule that it fires in
+        self.order_index = 0  # its node's index in the order of the current schedule
         self.busy_s = 0.0
         self.counts = Count()
-        self.inputs: list[tuple[list[Queue], int]] = []  # queues, and what a firing takes of each
+        self.inputs: list[tuple[list[Queue], int]] = []  # queues, and a firing's tokens of each
         self.stale_filters: list[Callable[[], None]] = []  # of inputs with a `max_staleness`
         self.services: list[Context] = []  # of the services whose only client this instance is
-        # hooks, set by the scheduler
+        # The scheduler sets these hooks.
         self.on_record: Callable[[Instance, RecordSource, Any], None] = (
             lambda instance, source, record: None
         )
@@ -54,7 +54,7 @@ class Instance:
         pushes: Mapping[str, list[Push]],
         inputs: list[tuple[list[Queue], int]],
     ) -> None:
-        """Connect the ports. Called again when a phase makes other edges active."""
+        """Connect the ports. This is repeated when a warm-up phase changes the active edges."""
         ports = self.spec.cls.ports
         self.inputs = inputs
         self._takes = [
@@ -90,7 +90,7 @@ class Instance:
 
     @property
     def position(self) -> Position:
-        """The position of the firing that the instance is in, or that comes next."""
+        """The position of the current firing, or of the next one."""
         return (*self.site.position_prefix, self.order_index, self.ctx.replica, self.fired)
 
     def replace_node(self, node: Node) -> None:
@@ -98,7 +98,7 @@ class Instance:
         self._call = self._first_call
 
     def is_ready(self) -> bool:
-        """Whether the inputs hold what a firing takes. Only asked of nodes that may lack tokens."""
+        """Return whether the inputs hold the tokens of a firing. Called for nodes that may lack tokens."""
         for drop_stale in self.stale_filters:
             drop_stale()
         enough = any if self.spec.fires_on_any else all
@@ -115,7 +115,7 @@ class Instance:
                 ctx.clock = ctx.clock.merge(clock)
             result = self._call(value)
         except NodeError:
-            raise  # of another node, whose state was read
+            raise  # another node failed to return its state
         except RAISED as error:
             raise self._node_error(error) from error
         if ctx.has_pending:
@@ -172,7 +172,7 @@ class Instance:
     # records
 
     def _emit_pending(self) -> None:
-        """Pass on what the node, and the services that it called, counted and recorded."""
+        """Emit the counts and records of the node and of the services that it called."""
         ctx = self.ctx
         for context in (ctx, *self.services):
             count = context.take_count()
@@ -186,14 +186,14 @@ class Instance:
                 self.on_record(self, self.record_source(context), record)
 
     def record_source(self, context: Context | None = None) -> RecordSource:
-        """The source of a record of the current firing: this node, or a service that it called."""
+        """Return the source of a record of the current firing: this node, or a service that it called."""
         total = self.ctx.clock.total
         if context is None or context is self.ctx:
             return RecordSource(self.key, self.role, self.fired, total)
         return RecordSource(context.key, "", self.fired, total)
 
     def discard_records(self) -> None:
-        """Drop what a failed firing counted and recorded."""
+        """Discard the counts and records of a failed firing."""
         for context in (self.ctx, *self.services):
             context.take_count()
             context.take_records()

@@ -1,4 +1,4 @@
-"""The instances of a site, made and connected."""
+"""Makes the instances of a site, and connects them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.errors import NodeError
-from flowrl.core.ports import In
+from flowrl.core.ports import In, StateOut
+from flowrl.core.state import State
 from flowrl.graph.model import Edge, NodeSpec, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair
 from flowrl.runtime.edge_factory import EdgeFactory, reads_round_ends
@@ -23,7 +24,7 @@ class Instances:
     """The instances of a checked graph that live on one site, with the queues and versions that they share."""
 
     def __init__(self, checked: CheckedGraph, seed: int, edges: EdgeFactory) -> None:
-        """Make the nodes, then the queues, then the versions of states; connect the instances that fire in rounds."""
+        """Make the nodes, the queues and the versions of states, and connect the instances."""
         self.checked = checked
         self.site = edges.site
         self._edges = edges
@@ -31,23 +32,23 @@ class Instances:
         self._nodes = LinkedNodes(checked, edges)
         try:
             self._nodes.make_all(seed)
-            self.by_node = self._make_instances()  # the replicas on this site
+            self.by_node = self._make_instances()
             streams = [edge for edge in checked.graph.edges if edge.kind == "stream"]
             self.queues: dict[PortRef, dict[ReplicaPair, Queue]] = {
                 edge.to: edges.make_queues(edge) for edge in streams
             }
             self.versions = self._make_versions()
-            self.connect(self._schedules_after_warm_up())
+            self.connect(checked.program.schedules)
         except BaseException:
             self._nodes.close()
             raise
 
     def all(self) -> Iterator[Instance]:
-        """Every instance, in the order of the graph."""
+        """Iterate over all instances in the order of the graph."""
         return (r for name in self.checked.graph.nodes for r in self.by_node.get(name, ()))
 
     def connect(self, schedules: Iterable[Schedule]) -> None:
-        """Make the edges of these schedules active, in place of those that were active before."""
+        """Make the edges of these schedules active, and no others."""
         for schedule in schedules:
             for name in schedule.order:
                 for instance in self.by_node.get(name, ()):
@@ -60,34 +61,36 @@ class Instances:
     def hash_tokens(self, hasher: TokenHasher) -> None:
         """Pass every token that is pushed, and every version that is read, to the hasher."""
         self._hasher = hasher
-        self.connect(self._schedules_after_warm_up())
+        self.connect(self.checked.program.schedules)
 
-    def dropped(self) -> int:
-        """How many tokens were dropped on full edges."""
+    def states_of(self, instance: Instance) -> dict[str, State]:
+        """Return the newest version of each of an instance's states, by `instance.port`."""
+        name, ports = instance.spec.name, instance.spec.cls.ports.items()
+        states = {}
+        for port in (port for port, kind in ports if isinstance(kind, StateOut)):
+            versions = self.versions.get(PortRef(name, port))
+            if versions is None or versions.instance is not instance:
+                versions = StateVersions(instance, port)
+            states[f"{instance.key}.{port}"] = versions.newest()
+        return states
+
+    def dropped_tokens(self) -> int:
+        """Return how many tokens were dropped on full edges."""
         queues = {id(q): q for by_pair in self.queues.values() for q in by_pair.values()}
         return sum(getattr(q, "dropped", 0) for q in queues.values())
 
-    def renew(self, instance: Instance) -> None:
-        """Give a failed instance a new node with new services."""
-        instance.replace_node(self._nodes.renew(instance.spec.name, instance.ctx.replica))
+    def recreate_node(self, instance: Instance) -> None:
+        """Replace the node of a failed instance by a new one with new services."""
+        instance.replace_node(self._nodes.recreate(instance.spec.name, instance.ctx.replica))
 
     def close(self) -> None:
-        """Close every node once. What some of them raise goes to `close_errors`."""
+        """Close every node once. Errors are kept in `close_errors`."""
         self._nodes.close()
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the nodes were closed."""
-        return self._nodes.is_closed
-
-    @property
     def close_errors(self) -> list[NodeError]:
-        """What nodes raised while they were closed."""
+        """The errors that nodes raised while they were closed."""
         return self._nodes.close_errors
-
-    def _schedules_after_warm_up(self) -> list[Schedule]:
-        program = self.checked.program
-        return [program.round, *(paced.schedule for paced in program.paced)]
 
     def _make_instances(self) -> dict[str, list[Instance]]:
         by_node: dict[str, list[Instance]] = {}
@@ -101,9 +104,9 @@ class Instances:
         return by_node
 
     def _make_versions(self) -> dict[PortRef, StateVersions]:
-        """The versions of the states whose nodes live on this site, with their readers on other sites.
+        """Make the versions of the states whose nodes live on this site, with their readers on other sites.
 
-        Of a replicated learner, replica 0 provides the state.
+        Replica 0 provides the state of a replicated node.
         """
         edges = [edge for edge in self.checked.graph.edges if edge.kind == "state"]
         depths: dict[PortRef, int] = {}
@@ -130,7 +133,7 @@ class Instances:
     def _inputs(
         self, instance: Instance, schedule: Schedule
     ) -> tuple[dict[str, Take], list[tuple[list[Queue], int]]]:
-        """How an instance takes from each input, and the queues of its stream inputs with their rates."""
+        """Return how an instance takes from each input, and the queues of its stream inputs with their rates."""
         takes: dict[str, Take] = {}
         inputs: list[tuple[list[Queue], int]] = []
         name, replica = instance.spec.name, instance.ctx.replica
@@ -151,7 +154,7 @@ class Instances:
         return takes, inputs
 
     def _outputs(self, instance: Instance, schedule: Schedule) -> dict[str, list[Push]]:
-        """How an instance pushes to the consumers of each output."""
+        """Return how an instance pushes to the consumers of each output."""
         pushes: dict[str, list[Push]] = {}
         for edge in schedule.edges:
             for number, source in enumerate(edge.sources):
@@ -172,6 +175,6 @@ class Instances:
 
 
 def _takes_one(spec: NodeSpec, port: str) -> bool:
-    """Whether a port takes a token instead of a list: only where its type declares the rate 1."""
+    """Return whether a port takes a token instead of a list: only if the port declares the rate 1."""
     kind = spec.port(port)
     return isinstance(kind, In) and kind.rate == 1

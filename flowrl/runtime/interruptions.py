@@ -1,15 +1,16 @@
 """Exceptions that leave the serial program from within a firing or a wait.
 
-All derive from BaseException: a node's `except Exception` and the failure guard let them pass, because they are no
-failures of the node. `SiteStopped` and `FiringAbandoned` only interrupt firings beyond the cut, which do not count.
+All derive from BaseException, so that neither a node's `except Exception` nor the failure guard catches them: they are
+not failures of the node. `SiteStopped` and `FiringAbandoned` interrupt only firings beyond the cut, which do not count.
 
-- `SiteStopped` is raised where a site would begin a round, fire or wait beyond the cut, and when the coordinator ends
-  the site. `SiteScheduler.live` catches it: the site's program is over.
-- `FiringAbandoned` is raised where a paced schedule waits for a token that may never come, because the cut is known.
-  `SiteScheduler.run_unsynchronised` catches it: the schedule is left, and the round goes on up to the cut.
-- `ChannelFailure` is raised where a channel breaks under a firing. `run_site` catches it: the site is reported as lost.
+- `SiteStopped` is raised when a site would begin a round, fire or wait beyond the cut, and when the coordinator ends
+  the
+  site. `SiteScheduler.live` catches it and ends the program.
+- `FiringAbandoned` is raised when a paced schedule waits for a token that may never come, because the cut is known.
+  `SiteScheduler.run_unsynchronised` catches it and leaves the schedule. The round goes on up to the cut.
+- `ChannelFailure` is raised when a channel breaks during a firing. `run_site` catches it and reports the failure.
 
-On one site nothing fires beyond the cut: `SerialExecutor` leaves its program between firings, by `CutReached`.
+On one site nothing fires beyond the cut: `SerialExecutor` leaves its program between firings by `CutReached`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flowrl.channels import ChannelError
 
 
 class SiteStopped(BaseException):
-    """The program of this site is over: the coordinator has ended it, or the cut is passed."""
+    """The program of this site is over: the coordinator has ended the site, or the cut is passed."""
 
 
 class FiringAbandoned(BaseException):
@@ -26,7 +27,7 @@ class FiringAbandoned(BaseException):
 
 
 class ChannelFailure(BaseException):
-    """A channel broke while a firing used it. This is not the firing's failure."""
+    """A channel broke during a firing. This is not a failure of the node."""
 
     def __init__(self, error: ChannelError) -> None:
         self.error = error

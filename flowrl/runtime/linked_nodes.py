@@ -11,27 +11,27 @@ from flowrl.core.errors import FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Out
 from flowrl.graph.model import Edge, NodeSpec, link_edges
-from flowrl.runtime.edge_factory import EdgeFactory, Replica
+from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica
 from flowrl.runtime.instance import RAISED
 
-SHARED_SERVICE = (
-    "a service with several clients, or with none, can neither count nor record anything: "
-    "it would belong to no firing; let its clients do it"
+SHARED_SERVICE_ERROR = (
+    "a service with several clients, or with none, can neither count nor record anything, "
+    "because it would belong to no firing; let its clients do it"
 )
 
 
 class LinkedNodes:
-    """The nodes of a site that were made so far, and their contexts.
+    """The nodes of a site and their contexts.
 
-    A service with one client belongs to it: it is made anew with its client, and its records are emitted as part of the
-    client's firing. A service may fire, too. Then it records in its own firings, and is kept when a client fails.
+    A service with one client belongs to it: it is recreated with its client, and its records are emitted as part of the
+    client's firing. A service may also fire. Then it records in its own firings, and is kept when a client fails.
     """
 
     def __init__(self, checked: CheckedGraph, edges: EdgeFactory) -> None:
         self._checked, self._edges = checked, edges
         self._exclusive = exclusive_services(checked.graph)  # by client
         self._nodes: dict[Replica, Node] = {}
-        # of services, those on other sites included whose records are emitted on this site
+        # Of services, including those on other sites whose records are emitted on this site.
         self._service_contexts: dict[Replica, Context] = {}
         self.close_errors: list[NodeError] = []
         self._is_closed = False
@@ -50,18 +50,18 @@ class LinkedNodes:
 
     def _serve(self, name: str, replica: int, context: Context) -> None:
         self._service_contexts[name, replica] = context
-        self._edges.serve_remote_clients(
+        service = LocalService(
             (name, replica),
             lambda: self._nodes[name, replica],
-            lambda: self._renew_service(name, replica),
-            self._service_contexts,
+            lambda: self._recreate_service(name, replica),
         )
+        self._edges.serve_remote_clients(service, self._service_contexts)
 
     def node(self, name: str, replica: int) -> Node:
         return self._nodes[name, replica]
 
     def service_contexts(self, context: Context) -> list[Context]:
-        """The contexts of the services whose records belong to this client's firings."""
+        """Return the contexts of the services whose records belong to this client's firings."""
         found = []
         for name in self._exclusive[context.name]:
             service = self._service_contexts[name, context.replica]
@@ -71,8 +71,8 @@ class LinkedNodes:
             found.append(service)
         return found
 
-    def renew(self, name: str, replica: int) -> Node:
-        """Make a node anew in place of a failed one, with new services."""
+    def recreate(self, name: str, replica: int) -> Node:
+        """Replace a failed node by a new one with new services, and return it."""
         old = self._nodes[name, replica]
         old.ctx.restarts += 1
         self._close(old)
@@ -80,11 +80,11 @@ class LinkedNodes:
         self._nodes[name, replica] = node
         return node
 
-    def _renew_service(self, name: str, replica: int) -> None:
-        self.renew(name, replica)
+    def _recreate_service(self, name: str, replica: int) -> None:
+        self.recreate(name, replica)
 
     def close(self) -> None:
-        """Close every node once, also after one of them has raised. Nodes that fire come first."""
+        """Close every node once, even if one of them raises an error. Nodes that fire are closed first."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -98,17 +98,10 @@ class LinkedNodes:
         for key in [*firing, *(key for key in self._nodes if key not in set(firing))]:
             self._close(self._nodes[key])
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
-
     def _close(self, node: Node) -> None:
         try:
             node.close()
-        except (
-            RAISED
-        ) as error:  # reported at the end of the run: the others are closed all the same
+        except RAISED as error:  # reported at the end of the run, after all nodes are closed
             self.close_errors.append(NodeError(node.ctx.key, "closing", error))
 
     def _make(self, spec: NodeSpec, context: Context, fresh: bool = False) -> Node:
@@ -128,13 +121,13 @@ class LinkedNodes:
             raise NodeError(context.key, "being made", error) from error
 
     def _service(self, edge: Edge, replica: int, fresh: bool) -> Any:
-        """The service of the same replica, made anew if `fresh` and if it does not fire."""
+        """Return the service of the same replica. With `fresh`, it is recreated if it does not fire."""
         name = edge.source.node
         stub = self._edges.client_stub(edge, replica, self._service_contexts, fresh)
         if stub is not None:
             return stub
         if fresh and not self._checked.graph.nodes[name].fires:
-            self._renew_service(name, replica)
+            self.recreate(name, replica)
         return self._nodes[name, replica]
 
     def _refuse_records_of_shared_services(self) -> None:
@@ -145,11 +138,11 @@ class LinkedNodes:
             if name not in owned:
                 context.on_pending = _refuse_record
                 if context.has_pending:
-                    raise NodeError(context.key, "being made", RuntimeError(SHARED_SERVICE))
+                    raise NodeError(context.key, "being made", RuntimeError(SHARED_SERVICE_ERROR))
 
 
 def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -> Context:
-    """The context of an instance: what the graph and the descriptions of other nodes say of its surroundings."""
+    """Make the context of an instance from the graph and the facts of its neighbours."""
     graph, schedule = checked.graph, checked.program.schedule_of(spec.name)
     inputs = {}
     for edge in graph.edges_into(spec.name):
@@ -172,4 +165,4 @@ def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -
 
 
 def _refuse_record() -> None:
-    raise RuntimeError(SHARED_SERVICE)
+    raise RuntimeError(SHARED_SERVICE_ERROR)

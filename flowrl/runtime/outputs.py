@@ -1,4 +1,4 @@
-"""Checks the result of a firing against the node's ports and its `describe`, and turns it into tokens."""
+"""Checks the result of a firing against the node's ports and facts, and splits it into tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class OutputPorts:
     """The stream outputs of one instance."""
 
     def __init__(self, cls: type[Node], context: Context, optional: bool = False) -> None:
-        """With `optional`, each firing decides how many tokens it returns, up to the rates of the ports."""
+        """With `optional`, a firing returns any number of tokens up to the rates of the ports."""
         self.context = context
         self.optional = optional
         self.single = {n: p.rate == 1 for n, p in cls.ports.items() if isinstance(p, Out)}
 
     def tokens(self, result: Any, consumed: Sequence[str]) -> list[Sequence[Any]]:
-        """The tokens of each consumed output. Raises where they are missing, too few or too many."""
+        """Return the tokens of each consumed output; raise an error if the number of tokens is wrong."""
         if self.optional:
             one = len(self.single) == 1
             by_port = dict.fromkeys(consumed, result) if one else result or {}
@@ -71,7 +71,7 @@ class OutputPorts:
         return value
 
     def check(self, result: Any, consumed: Sequence[str]) -> None:
-        """Check the result in full, columns included. Done for the first firing only: it is too slow for each."""
+        """Check the result in full, including columns. Only the first firing is checked so, because it is slow."""
         if len(self.single) > 1 and isinstance(result, Mapping):
             unknown = [str(name) for name in result if name not in self.single]
             if unknown:

@@ -1,4 +1,4 @@
-"""Records of a run: who emits them, who takes them, and what they say of how far the run was deterministic.
+"""Records of a run: their source, their sink, and the irregularities that they report.
 
 `flowrl.core.context` declares the records that nodes emit. `FailureRecord` is the engine's own.
 """
@@ -18,24 +18,24 @@ from flowrl.core.context import (
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.state import Count
 
-MAX_FAILURES = 20  # that a summary lists; the nodes' logs have all of them
+MAX_FAILURES = 20  # in the summary; the nodes' logs have all failures
 
-Handling = Literal["tried again", "passed over", "given up"]
+Handling = Literal["retried", "ignored", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSource:
-    """The node that emitted a record, and the firing in which it did."""
+    """The node and the firing that emitted a record."""
 
     key: str
     role: str
-    fired: int  # firings before this one
-    total: Count  # of its causal past, this firing included
+    fired: int  # the number of firings before this one
+    total: Count  # of the firing's causal past, this firing included
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """A firing failed. The text is a line of the node's log."""
+    """A failed firing. The text is a line of the node's log."""
 
     text: str
     handling: Handling
@@ -52,12 +52,12 @@ class RecordSink(Protocol):
     """Takes the records of a run, in the order of the serial program."""
 
     def record(self, source: RecordSource, record: Record) -> None:
-        """Take one record of one firing."""
+        """Take a record of one firing."""
 
 
 @dataclass(slots=True)
 class Irregularities:
-    """Counts what made this run differ from a deterministic one."""
+    """Counts of events that make this run differ from a deterministic one."""
 
     restarts: int = 0
     ignored: int = 0
@@ -68,7 +68,7 @@ class Irregularities:
     def pass_on(
         self, sink: RecordSink, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        """Pass a record on to the sink. Failures and irregularities are counted, and become lines of the log."""
+        """Pass a record on to the sink. Failures and irregularities are counted and passed on as lines of the log."""
         if isinstance(record, FailureRecord):
             self._add(record)
             sink.record(source, record.text)
@@ -80,16 +80,16 @@ class Irregularities:
             sink.record(source, record)
 
     def _add(self, failure: FailureRecord) -> None:
-        self.restarts += failure.handling == "tried again"
-        self.ignored += failure.handling == "passed over"
+        self.restarts += failure.handling == "retried"
+        self.ignored += failure.handling == "ignored"
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(failure.text)
 
     def lines(self) -> list[str]:
-        """The counts in words, for the summary of the run."""
+        """Return the counts in words, for the summary of the run."""
         counts = {
-            "firings were tried again with a fresh node": self.restarts,
-            "firings failed and were passed over": self.ignored,
+            "firings were retried with a fresh node": self.restarts,
+            "firings failed and were ignored": self.ignored,
             "tokens were dropped": self.dropped,
         }
         reported = [f"{node}: {n} {what}" for (node, what), n in self.reported.items()]

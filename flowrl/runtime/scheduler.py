@@ -1,8 +1,8 @@
 """Executes the serial program of a graph for the instances of one site.
 
-If all instances live on this site, that is the whole program. Otherwise it is a projection of it: firings of other
-sites are left out, and queues that wait for their tokens take their place. What a node of another site paces on this
-site fires at that node's place in the order.
+On a single site this is the whole program. On one of several sites it is a projection: firings of other sites are left
+out, and inputs wait for the tokens of those firings. A schedule of this site that a node on another site paces fires at
+that node's place in the order.
 """
 
 from __future__ import annotations
@@ -31,22 +31,11 @@ from flowrl.runtime.instance import RAISED, Instance
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.token_hashing import Note, TokenHasher
+from flowrl.runtime.token_hashing import TokenHasher, TokenHashSink
 
 
 class Scheduler(ABC):
-    """Fires the instances of one site, round by round, until a hook raises.
-
-    | hook | when | may |
-    |---|---|---|
-    | `before_round` | before a round of the warm-up or of the program | wait, end the round early, raise |
-    | `after_firing` | after a firing with all that it paces | raise |
-    | `after_iteration` | the same for replica 0 of a learner, before `after_firing` | raise |
-    | `after_round` | after a round | raise |
-    | `end_without_rounds` | instead of rounds, if no node fires in rounds | must raise |
-    | `on_record` | in a firing, for each record of it | |
-    | `run_unsynchronised` | around what a node paces that may lack tokens | leave it |
-    """
+    """Fires the instances of one site, round by round, until a hook raises an exception."""
 
     def __init__(self, checked: CheckedGraph, seed: int, edges: EdgeFactory) -> None:
         self.checked = checked.require_sound()
@@ -54,14 +43,13 @@ class Scheduler(ABC):
         self.rounds = 0  # completed rounds, without those of the warm-up
         self.instances = Instances(checked, seed, edges)
         self.site = edges.site
-        self.current_step: ScheduleStep | None = None  # in a paced schedule: the step there
+        self.current_step: ScheduleStep | None = None  # of the innermost schedule
         self.deferred_effects = DeferredEffects()
         self._edges = edges
         self._remote_instances: dict[str, RemoteInstance] = {}
-        self._verdict: VerdictRecord | None = None  # the one with the earliest cut
-        self._verdict_depth = (
-            -1
-        )  # length of its position's prefix: the cut includes what its firing paces
+        self._verdict: VerdictRecord | None = None  # the verdict with the earliest cut
+        # The length of its position's prefix. The cut includes the steps that its firing paces.
+        self._verdict_depth = -1
         for instance in self.instances.all():
             instance.on_record = self._on_record
 
@@ -69,32 +57,35 @@ class Scheduler(ABC):
 
     @abstractmethod
     def before_round(self) -> RoundStop | None:
-        """Prepare a round; return where it ends early, if it does."""
+        """Prepare a round, and return where it ends early, if it does. May wait or raise."""
 
     @abstractmethod
     def after_firing(self) -> None:
-        """See `FiringHooks`."""
+        """Called after each firing and all firings that it paces. May raise."""
 
     @abstractmethod
     def after_iteration(self, learner: Instance) -> None:
-        """See `FiringHooks`."""
+        """Called before `after_firing` for replica 0 of a learner. May raise."""
 
     @abstractmethod
     def after_round(self, warm_up: bool) -> None:
-        """Look whether the program ends after this round."""
+        """Called after each round of the warm-up or of the program. May raise."""
 
     @abstractmethod
     def end_without_rounds(self) -> None:
-        """Raise: the warm-up was all that fires."""
+        """Raise an exception: no node fires in rounds, so the program ends with the warm-up."""
 
     @abstractmethod
     def on_record(
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        """Pass on a record of an instance's firing, or of a service that was called in it."""
+        """Take a record of an instance's firing, or of a service that was called in it."""
 
     def run_unsynchronised(self, fire: Fire) -> None:
-        """See `FiringHooks`."""
+        """Fire a schedule that is paced by a node that may lack tokens.
+
+        Sites learn of such a node's firings in different rounds.
+        """
         fire()
 
     # the state of the execution
@@ -110,20 +101,15 @@ class Scheduler(ABC):
 
     @property
     def has_verdict(self) -> bool:
-        """Whether a node has given a verdict, and all that its firing paces has fired."""
+        """Whether a node has given a verdict, and all firings that its firing paces are over."""
         return self._verdict is not None and len(self.site.position_prefix) <= self._verdict_depth
 
-    @property
-    def first_learner(self) -> str | None:
-        """The learner whose firings are the run's train iterations."""
-        return next(iter(self.graph.nodes_of_role("learner")), None)
-
-    def hash_tokens(self, note: Note) -> None:
-        """Note the hash of every token that is pushed, and of every version that is read."""
-        self.instances.hash_tokens(TokenHasher(self.graph, note))
+    def hash_tokens(self, sink: TokenHashSink) -> None:
+        """Pass the hash of each token that is pushed, and of each version that is read, to `sink`."""
+        self.instances.hash_tokens(TokenHasher(self.graph, sink))
 
     def close(self) -> None:
-        """Close all nodes. What they raise is kept in `instances.close_errors`."""
+        """Close all nodes. Errors are kept in `instances.close_errors`."""
         self.instances.close()
 
     def _on_record(
@@ -132,7 +118,7 @@ class Scheduler(ABC):
         if isinstance(record, DeferredEffect):
             self.deferred_effects.add(instance, record)
             return
-        # what a firing paces may give a verdict before the firing's own
+        # A node that a firing paces may give a verdict before the firing's own is recorded.
         depth = len(self.site.position_prefix)
         if isinstance(record, VerdictRecord) and depth > self._verdict_depth:
             self._verdict, self._verdict_depth = record, depth
@@ -141,7 +127,7 @@ class Scheduler(ABC):
     # the program
 
     def execute(self) -> None:
-        """Execute the phases of the warm-up, then rounds without end. Only an exception of a hook ends the program."""
+        """Execute the warm-up, and then rounds until a hook raises an exception."""
         self._warm_up()
         steps = self._steps(self.program.round)
         if not self.program.round.order:
@@ -169,7 +155,7 @@ class Scheduler(ABC):
             self.instances.connect([self.program.round])
 
     def _apply_settings(self, warm: WarmUpSchedule, restore: bool = False) -> None:
-        """Apply the settings of a phase, or restore those of the graph."""
+        """Apply the settings of a phase, or restore the settings of the graph."""
         for name, values in warm.phase.settings.items():
             usual = {key: getattr(self.graph.nodes[name].config, key) for key in values}
             for instance in self.instances.by_node.get(name, ()):
@@ -190,47 +176,47 @@ class Scheduler(ABC):
         self.site.rounds += 1
 
     def fire_step(self, step: ScheduleStep, times: int) -> None:
-        """Fire a step's instance so many times."""
+        """Fire a step's instance `times` times, and call `after_firing` after each firing."""
         fire = step.fire
         self.current_step = step
         for _ in repeat(None, times):
             fire()
             self.after_firing()
 
-    # a schedule as steps
+    # the steps of a schedule
 
     def _steps(self, schedule: Schedule) -> list[ScheduleStep]:
-        """The steps of a schedule for this site, in order."""
-        lacking, without_rate = may_lack_tokens(schedule), fires_without_rate(schedule)
+        """Return the steps of a schedule on this site, in order."""
+        may_lack, without_rate = may_lack_tokens(schedule), fires_without_rate(schedule)
         steps = []
         for index, name in enumerate(schedule.order):
             times = schedule.firings[name]
             paced = self._paced_steps(name, index)
             if paced is not None and not self._edges.is_local(name, 0):
                 remote = self._remote_instances.setdefault(name, RemoteInstance())
-                has_fired = self._edges.remote_firings(name) if name in lacking else None
+                has_fired = self._edges.remote_firings(name) if name in may_lack else None
                 sequence = RemoteFiringSequence(remote, paced, self, has_fired)
                 steps.append(ScheduleStep(index, 0, sequence.run, times, remote))
             for instance in self.instances.by_node.get(name, ()):
                 instance.order_index = index
-                fire = self._fire_of(instance, paced, name in lacking, name in without_rate)
+                fire = self._fire_of(instance, paced, name in may_lack, name in without_rate)
                 steps.append(ScheduleStep(index, instance.ctx.replica, fire, times, instance))
         return steps
 
     def _fire_of(
-        self, instance: Instance, paced: PacedSteps | None, lacking: bool, without_rate: bool
+        self, instance: Instance, paced: PacedSteps | None, may_lack: bool, has_no_rate: bool
     ) -> Fire:
-        """What fires an instance: its `FiringSequence`, or no more than `Instance.fire` where that is all."""
+        """Return the function that fires an instance: `FiringSequence.run`, or `Instance.fire` if that is enough."""
         fire = instance.fire
         if instance.spec.on_failure != "stop":
-            fire = FailureGuard(instance, self.instances.renew).fire
+            fire = FailureGuard(instance, self.instances.recreate_node).fire
         versions = self.instances.versions.values()
         sequence = FiringSequence(
             instance,
             fire,
             self,
-            may_lack_tokens=lacking,
-            has_no_rate=without_rate,
+            may_lack_tokens=may_lack,
+            has_no_rate=has_no_rate,
             firing_readers=self._edges.firing_readers(instance.spec.name),
             paced_readers=[r for v in versions if v.instance is instance for r in v.paced_readers],
             paced=paced,
@@ -238,7 +224,7 @@ class Scheduler(ABC):
         return fire if sequence.is_plain else sequence.run
 
     def _paced_steps(self, name: str, order_index: int) -> PacedSteps | None:
-        """What the states of a node pace on this site, if anything."""
+        """Return the steps that the states of a node pace on this site, if any."""
         schedules = []
         for number, paced in enumerate(self.program.paced):
             if paced.source.node == name:

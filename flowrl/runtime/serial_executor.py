@@ -1,6 +1,6 @@
 """Executes the serial program of a graph on one site.
 
-The site fires the whole program in its own order. So nothing beyond the cut is fired, and nothing has to be discarded.
+The site fires the whole program in its own order. So it fires nothing beyond the cut, and has nothing to discard.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ import time
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record
-from flowrl.core.ports import StateOut
 from flowrl.core.state import Count, State
-from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
-from flowrl.runtime.edge_factory import LocalEdgeFactory
-from flowrl.runtime.executor import Cut, Reason, weights_digest
+from flowrl.runtime.edge_factory import EdgeFactory
+from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, Irregularities, RecordSink, RecordSource
 from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.status_reader import read_status
 
 
 class CutReached(Exception):
-    """Leaves the program at the cut. Only raised between firings."""
+    """Leaves the program at the cut. It is only raised between firings."""
 
     def __init__(self, reason: Reason, why: str) -> None:
         self.reason, self.why = reason, why
@@ -44,27 +41,29 @@ class SerialExecutor(Scheduler):
         limits: Limits | None = None,
     ) -> None:
         self.seed = checked.graph.seed if seed is None else seed
-        super().__init__(checked, self.seed, LocalEdgeFactory(checked))
+        super().__init__(checked, self.seed, EdgeFactory(checked))
         self.sink, self.irregularities = sink, Irregularities()
         self.limits = limits or checked.graph.limits
         self.began_s: float | None = None
         self.ended_s: float | None = None
-        self._requested_cut: tuple[Reason, str] | None = None
+        self._requested_cut: CutReason | None = None
         self._deadline_s = float("inf")
         self._learners = self._with_role("learner")
         self._collectors = self._with_role("collector")
+        # A requested cut falls after a train iteration, so that --train-iters can repeat it. Without train iterations
+        # in each round it falls after a round.
         schedule = self.program.round
-        learns = self.first_learner in schedule.order and not may_lack_tokens(schedule)
-        # cuts on request fall after a train iteration, where --train-iters repeats them; without any, after a round
+        learns = self.graph.first_learner in schedule.order and not may_lack_tokens(schedule)
         self._cuts_after_rounds = not learns
 
     def _with_role(self, role: str) -> list[Instance]:
-        return [r for name in self.graph.nodes_of_role(role) for r in self.instances.by_node[name]]
+        names = self.graph.nodes_of_role(role)
+        return [instance for name in names for instance in self.instances.by_node[name]]
 
-    # see `Executor`
+    # the methods of `Executor`
 
     def run(self) -> Cut:
-        """Execute the program up to the cut. The nodes stay open, to be looked at."""
+        """Execute the program up to the cut. The nodes stay open until `close`."""
         self.began_s = self.site.last_fired_s = time.perf_counter()
         if self.limits.time_s is not None:
             self._deadline_s = self.began_s + self.limits.time_s
@@ -72,7 +71,7 @@ class SerialExecutor(Scheduler):
             self.execute()
         except CutReached as cut:
             self.ended_s = time.perf_counter()
-            self.irregularities.dropped = self.instances.dropped()
+            self.irregularities.dropped = self.instances.dropped_tokens()
             return Cut(cut.reason, cut.why, self.rounds, self.counts)
         raise AssertionError("the program ended without a cut")
 
@@ -88,7 +87,8 @@ class SerialExecutor(Scheduler):
         )
 
     def weights(self) -> dict[str, State]:
-        return {k: s for learner in self._learners for k, s in _states_of(learner).items()}
+        states_of = self.instances.states_of
+        return {key: s for learner in self._learners for key, s in states_of(learner).items()}
 
     def digest(self) -> str:
         return weights_digest(self.weights())
@@ -124,15 +124,15 @@ class SerialExecutor(Scheduler):
         if learner is not self._learners[0]:
             return
         if learner.fired == self.limits.train_iters:
-            raise CutReached("train_iters", limit_reason(learner.fired, "train iteration"))
+            raise CutReached(*limit_reached("train_iters", learner.fired))
         self._cut_on_request()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
         if not warm_up and limits.steps is not None and self.counts.env_steps >= limits.steps:
-            raise CutReached("steps", limit_reason(limits.steps, "env step"))
+            raise CutReached(*limit_reached("steps", limits.steps))
         if not warm_up and self.rounds == limits.rounds:
-            raise CutReached("rounds", limit_reason(self.rounds, "round"))
+            raise CutReached(*limit_reached("rounds", self.rounds))
         if warm_up or self._cuts_after_rounds:
             self._cut_on_request()
 
@@ -148,12 +148,5 @@ class SerialExecutor(Scheduler):
         """Cut if `stop` was called, or if the time limit is reached."""
         if self._requested_cut is not None:
             raise CutReached(*self._requested_cut)
-        if self.site.last_fired_s >= self._deadline_s:
-            raise CutReached("time", f"{self.limits.time_s:g} s were asked for")
-
-
-def _states_of(instance: Instance) -> dict[str, State]:
-    """The newest version of an instance's states, by `node.port`."""
-    ports = instance.spec.cls.ports.items()
-    names = [name for name, port in ports if isinstance(port, StateOut)]
-    return {f"{instance.key}.{name}": StateVersions(instance, name).newest() for name in names}
+        if self.limits.time_s is not None and self.site.last_fired_s >= self._deadline_s:
+            raise CutReached(*limit_reached("time", self.limits.time_s))

@@ -1,4 +1,4 @@
-"""The versions of a node's state, and which of them a firing reads."""
+"""Keeps the versions of a node's state that firings may still read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowrl.runtime.streams import Push, Take, Token
 
 
 class StateVersions:
-    """The versions of one state output that consumers can still read. A version is only copied if one is read.
+    """The versions of one state output that consumers can still read. Versions that no consumer reads are not copied.
 
     A state has version n after the n-th firing of its node.
     """
@@ -20,16 +20,18 @@ class StateVersions:
     def __init__(self, instance: Instance, port: str, depth: int = 0) -> None:
         """`depth` is the number of round ends to keep: one more than the largest lag, or 0."""
         self.instance, self.port = instance, port
-        # on other sites; see `EdgeFactory`
+        # Readers on other sites, as made by an `EdgeFactory`.
         self.round_end_readers: list[Push] = []
-        self.paced_readers: list[tuple[int, Callable[[], None]]] = []  # for each n-th version
+        self.paced_readers: list[
+            tuple[int, Callable[[], None]]
+        ] = []  # with n, for each n-th version
         self._newest: State | None = None
         self._round_ends: deque[State] = deque(maxlen=depth)
         if depth:  # before round 0, every round ended with version 0
             self._round_ends.extend([self.newest()] * depth)
 
     def newest(self) -> State:
-        """The version now, copied once for all its readers."""
+        """Return the newest version, which is copied once for all its readers."""
         instance = self.instance
         if self._newest is None or self._newest.version != instance.fired:
             self._newest = self._copy()
@@ -46,14 +48,14 @@ class StateVersions:
         return State(state.arrays, state.command, instance.fired, instance.ctx.clock)
 
     def end_round(self) -> None:
-        """Keep the last version of the round for the rounds that will read it."""
+        """Keep the last version of the round for later rounds, and send it to readers on other sites."""
         if self._round_ends:
             self._round_ends.append(self.newest())
         for push in self.round_end_readers:
             push((self.newest(), EMPTY_CLOCK))
 
     def round_end_view(self, lag: int) -> Take:
-        """Takes the version with which round r - 1 - lag ended, in every firing of round r."""
+        """Return a function that takes, in every firing of round r, the version with which round r - 1 - lag ended."""
         ends = self._round_ends
 
         def take() -> Token:
@@ -63,7 +65,7 @@ class StateVersions:
         return take
 
     def newest_view(self) -> Take:
-        """Takes the newest version."""
+        """Return a function that takes the newest version."""
 
         def take() -> Token:
             state = self.newest()

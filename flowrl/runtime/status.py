@@ -1,8 +1,8 @@
 """The status of a run: one tree of records, from a run over its sites to their nodes and edges.
 
-A site reads its own `SiteStatus` (`status_reader`), sends it to the coordinator, and the run puts all of them
-together into a `RunStatus`, which it gives to whoever asks (`flowrl top`, `why` and `ps`). `SITE_STATUS` and
-`RUN_STATUS` convert them to plain data and back.
+A site reads its own `SiteStatus` (`status_reader`) and sends it to the coordinator. The run joins them into a
+`RunStatus`, which `flowrl top`, `why` and `ps` request. `SITE_STATUS` and `RUN_STATUS` convert them to plain data and
+back.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from typing import Literal
 
 from flowrl.core.plain_data import DataCodec
 
-# waiting: for an input or the answer to a call; blocked: on an output; serving: answering a call of another
-# site; idle: for a lease; stopped: at the cut
+# waiting: for an input or the reply to a call; blocked: on an output; serving: answering a call of another
+# site; idle: waiting for a lease; stopped: at the cut
 ActivityKind = Literal["starting", "firing", "waiting", "blocked", "serving", "idle", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a site does."""
+    """The current activity of a site."""
 
     kind: ActivityKind
     for_s: float = 0.0
-    instance: str = ""  # that fires or waits; several, if any of them may fire: `a, b`
-    edge: str = ""  # that it waits for
+    instance: str = ""  # the instance that fires or waits; `a, b` if either may fire next
+    edge: str = ""  # the edge for which it waits
     peer: str = ""  # the site at the other end of that edge
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """What an instance has done, and where its time went."""
+    """The firings of an instance, and its times of firing and waiting."""
 
     instance: str
     site: str
-    fired: int  # of a service that other sites call: calls that it has answered
+    fired: int  # firings; of a service that other sites call: answered calls
     busy_s: float  # in firings, without the waits
     waiting_s: Mapping[str, float] = field(default_factory=dict)  # for inputs, by edge
     blocked_s: Mapping[str, float] = field(default_factory=dict)  # on outputs, by edge
-    train_iters: int | None = None  # in the causal past of what it holds
+    train_iters: int | None = None  # in the causal past of its state
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeEndStats:
-    """What one site knows of an edge between two instances. The site of a local edge knows all but the bytes."""
+    """The facts that one site has about an edge between two instances. For a local edge only the bytes are unknown."""
 
     edge: str
     sent: int | None
     taken: int | None
-    bytes: int | None  # that were sent
-    held: int  # tokens that are sent or received, and not taken
-    bound: int | None  # how many it may hold
+    bytes: int | None  # of the tokens sent
+    held: int  # tokens that were sent or received, and not taken
+    bound: int | None  # the most tokens that the edge may hold
 
 
 @dataclass(frozen=True, slots=True)
 class SiteStatus:
-    """What a site does, and what it has done."""
+    """The activity and the statistics of a site."""
 
     site: str
     activity: Activity
@@ -65,17 +65,17 @@ class SiteStatus:
     nodes: tuple[NodeStats, ...] = ()
     edge_ends: tuple[EdgeEndStats, ...] = ()
     kind: str = "thread"
-    age_s: float = 0.0  # how long ago this was read
+    age_s: float = 0.0  # since the status was read
 
     @property
     def fired(self) -> int:
-        """All firings of the site: of two statuses, the newer one has more."""
+        """All firings of the site. The newer one of two statuses has more."""
         return sum(node.fired for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeStats:
-    """An edge between two instances, by what the sites at both ends know of it."""
+    """An edge between two instances, joined from the `EdgeEndStats` of both ends."""
 
     edge: str
     kind: str
@@ -93,7 +93,7 @@ class EdgeStats:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """What a run does, and how far it is."""
+    """The status and the progress of a run."""
 
     graph: str
     placement: str

@@ -1,7 +1,6 @@
 """Reads the status of a site from its scheduler, in any thread.
 
-Nothing is locked, so that reading costs the scheduler nothing. Two values that are read may therefore be a
-firing apart.
+Reading takes no lock, so that it costs the scheduler nothing. So two values may be from different firings.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from flowrl.runtime.streams import DropOldestQueue
 
 
 def read_status(scheduler: Scheduler, site: str, at_s: float | None = None) -> SiteStatus:
-    """What a site does just now (`at_s`: or did then, by `time.perf_counter`)."""
+    """Return the status of a site now, or at the time `at_s` of `time.perf_counter`."""
     current, activity = _activity(scheduler, time.perf_counter() if at_s is None else at_s)
     waits = _waits(scheduler, current, activity.for_s)
     return SiteStatus(
@@ -41,7 +40,7 @@ def _activity(scheduler: Scheduler, now_s: float) -> tuple[Wait | None, Activity
     if waiting is not None:
         wait, since_s = waiting
         for_s = max(now_s - since_s, 0.0)
-        return wait, Activity(wait.kind, for_s, wait.who, wait.edge, wait.peer)
+        return wait, Activity(wait.kind, for_s, wait.instance, wait.edge, wait.peer)
     step = scheduler.current_step
     firing = step.instance if step is not None else None
     instance = firing.key if isinstance(firing, Instance) else ""
@@ -49,13 +48,13 @@ def _activity(scheduler: Scheduler, now_s: float) -> tuple[Wait | None, Activity
 
 
 def _waits(scheduler: Scheduler, current: Wait | None, for_s: float) -> Waits:
-    """All waits so far, with the one that goes on."""
+    """Return all waits so far, including the current one."""
     found: Waits = defaultdict(dict)
     for wait in scheduler.site.waits:
-        s = wait.s + (for_s if wait is current else 0.0)
-        if s:
-            edges = found[wait.kind, wait.who]
-            edges[wait.edge] = edges.get(wait.edge, 0.0) + s
+        waited_s = wait.waited_s + (for_s if wait is current else 0.0)
+        if waited_s:
+            edges = found[wait.kind, wait.instance]
+            edges[wait.edge] = edges.get(wait.edge, 0.0) + waited_s
     return found
 
 
@@ -77,12 +76,12 @@ def _nodes(
 
 
 def _served_nodes(scheduler: Scheduler, site: str, waits: Waits) -> Iterator[NodeStats]:
-    """Services of this site that clients on other sites call: they fire only for them."""
-    times: dict[str, int] = defaultdict(int)
+    """Yield the services of this site that answered calls of other sites."""
+    calls_answered: dict[str, int] = defaultdict(int)
     for wait in scheduler.site.waits:
         if wait.kind == "serving":
-            times[wait.who] += wait.times
-    for service, calls in times.items():
+            calls_answered[wait.instance] += wait.count
+    for service, calls in calls_answered.items():
         busy_s = sum(waits.get(("serving", service), {}).values())
         if busy_s:
             yield NodeStats(service, site, calls, busy_s)
@@ -102,12 +101,12 @@ def _remote_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
 
 
 def _local_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
-    """Edges within the site. How many tokens were taken follows from the consumer's firings."""
+    """Yield the edges within the site. The number of tokens taken follows from the consumer's firings."""
     seen = set()
     for edge in scheduler.graph.edges:
         for pair, queue in list(scheduler.instances.queues.get(edge.to, {}).items()):
             if type(queue) not in (deque, DropOldestQueue) or id(queue) in seen:
-                continue  # queues of remote edges belong to the site's thread
+                continue  # only the site's thread may read queues of remote edges
             seen.add(id(queue))
             instances = scheduler.instances.by_node[edge.to.node]
             consumer = next(i for i in instances if i.ctx.replica == pair[2])

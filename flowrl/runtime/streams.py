@@ -1,4 +1,4 @@
-"""Queues of tokens, and the functions by which instances take tokens from them and push tokens into them."""
+"""Queues of tokens, and the functions by which instances take and push tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Push = Callable[[Token], None]
 
 
 class AwaitedQueue(deque[Token]):
-    """A queue whose tokens may have to be waited for."""
+    """A queue from which taking a token may wait."""
 
     def fill(self, tokens: int) -> None:
-        """Wait until the deque itself holds this many tokens, so that a failed firing can be tried again with them."""
+        """Wait until the deque itself holds this many tokens, so that a failed firing can be retried with them."""
 
 
 class DropOldestQueue(deque[Token]):
@@ -37,23 +37,23 @@ class DropOldestQueue(deque[Token]):
 
 
 def take_nothing() -> Token:
-    """Take from an input that no edge leads to."""
+    """Take from an unconnected input."""
     return None, EMPTY_CLOCK
 
 
 def discard(token: Token) -> None:
-    """Push to an output that no edge leaves."""
+    """Push to an unconnected output."""
 
 
 def take_one(queues: list[Queue]) -> Take:
-    """Take one token. Of several queues take one each, and concatenate them in the order of the queues."""
+    """Return a function that takes one token of each queue, and concatenates them in the order of the queues."""
     if len(queues) == 1:
         return queues[0].popleft
     return lambda: _concatenated([queue.popleft() for queue in queues])
 
 
 def take_list(queues: list[Queue], rate: int) -> Take:
-    """Take `rate` tokens as a list."""
+    """Return a function that takes `rate` tokens as a list."""
     one = take_one(queues)
 
     def take() -> Token:
@@ -64,17 +64,17 @@ def take_list(queues: list[Queue], rate: int) -> Take:
 
 
 def take_if_ready(take: Take, queues: list[Queue], rate: int) -> Take:
-    """Take nothing from an input with too few tokens; for nodes that fire on any input."""
+    """Return a function that takes nothing if there are too few tokens; for nodes that fire on any input."""
     return lambda: take() if has_tokens(queues, rate) else take_nothing()
 
 
 def has_tokens(queues: list[Queue], rate: int) -> bool:
-    """Whether each queue holds the tokens that one firing takes."""
+    """Return whether each queue holds the tokens of one firing."""
     return all(len(queue) >= rate for queue in queues)
 
 
 def push_to(queues: list[Queue]) -> Push:
-    """Push to a queue; to the queues of several replicas in turn."""
+    """Return a function that pushes to the queues in turn."""
     if len(queues) == 1:
         return queues[0].append
     turns = cycle([queue.append for queue in queues])

@@ -1,6 +1,6 @@
-"""Hashes all tokens and versions: each token where it is pushed, each version where it is read.
+"""Hashes tokens when they are pushed, and versions when they are read.
 
-Both happen in a firing, which has a position in the serial program. So the hashes are the same in every placement.
+Both happen in a firing, which has a position in the serial program. So the hashes are equal in every placement.
 """
 
 from __future__ import annotations
@@ -29,58 +29,58 @@ class TokenHash(NamedTuple):
     """The hash of a token that was pushed, or of a version that was read."""
 
     position: Position  # of the firing that pushed or read it
-    pair: int  # the number of its replica pair
+    pair: int  # the number of the replica pair
     version: int  # of a state; -1: a token of a stream
     digest: bytes
 
 
-Note = Callable[[TokenHash], None]
+TokenHashSink = Callable[[TokenHash], None]
 
 
 def pair_numbers(graph: Graph) -> dict[tuple[PortRef, ReplicaPair], int]:
-    """The replica pairs of all streams and states, by input, numbered in the order of the graph."""
+    """Number the replica pairs of all streams and states, by input, in the order of the graph."""
     edges = [edge for edge in graph.edges if edge.kind != "link"]
     pairs = [(edge.to, pair) for edge in edges for pair in replica_pairs_of(graph, edge)]
     return {pair: number for number, pair in enumerate(pairs)}
 
 
 class TokenHasher:
-    """Wraps the ports of instances, and notes the hash of what passes through them."""
+    """Wraps the ports of instances, and passes the hashes of their tokens and versions to a sink."""
 
-    def __init__(self, graph: Graph, note: Note) -> None:
-        self._numbers, self._note = pair_numbers(graph), note
-        self._last_versions: dict[int, int] = {}  # by replica pair: the version noted last
+    def __init__(self, graph: Graph, sink: TokenHashSink) -> None:
+        self._numbers, self._sink = pair_numbers(graph), sink
+        self._last_versions: dict[int, int] = {}  # the version hashed last, by replica pair
 
     def hashed_push(
         self, instance: Instance, edge: Edge, pairs: list[ReplicaPair], push: Push
     ) -> Push:
-        """The same push. The pairs take turns, as the queues do."""
+        """Wrap a push. The pairs take turns, as the queues do."""
         numbers = cycle([self._numbers[edge.to, pair] for pair in pairs])
 
-        def noting_push(token: Token) -> None:
-            self._note(TokenHash(instance.position, next(numbers), -1, token_digest(*token)))
+        def hash_and_push(token: Token) -> None:
+            self._sink(TokenHash(instance.position, next(numbers), -1, token_digest(*token)))
             push(token)
 
-        return noting_push
+        return hash_and_push
 
     def hashed_take(self, instance: Instance, edge: Edge, take: Take) -> Take:
-        """The same take. A version that is read again is not noted again."""
+        """Wrap a take. A version that is read again is not hashed again."""
         number = self._numbers[edge.to, (0, 0, instance.ctx.replica)]
 
-        def noting_take() -> Token:
+        def take_and_hash() -> Token:
             token = take()
             version = token[0].version
             if self._last_versions.get(number) != version:
                 self._last_versions[number] = version
                 digest = token_digest(*token)
-                self._note(TokenHash(instance.position, number, version, digest))
+                self._sink(TokenHash(instance.position, number, version, digest))
             return token
 
-        return noting_take
+        return take_and_hash
 
 
 def token_digest(value: Any, clock: Clock) -> bytes:
-    """A short digest of a token: equal for equal bits."""
+    """Return a short digest of a token, which depends on its bits only."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     _feed(digest.update, value)
     for key in sorted(clock.counts):
@@ -89,7 +89,7 @@ def token_digest(value: Any, clock: Clock) -> bytes:
 
 
 def _feed(update: Callable[[Any], None], value: Any) -> None:
-    """Feed kinds, lengths and contents: values that differ in any of them feed different bytes."""
+    """Feed the kind, length and content of a value, so that different values feed different bytes."""
     if isinstance(value, np.ndarray):
         update(f"a{value.dtype.str}{value.shape}".encode())
         update(np.ascontiguousarray(value).data if value.dtype != object else repr(value).encode())
@@ -109,7 +109,7 @@ def _feed(update: Callable[[Any], None], value: Any) -> None:
             update, "d", {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         )
     else:
-        update(_plain(value))
+        update(_plain_bytes(value))
 
 
 def _feed_items(update: Callable[[Any], None], kind: str, items: Mapping[Any, Any]) -> None:
@@ -119,8 +119,8 @@ def _feed_items(update: Callable[[Any], None], kind: str, items: Mapping[Any, An
         _feed(update, items[key])
 
 
-def _plain(value: Any) -> bytes:
-    """Numbers, strings and bytes; of any other object its type alone, as it may hold anything."""
+def _plain_bytes(value: Any) -> bytes:
+    """Return the bytes of a number, string or bytes object. An object of another class is represented by its type."""
     if isinstance(value, float):
         return b"f" + struct.pack("<d", value)
     if isinstance(value, bool | int | str) or value is None:

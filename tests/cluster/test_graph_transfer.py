@@ -142,9 +142,9 @@ def test_large_files_go_in_pieces_and_empty_ones_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "said"),
     [
-        ("MODULE_BYTES", "hosts: the Python files beside the graph are 8, of "),
-        ("MODULES", "hosts: the Python files beside the graph are 8, of "),
-        ("FILE_BYTES", "hosts: the files that the graph names are 1, of "),
+        ("MAX_MODULE_BYTES", "hosts: the Python files beside the graph are 8, of "),
+        ("MAX_MODULES", "hosts: the Python files beside the graph are 8, of "),
+        ("MAX_FILE_BYTES", "hosts: the files that the graph names are 1, of "),
     ],
 )
 def test_too_much_is_told_before_anything_is_sent(

@@ -127,8 +127,8 @@ def test_files_do_not_leave_that_folder(hosted: HostedSites, name: str) -> None:
 
 
 def test_files_are_bounded(hosted: HostedSites, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrl.cluster.hosted_sites.FILE_BYTES", 5)
-    monkeypatch.setattr("flowrl.cluster.hosted_sites.MODULE_BYTES", 5)
+    monkeypatch.setattr("flowrl.cluster.hosted_sites.MAX_FILE_BYTES", 5)
+    monkeypatch.setattr("flowrl.cluster.hosted_sites.MAX_MODULE_BYTES", 5)
     hosted.write_file_piece("x", b"12345")
     with pytest.raises(FlowError, match="the run sent more than 10 bytes of files"):
         hosted.write_file_piece("y", b"123456")

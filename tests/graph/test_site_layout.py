@@ -107,7 +107,7 @@ def test_a_site_talks_with_the_coordinator_and_along_its_edges(addresses: Addres
 def test_an_address_depends_on_who_asks(
     addresses: Addresses, name: str, by: str, address: str
 ) -> None:
-    assert addresses.of(name, by) == address
+    assert addresses.address_for(name, by) == address
 
 
 def test_sites_know_the_keys_of_those_on_other_machines_only(addresses: Addresses) -> None:

@@ -7,8 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from flowrl.core.wording import count_text, limit_reason
+from flowrl.core.wording import count_text
 from flowrl.render.report import check_json, check_text
+from flowrl.runtime.executor import limit_reached
 
 RL = """
     policy: toys:Greedy
@@ -109,10 +110,10 @@ def test_a_problem_in_json_has_where_what_and_hint(checked):
 @pytest.mark.parametrize(
     ("number", "said", "asked"),
     [
-        (0, "0 steps", "0 steps were asked for"),
-        (1, "1 step", "1 step was asked for"),
-        (2000, "2,000 steps", "2000 steps were asked for"),
+        (0, "0 rounds", "0 rounds were asked for"),
+        (1, "1 round", "1 round was asked for"),
+        (2000, "2,000 rounds", "2000 rounds were asked for"),
     ],
 )
-def test_one_is_told_as_one(number, said, asked):
-    assert (count_text(number, "step"), limit_reason(number, "step")) == (said, asked)
+def test_one_is_singular(number, said, asked):
+    assert (count_text(number, "round"), limit_reached("rounds", number)[1]) == (said, asked)

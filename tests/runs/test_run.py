@@ -22,6 +22,7 @@ from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 from tests.toys.running import tree
+from tests.toys.toy_nodes import Fails
 
 NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Judge"}
 EDGES = ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}]
@@ -333,7 +334,7 @@ def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
     result = run(tmp_path / "r", checked(nodes, ["c -> m -> d"]), rounds=3)
     assert result.deterministic is False
     assert result.happened == (
-        "1 firings were tried again with a fresh node",
+        "1 firings were retried with a fresh node",
         "node 'm', firing 1 (round 1): RuntimeError: not today",
     )
 
@@ -346,11 +347,12 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
         def end(self, run: Run) -> None:
             raise BrokenPipeError("still nobody")
 
-    made = Run(checked(), out=tmp_path / "r", watcher=Blind(), limits=Limits(rounds=1))
+    graph = checked({"c": "Source", "f": "Fails"}, ["c -> f"])
+    Fails.closed.clear()
+    made = Run(graph, out=tmp_path / "r", watcher=Blind(), limits=Limits(rounds=1))
     with pytest.raises(BrokenPipeError):
         made.run()
-    assert made.executor is not None
-    assert made.executor.instances.is_closed
+    assert Fails.closed == ["f"]
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
 

@@ -57,9 +57,7 @@ def test_what_lies_beyond_the_cut_leaves_nothing_outside(
 def test_it_is_done_while_the_run_goes_on(tmp_path: Path) -> None:
     """What is held back is bounded by what sites may be ahead: a later failure finds it done."""
     nodes = graph(tmp_path, goal=10**9, fails_at=700)
-    with pytest.raises(
-        NodeError, match=r"committing what firing 700 does outside of the run.*no space left"
-    ):
+    with pytest.raises(NodeError, match=r"committing an effect of firing 700.*no space left"):
         ran(nodes, "s=thread", tmp_path / "r", rounds=4000)
     assert list(range(700)) in (written(tmp_path)["s-0"], written(tmp_path)["s-1"])
 
@@ -68,9 +66,7 @@ def test_it_is_done_while_the_run_goes_on(tmp_path: Path) -> None:
 def test_what_fails_there_ends_the_run(on_failure: str, tmp_path: Path) -> None:
     for placement in ("serial", "s=thread"):
         nodes = graph(tmp_path, fails_at=1, on_failure=on_failure)
-        with pytest.raises(
-            NodeError, match=r"node 's(#1)?', committing what firing 1 does outside of the run"
-        ):
+        with pytest.raises(NodeError, match=r"node 's(#1)?', committing an effect of firing 1"):
             ran(nodes, placement, tmp_path / placement, rounds=5)
 
 

@@ -228,7 +228,7 @@ def test_restart_fires_again_with_a_fresh_node_and_a_fresh_service() -> None:
     told = "node 'b', firing 2 (round 2): RuntimeError: spilt draw 3"
     assert trace.of("b") == [told]  # what the failed firing told itself is forgotten
     assert (executor.irregularities.restarts, executor.irregularities.failures) == (1, [told])
-    assert executor.irregularities.lines() == ["1 firings were tried again with a fresh node", told]
+    assert executor.irregularities.lines() == ["1 firings were retried with a fresh node", told]
     assert cut.counts.env_steps == 5  # and so is what it counted
 
 
@@ -282,7 +282,7 @@ def test_ignore_passes_the_firing_over() -> None:
     executor, trace, cut = run(whole, rounds=3)
     told = "node 'f', firing 1 (round 1): ZeroDivisionError: no more"
     assert (executor.irregularities.ignored, executor.irregularities.failures) == (1, [told])
-    assert executor.irregularities.lines() == ["1 firings failed and were passed over", told]
+    assert executor.irregularities.lines() == ["1 firings failed and were ignored", told]
     assert trace.of("f") == [told]
     assert executor.instances.by_node["f"][0].fired == cut.rounds == 3
 

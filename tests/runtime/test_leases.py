@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowrl.runtime.control import leases as module
-from flowrl.runtime.control.leases import KEPT_BYTES, LEAST_KEPT_ROUNDS, LEAST_LEASE, Leases
+from flowrl.runtime.control.leases import KEPT_BYTES, MIN_KEPT_ROUNDS, MIN_LEASE_ROUNDS, Leases
 from tests.sites.comparing import same_everywhere
 from tests.toys.running import tree
 
@@ -19,7 +19,7 @@ def set_rounds(leases: Leases, **rounds: int) -> None:
 
 def test_the_first_lease_is_granted_at_once_and_no_news_is_not_told() -> None:
     leases = Leases("ab")
-    assert leases.grant(0.0) == LEAST_LEASE
+    assert leases.grant(0.0) == MIN_LEASE_ROUNDS
     assert leases.grant(0.0) is None
 
 
@@ -29,7 +29,7 @@ def test_a_lease_is_renewed_when_the_slowest_has_used_half_of_it() -> None:
     set_rounds(leases, a=8, b=3)
     assert leases.grant(100.0) is None
     set_rounds(leases, b=4)
-    assert leases.grant(100.0) == 4 + LEAST_LEASE
+    assert leases.grant(100.0) == 4 + MIN_LEASE_ROUNDS
 
 
 def test_whoever_has_used_up_a_lease_is_granted_more() -> None:
@@ -47,18 +47,18 @@ def test_a_lease_is_half_a_second_of_work() -> None:
 
 
 def test_sites_that_are_paced_may_be_behind() -> None:
-    leases = Leases("ab", paced="b", behind=20)
+    leases = Leases("ab", paced="b", rounds_behind=20)
     set_rounds(leases, a=15, b=2)
-    assert (leases.completed, leases.fired) == (2, 15)
+    assert (leases.completed_rounds, leases.fired_rounds) == (2, 15)
     assert leases.grant(100.0) == 2 + 20
 
 
 def test_sites_that_fire_when_they_can_are_waited_for_in_the_warm_up_only() -> None:
-    leases = Leases("ab", free="b", warm_rounds=3)
+    leases = Leases("ab", free="b", warm_up_rounds=3)
     set_rounds(leases, a=9, b=2)
-    assert leases.completed == 2
+    assert leases.completed_rounds == 2
     set_rounds(leases, b=3)
-    assert leases.completed == 9
+    assert leases.completed_rounds == 9
 
 
 def test_large_states_make_leases_short() -> None:
@@ -67,7 +67,7 @@ def test_large_states_make_leases_short() -> None:
     assert leases.grant(0.0) == 5
     leases.limit_by_memory(KEPT_BYTES * 3)
     set_rounds(leases, a=5, b=5)
-    assert leases.grant(1e-3) == 5 + LEAST_KEPT_ROUNDS
+    assert leases.grant(1e-3) == 5 + MIN_KEPT_ROUNDS
     assert leases.grant(1e-3) is None
 
 

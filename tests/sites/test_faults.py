@@ -125,7 +125,7 @@ def test_a_run_that_is_meant_to_end_does_not_wait_for_a_node_that_hangs(
     monkeypatch.setattr("flowrl.runtime.sites.coordinator.STUCK_S", 0.5)
     checked = check(load_data(faulty("hangs")))
     run = Run(checked, placement="processes", out=tmp_path / "r", limits=Limits(time_s=0.2))
-    what = "site 'process:x' did not come to the cut, and nothing went on for 0.5 s"
+    what = "site 'process:x' did not reach the cut, and reported nothing for 0.5 s"
     with pytest.raises(SiteLost, match=what):
         run.run()
 

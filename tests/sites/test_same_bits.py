@@ -234,7 +234,7 @@ def test_a_round_may_hold_more_bytes_than_its_lanes(
 ) -> None:
     """Site x waits for b's token, which b's site gives after all those of a: they are more than x has room for."""
     monkeypatch.setattr(
-        SiteEdgeFactory, "_bound", lambda self, edge: ChannelLimits(tokens=99, bytes=200)
+        SiteEdgeFactory, "_stream_limits", lambda self, edge: ChannelLimits(tokens=99, bytes=200)
     )
     graph = tree(
         {"a": {"type": "Source", "give": 40}, "b": "Source", "c": "Drain", "d": "Drain"},

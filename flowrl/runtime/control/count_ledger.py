@@ -1,4 +1,4 @@
-"""The counts of collectors and of the first learner, by position, until no cut can fall before them."""
+"""Keeps the counts of collectors and of the first learner, by position, until no cut can fall before them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowrl.runtime.site_state import Position
 
 
 class CountLedger:
-    """`settled` sums up the counts that no cut can take back; the others are kept with their positions."""
+    """Counts with their positions. Counts before which no cut can fall are summed up in `settled`."""
 
     def __init__(self) -> None:
         self.settled = Count()
@@ -21,18 +21,18 @@ class CountLedger:
         self._open += counts
 
     def add_settled(self, counts: Iterable[PositionedCount]) -> None:
-        """Add counts that hold wherever the run is cut."""
+        """Add counts that hold wherever the cut falls."""
         self.settled = _sum([self.settled, *(entry.counts for entry in counts)])
 
     def settle(self, rounds: int) -> None:
         """Sum up the counts of the rounds before this one."""
-        done = [entry.counts for entry in self._open if entry.position[0] < rounds]
-        if done:
-            self.settled = _sum([self.settled, *done])
+        closed = [entry.counts for entry in self._open if entry.position[0] < rounds]
+        if closed:
+            self.settled = _sum([self.settled, *closed])
             self._open = [entry for entry in self._open if entry.position[0] >= rounds]
 
     def round_of(self, env_steps: int, rounds: int) -> int | None:
-        """The round at whose end this many env steps had been done; None unless it is before `rounds`."""
+        """Return the round at whose end this many env steps were reached; None if it is not before `rounds`."""
         steps = self.settled.env_steps
         if steps >= env_steps:
             return 0
@@ -44,8 +44,8 @@ class CountLedger:
                 return position[0]
         return None
 
-    def at(self, cut: Position) -> Count:
-        """The sum of all counts up to a cut."""
+    def counts_at(self, cut: Position) -> Count:
+        """Return the sum of all counts up to a cut."""
         return _sum([self.settled, *(e.counts for e in self._open if includes(cut, e.position))])
 
 

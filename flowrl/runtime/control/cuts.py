@@ -1,8 +1,8 @@
 """Positions where a run may be cut, derived from the serial program and the limits.
 
-A cut is the last position that counts, together with all positions that it is a prefix of: `(3,)` ends round 3,
-`(3, 1, 0, 7)` ends with firing 7 of the instance in slot 1 and with what that firing paces. Rounds count from
-the beginning of the warm-up.
+A cut is the last position that counts. All positions of which it is a prefix count as well: `(3,)` is the end of
+round 3, and `(3, 1, 0, 7)` is firing 7 of replica 0 of the node with index 1, with all firings that it paces. Rounds
+count from the start of the warm-up.
 """
 
 from __future__ import annotations
@@ -13,86 +13,86 @@ from math import inf
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
-from flowrl.core.wording import limit_reason
 from flowrl.graph.model import Limits
-from flowrl.runtime.executor import Reason
+from flowrl.runtime.executor import CutReason, Reason, limit_reached
 from flowrl.runtime.site_state import Position
 
-Why = tuple[Reason, str]
-
-RANKS: tuple[Reason, ...] = ("verdict", "train_iters", "steps", "rounds")  # at the same position
+# Of several reasons for a cut at the same position, the first one wins.
+REASON_ORDER: tuple[Reason, ...] = ("verdict", "train_iters", "steps", "rounds")
 
 
 def includes(cut: Position, position: Position) -> bool:
-    """Whether a position counts under a cut."""
+    """Return whether a position counts, given the cut."""
     return position[: len(cut)] <= cut
 
 
-def is_earlier(cut: Position, why: Why, other: Position, other_why: Why) -> bool:
-    """Whether a cut comes before another one, or replaces it at the same position."""
+def is_earlier(cut: Position, why: CutReason, other: Position, other_why: CutReason) -> bool:
+    """Return whether a cut comes before another one, or replaces it at the same position."""
     if cut == other:
         return _rank(why) < _rank(other_why)
     return (*cut, inf) < (*other, inf)
 
 
-def _rank(why: Why) -> int:
-    return RANKS.index(why[0]) if why[0] in RANKS else len(RANKS)
+def _rank(why: CutReason) -> int:
+    return REASON_ORDER.index(why[0]) if why[0] in REASON_ORDER else len(REASON_ORDER)
 
 
 class CutPlanner:
-    """Finds the cuts of a program."""
+    """Finds the cuts of a program, for its limits and for requests."""
 
     def __init__(self, checked: CheckedGraph, limits: Limits) -> None:
         self.checked, self.limits = checked, limits
         self.program = checked.program
-        self.warm_rounds = sum(warm.rounds for warm in self.program.warmup)
-        self.learner = next(iter(checked.graph.nodes_of_role("learner")), None)
+        self.warm_up_rounds = sum(warm.rounds for warm in self.program.warmup)
+        self.learner = checked.graph.first_learner
+        # Whether it is unknown how often the first learner fires in a round.
         self.learner_rate_unknown = self.learner is not None and self._rate_unknown(self.learner)
-        self.steps = self._steps()
+        # The env steps of the warm-up and of a round, if they are known before the run.
+        self.known_steps = self._known_steps()
 
     def _rate_unknown(self, name: str) -> bool:
-        """Whether a node may lack tokens, or one that paces it may: then nobody knows how often it fires in a
-        round."""
+        """Return whether a node, or one that paces it, may lack tokens. Then its firings in a round are not known."""
         paced = _paced_schedule(self.program, name)
-        schedules = _schedules(self.program) if paced is None else [paced.schedule]
+        schedules = self.program.round_schedules if paced is None else [paced.schedule]
         unknown = any(name in may_lack_tokens(schedule) for schedule in schedules)
         return unknown or (paced is not None and self._rate_unknown(paced.source.node))
 
-    def soon(self, rounds: int) -> Position:
-        """The cut in this round for a request of the clock or a person.
+    def cut_in_round(self, round_number: int) -> Position:
+        """Return the cut in this round for a request, or for a time limit.
 
-        If the first learner fires in it, that is where `--train-iters` would cut, so that the run can be repeated.
+        If the first learner fires in the round, the cut is at its last firing there. So `--train-iters` can repeat the
+        run.
         """
         if self.learner is None or self.learner_rate_unknown:
-            return (rounds,)
-        fired = firings_before(self.program, rounds + 1, self.learner)
+            return (round_number,)
+        fired = firings_before(self.program, round_number + 1, self.learner)
         cut = firing_at(self.program, self.learner, fired - 1) if fired else None
-        return cut if cut is not None and cut[0] == rounds else (rounds,)
+        return cut if cut is not None and cut[0] == round_number else (round_number,)
 
-    def known(self) -> Iterator[tuple[Position, Why]]:
-        """The cuts of the limits, as far as they are known before the run."""
-        limits, warm = self.limits, self.warm_rounds
+    def known_cuts(self) -> Iterator[tuple[Position, CutReason]]:
+        """Yield the cuts of the limits that are known before the run."""
+        limits, warm_up_rounds = self.limits, self.warm_up_rounds
         if limits.train_iters is not None and (cut := self._after_train_iters(limits.train_iters)):
             yield cut, limit_reached("train_iters", limits.train_iters)
         if limits.rounds is not None:
-            yield (warm + limits.rounds - 1,), limit_reached("rounds", limits.rounds)
-        if limits.steps is not None and self.steps is not None:
-            before, each = self.steps
-            rounds = max(-(-(limits.steps - before) // each), 1)
-            yield (warm + rounds - 1,), limit_reached("steps", limits.steps)
+            yield (warm_up_rounds + limits.rounds - 1,), limit_reached("rounds", limits.rounds)
+        if limits.steps is not None and self.known_steps is not None:
+            in_warm_up, in_round = self.known_steps
+            rounds = max(-(-(limits.steps - in_warm_up) // in_round), 1)
+            yield (warm_up_rounds + rounds - 1,), limit_reached("steps", limits.steps)
         if not self.program.round.order:
-            yield (warm - 1,), ("done", "no node fires in rounds")
+            yield (warm_up_rounds - 1,), ("done", "no node fires in rounds")
 
     def _after_train_iters(self, iters: int) -> Position | None:
-        """The position of the first learner's last firing, if it is known when it fires."""
+        """Return the position of the first learner's firing number `iters`, if it is known before the run."""
         if self.learner is None or self.learner_rate_unknown:
             return None
         return firing_at(self.program, self.learner, iters - 1)
 
-    def _steps(self) -> tuple[int, int] | None:
-        """The env steps of the warm-up and of a round, if those of every collector are known."""
+    def _known_steps(self) -> tuple[int, int] | None:
+        """Return the env steps of the warm-up and of a round, if the steps of every collector are known."""
         found = []
-        for schedule in _schedules(self.program):
+        for schedule in self.program.round_schedules:
             steps = 0
             for name in self.checked.graph.nodes_of_role("collector"):
                 one = self._steps_of(name)
@@ -104,7 +104,7 @@ class CutPlanner:
         return (warm, found[-1]) if found[-1] else None
 
     def _steps_of(self, name: str) -> int | None:
-        """The env steps of one firing of all replicas of a collector, if all firings do the same number."""
+        """Return the env steps of one firing of all replicas of a collector, if all firings have the same number."""
         spec, steps = self.checked.graph.nodes[name], self.checked.facts[name].env_steps
         in_rounds = name in self.program.round.order and name not in may_lack_tokens(
             self.program.round
@@ -114,36 +114,30 @@ class CutPlanner:
         return steps * spec.replicas
 
 
-def _schedules(program: SerialProgram) -> list[Schedule]:
-    """The schedules of rounds: one for each phase of the warm-up, and the one that follows."""
-    return [*(warm.schedule for warm in program.warmup), program.round]
-
-
-def schedule_of_round(program: SerialProgram, rounds: int) -> Schedule:
-    """The schedule of a round."""
+def schedule_of_round(program: SerialProgram, round_number: int) -> Schedule:
     for warm in program.warmup:
-        if rounds < warm.rounds:
+        if round_number < warm.rounds:
             return warm.schedule
-        rounds -= warm.rounds
+        round_number -= warm.rounds
     return program.round
 
 
 def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
-    """How often a node has fired before a round begins."""
+    """Return how often a node has fired after this number of rounds."""
     paced = _paced_schedule(program, name)
     if paced is not None:
         versions = firings_before(program, rounds, paced.source.node)
         return versions // paced.every * paced.schedule.firings[name]
     fired = 0
     for warm in program.warmup:
-        here = min(warm.rounds, rounds)
-        fired += here * warm.schedule.firings.get(name, 0)
-        rounds -= here
+        phase_rounds = min(warm.rounds, rounds)
+        fired += phase_rounds * warm.schedule.firings.get(name, 0)
+        rounds -= phase_rounds
     return fired + rounds * program.round.firings.get(name, 0)
 
 
 def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None:
-    """The position at which a node fires for the n-th time (from 0), or None if it never does."""
+    """Return the position of a node's firing with this number, from 0, or None if the node never fires so often."""
     paced = _paced_schedule(program, name)
     if paced is None:
         return _firing_in_rounds(program, name, firing)
@@ -156,7 +150,7 @@ def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None
 def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Position | None:
     begun, fired = 0, 0
     lengths = [warm.rounds for warm in program.warmup]
-    for schedule, rounds in zip(_schedules(program), [*lengths, None], strict=True):
+    for schedule, rounds in zip(program.round_schedules, [*lengths, None], strict=True):
         each = schedule.firings.get(name, 0)
         if each and (rounds is None or firing < fired + each * rounds):
             return (begun + (firing - fired) // each, schedule.order.index(name), 0, firing)
@@ -165,11 +159,5 @@ def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Positio
 
 
 def _paced_schedule(program: SerialProgram, name: str) -> PacedSchedule | None:
-    """The paced schedule that a node belongs to."""
+    """Return the paced schedule of a node, or None if the node fires in rounds."""
     return next((paced for paced in program.paced if name in paced.schedule.firings), None)
-
-
-def limit_reached(reason: Reason, amount: int) -> Why:
-    """The reason of a cut by a limit."""
-    what = {"train_iters": "train iteration", "steps": "env step", "rounds": "round"}[reason]
-    return reason, limit_reason(amount, what)

@@ -1,70 +1,71 @@
-"""How far sites are, and how far they may go: rounds are granted in leases, which are renewed before they end."""
+"""Grants rounds to the sites, in leases that are renewed before they end."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from math import inf
 
-LEASE_S = 0.5  # of work that sites may be ahead of the slowest
-LEAST_LEASE = 8  # rounds
-KEPT_BYTES = (
-    1 << 30
-)  # of learners' states that a cut may still ask for: one for each round of a lease
-LEAST_KEPT_ROUNDS = 2  # however large a state: with one, no site could be ahead
+LEASE_S = 0.5  # the work by which sites may be ahead of the slowest one
+MIN_LEASE_ROUNDS = 8
+# The limit of the learners' states that a site keeps, one for each round of a lease.
+KEPT_BYTES = 1 << 30
+MIN_KEPT_ROUNDS = 2  # even for larger states: with one round, no site could be ahead
 
 
 class Leases:
-    """The rounds of all sites, those of the warm-up included."""
+    """The rounds that sites have completed and may begin, including those of the warm-up."""
 
     def __init__(
         self,
         names: Iterable[str],
         free: Collection[str] = (),
         paced: Collection[str] = (),
-        behind: int = 0,
-        warm_rounds: int = 0,
+        rounds_behind: int = 0,
+        warm_up_rounds: int = 0,
     ) -> None:
-        """`free` sites take part in the warm-up only. `paced` sites may be `behind` by this many rounds (0: they are
-        waited for like the others). See `site_kinds`."""
+        """`free` sites take part in the warm-up only. `paced` sites may be behind the others by `rounds_behind`.
+
+        `flowrl.checks.site_kinds` explains both kinds.
+        """
         self._rounds = dict.fromkeys(names, 0)
         self._free, self._paced = frozenset(free), frozenset(paced)
-        self._behind, self._warm_rounds = behind, warm_rounds
+        self._rounds_behind, self._warm_up_rounds = rounds_behind, warm_up_rounds
         self._granted = 0
-        self._longest: float = inf  # rounds of a lease
+        self._max_lease_rounds: float = inf
 
     def limit_by_memory(self, state_bytes: int) -> None:
-        """A site keeps this many bytes for each round of a lease."""
+        """Limit leases, because a site keeps this many bytes of states for each round of a lease."""
         if state_bytes:
-            self._longest = min(self._longest, max(KEPT_BYTES // state_bytes, LEAST_KEPT_ROUNDS))
+            rounds = max(KEPT_BYTES // state_bytes, MIN_KEPT_ROUNDS)
+            self._max_lease_rounds = min(self._max_lease_rounds, rounds)
 
     def set_rounds(self, name: str, rounds: int) -> None:
-        """A site has completed this many rounds."""
         self._rounds[name] = rounds
 
     @property
-    def completed(self) -> int:
-        """Rounds that all sites have completed."""
+    def completed_rounds(self) -> int:
+        """The rounds that all sites have completed."""
         rounds = self._rounds.items()
         return min(
-            (n for s, n in rounds if s not in self._free or n < self._warm_rounds), default=0
+            (n for s, n in rounds if s not in self._free or n < self._warm_up_rounds), default=0
         )
 
     @property
-    def fired(self) -> int:
-        """Rounds that all but paced sites have completed; only verdicts of paced sites can still cut in them."""
-        if not self._behind:
-            return self.completed
+    def fired_rounds(self) -> int:
+        """The rounds that all sites but paced ones have completed. Only verdicts of paced sites can still cut there."""
+        if not self._rounds_behind:
+            return self.completed_rounds
         return min(n for s, n in self._rounds.items() if s not in self._paced | self._free)
 
     def grant(self, firing_s: float) -> int | None:
-        """The rounds that may begin, or None if more than half of the current lease is left.
+        """Return the rounds that may begin, or None if more than half of the current lease is left.
 
-        `firing_s` is the time since the first firing could begin: it tells how many rounds a lease of `LEASE_S` is.
+        `firing_s` is the time since the start of the first firing, from which the rounds in `LEASE_S` are estimated.
         """
-        fired = self.fired
-        lease = max(LEAST_LEASE, int(fired / max(firing_s, 1e-9) * LEASE_S))
-        lease = int(min(lease, self._longest))
-        granted = min(fired + lease, self.completed + max(lease, self._behind))
+        fired = self.fired_rounds
+        lease = max(MIN_LEASE_ROUNDS, int(fired / max(firing_s, 1e-9) * LEASE_S))
+        lease = int(min(lease, self._max_lease_rounds))
+        granted = min(fired + lease, self.completed_rounds + max(lease, self._rounds_behind))
         if granted - self._granted < lease // 2:
             return None
         self._granted = granted

@@ -1,8 +1,8 @@
-"""The control messages between the coordinator and the sites: all of them.
+"""All control messages between the coordinator and the sites.
 
-Each site has three channels with the coordinator: `COMMANDS` to the site, `REPORTS` from it, and `FAILURES`, on
-which it says why it ends, as the second may be full or not open yet. `COMMAND`, `REPORT` and `FAILURE` convert
-the messages of each. Positions and counts of rounds include the warm-up.
+Each site has three channels with the coordinator: `COMMANDS` to the site, `REPORTS` from it, and `FAILURES`, on which
+it reports why it ends, because `REPORTS` may be full or not open yet. `COMMAND`, `REPORT` and `FAILURE` convert the
+messages of each channel. Positions and numbers of rounds include the warm-up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowrl.runtime.site_state import Position
 from flowrl.runtime.status import SiteStatus
 from flowrl.runtime.token_hashing import TokenHash
 
-COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # the channels' names begin with these
+COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
 CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
 
 
@@ -34,7 +34,7 @@ class PositionedRecord:
 
 
 class PositionedCount(NamedTuple):
-    """What one firing of a collector or of the first learner counted."""
+    """The counts of one firing of a collector or of the first learner."""
 
     position: Position
     counts: Count
@@ -45,17 +45,19 @@ class PositionedCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GrantLease:
-    """The site may begin rounds before `rounds`. No cut will fall before round `settled`, nor in the rounds before
-    `settled_fired`, except right after a learner's version that paces others."""
+    """The site may begin rounds before `rounds`. No cut will fall in rounds before `settled_rounds`.
+
+    In rounds before `settled_paced_rounds`, a cut can only fall right after a learner's version that paces others.
+    """
 
     rounds: int
-    settled: int
-    settled_fired: int
+    settled_rounds: int
+    settled_paced_rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class HashTokens:
-    """The site reports hashes of tokens from its first firing on."""
+    """The site shall report token hashes from its first firing on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,17 @@ class CutAt:
 
 @dataclass(frozen=True, slots=True)
 class HaltFreeSite:
-    """A site that runs freely ends after its current firing: all others have reached the cut."""
+    """A free site shall end after its current firing: all other sites have reached the cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendResults:
-    """All sites have reached the cut, which is final: the site sends its results."""
+    """The site shall send its results: all sites have reached the cut, which is final."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRun:
-    """The site ends at once, whatever it does."""
+    """The site shall end at once."""
 
 
 Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRun
@@ -88,14 +90,14 @@ Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRu
 
 @dataclass(frozen=True, slots=True)
 class SiteReady:
-    """All nodes of the site are made. It keeps this many bytes of learners' states for each round of a lease."""
+    """All nodes of the site are made. The site keeps `state_bytes` of learners' states for each round of a lease."""
 
     state_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class SiteProgress:
-    """What has happened on the site since its last report. It has completed `rounds` rounds."""
+    """The counts and records since the site's last report, and the number of rounds that it has completed."""
 
     rounds: int
     counts: tuple[PositionedCount, ...]
@@ -105,14 +107,14 @@ class SiteProgress:
 
 @dataclass(frozen=True, slots=True)
 class SiteTokenHashes:
-    """Hashes of the tokens since the site's last report, if they were asked for."""
+    """Token hashes since the site's last report; sent after `HashTokens`."""
 
     hashes: tuple[TokenHash, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainItersReached:
-    """A first learner whose number of firings in a round is not known has fired as often as the limits ask for."""
+    """The first learner, which may lack tokens, has reached the limit of train iterations."""
 
     position: Position
     train_iters: int
@@ -125,7 +127,7 @@ class SiteAtCut:
 
 @dataclass(frozen=True, slots=True)
 class SiteResults:
-    """The learners' states at the cut, how many tokens were dropped, and what was not deterministic."""
+    """The learners' states at the cut, the number of dropped tokens, and irregularities."""
 
     states: Mapping[str, State]
     dropped_tokens: int
@@ -134,7 +136,7 @@ class SiteResults:
 
 @dataclass(frozen=True, slots=True)
 class SiteClosed:
-    """All nodes of the site are closed; what they raised then."""
+    """All nodes of the site are closed. `errors` are the errors that they raised."""
 
     errors: tuple[str, ...]
 
@@ -150,7 +152,7 @@ Report = (
 )
 
 
-# why a site ends
+# from a site, before it ends with a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class ConnectionFailure:
 
 @dataclass(frozen=True, slots=True)
 class SiteFailure:
-    """Anything else that ended the site."""
+    """Another error ended the site."""
 
     text: str
     traceback: str

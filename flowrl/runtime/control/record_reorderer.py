@@ -1,35 +1,28 @@
 """Restores the serial order of records that several sites emit at their own pace.
 
-Sites send records (metrics, log lines, checkpoints) with their position in the serial program. A record is
-released to the run's sink once every site has completed its round, so nothing earlier can still arrive. Records
-beyond the cut are dropped. Hashes of tokens go the same way.
+Sites send records (metrics, log lines, checkpoints) with their position in the serial program. A record is released to
+the run's sink once every site has completed its round, so that no earlier record can still arrive. Records beyond the
+cut are dropped. Hashes of tokens are reordered in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from flowrl.runtime.control.cuts import includes
 from flowrl.runtime.control.messages import PositionedRecord
 from flowrl.runtime.records import Irregularities, RecordSink
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.token_hashing import Note, TokenHash
+from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
-
-class HasPosition(Protocol):
-    @property
-    def position(self) -> Position:
-        """The position of a firing in the serial program."""
-
-
-P = TypeVar("P", bound=HasPosition)
+P = TypeVar("P", PositionedRecord, TokenHash)
 
 
 class RecordReorderer:
     def __init__(self, sink: RecordSink) -> None:
         self._sink = sink
-        self.note: Note | None = None  # takes the hashes
+        self.hash_sink: TokenHashSink | None = None
         self.irregularities = Irregularities()
         self._records: list[PositionedRecord] = []
         self._hashes: list[TokenHash] = []
@@ -39,28 +32,28 @@ class RecordReorderer:
         self._records.append(record)
 
     def add_hashes(self, hashes: Iterable[TokenHash]) -> None:
-        """Hold hashes likewise; those of one firing keep their order."""
+        """Hold token hashes likewise. The hashes of one firing keep their order."""
         self._hashes += hashes
 
     def emit_now(self, record: PositionedRecord) -> None:
-        """Pass on a record whose order does not matter, such as one from a free site."""
+        """Pass on a record whose order does not matter, such as a record of a free site."""
         self.irregularities.pass_on(self._sink, record.source, record.record)
 
     def release_before(self, first_open_round: int | None, cut: Position | None) -> None:
-        """Emit, in serial order, the records of rounds before `first_open_round` (None: of all) up to the cut."""
+        """Emit, in serial order, the records up to the cut of rounds before `first_open_round`, or of all rounds."""
         records, self._records = _split(self._records, first_open_round, cut)
         for record in records:
             self.emit_now(record)
         hashes, self._hashes = _split(self._hashes, first_open_round, cut)
-        if self.note is not None:
-            for token in hashes:
-                self.note(token)
+        if self.hash_sink is not None:
+            for token_hash in hashes:
+                self.hash_sink(token_hash)
 
 
 def _split(
     items: list[P], first_open_round: int | None, cut: Position | None
 ) -> tuple[list[P], list[P]]:
-    """The items of earlier rounds, sorted and up to the cut; and the items of later rounds."""
+    """Return the items of earlier rounds, sorted and up to the cut, and the items of later rounds."""
     if first_open_round is None:
         earlier, later = items, []
     else:

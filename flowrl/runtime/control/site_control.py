@@ -1,4 +1,4 @@
-"""A site's end of its control channels: what the coordinator has sent, and what the site reports."""
+"""A site's ends of its control channels: it receives commands of the coordinator, and sends reports."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from flowrl.runtime.status_reader import read_status
 from flowrl.runtime.token_hashing import TokenHash
 
 PERIOD_S = 0.05  # between reports
-PERIOD_PER_SITE_S = 0.001  # at least, for each site: the coordinator reads the reports one by one
+PERIOD_PER_SITE_S = 0.001  # longer with many sites, because the coordinator reads all reports
 
 
 class CoordinatorMessages:
-    """The state that the coordinator's messages set. They are received whenever the site's channels are polled."""
+    """The state that the coordinator's commands set. Commands are received whenever the site's channels are polled."""
 
     def __init__(self, channels: SiteChannels, site: str) -> None:
         self._commands = channels.open_receiver(
@@ -49,7 +49,7 @@ class CoordinatorMessages:
         self.is_halted = False
         self.results_requested = False
         self.must_leave = False
-        self.on_settled: Callable[[int, int], None] = lambda settled, settled_fired: None
+        self.on_settled: Callable[[int, int], None] = lambda rounds, paced_rounds: None
         self.on_hash_tokens: Callable[[], None] = lambda: None
         channels.on_receive(self._receive)
 
@@ -58,7 +58,7 @@ class CoordinatorMessages:
             command = COMMAND.decode(self._commands.take()[0])
             if isinstance(command, GrantLease):
                 self.granted_rounds = command.rounds
-                self.on_settled(command.settled, command.settled_fired)
+                self.on_settled(command.settled_rounds, command.settled_paced_rounds)
             elif isinstance(command, CutAt):
                 self.cut = command.position
             elif isinstance(command, HashTokens):
@@ -74,7 +74,7 @@ class CoordinatorMessages:
 
 
 class SiteReporter:
-    """Collects what happens on a site, and sends it to the coordinator."""
+    """Collects the counts, records and token hashes of a site, and sends them to the coordinator."""
 
     def __init__(self, channels: SiteChannels, site: str, sites: int) -> None:
         self._channels, self._site = channels, site
@@ -103,19 +103,19 @@ class SiteReporter:
         self._hashes.append(token)
 
     def report_periodically(self, scheduler: Scheduler) -> None:
-        """Report if the last report was sent some time ago."""
+        """Report if the period since the last report is over."""
         if time.perf_counter() - self._sent_s > self._period_s:
             self.report(scheduler)
 
     def report_if_new(self, scheduler: Scheduler) -> None:
-        """Report if anything has happened: other sites may wait for it."""
+        """Report if there is anything new, because other sites may wait for it."""
         rounds = scheduler.site.rounds
         if rounds != self._sent_rounds or self._records or self._counts or self._hashes:
             self.report(scheduler)
 
     def report(self, scheduler: Scheduler) -> None:
-        """Report all that has happened, and the status of the site."""
-        # first: a wait may raise SiteStopped, and nothing must be lost then
+        """Report all new counts, records and hashes, and the status of the site."""
+        # The wait comes first: it may raise SiteStopped, and nothing may be lost then.
         self._channels.wait(self._reports, WAIT_S)
         if self._hashes:
             hashes, self._hashes = self._hashes, []

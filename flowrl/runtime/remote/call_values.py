@@ -1,7 +1,7 @@
 """Encodes the arguments and replies of calls between sites.
 
-Channels carry plain values. A named tuple or dataclass becomes a tuple that begins with its type's number. Both ends
-know the types from the service's declaration, so no type comes over the wire.
+Channels carry plain values. A named tuple or dataclass becomes a tuple that begins with the number of its type. Both
+ends know the types from the service's declaration, so no type is sent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class CallValueCodec:
         )
 
     def decode(self, data: Any) -> Any:
-        """Decode a value."""
         kind = type(data)
         if kind is tuple:
             return self._decode_tuple(*data)

@@ -1,4 +1,4 @@
-"""The edge factory of one of several sites: ends of edges whose other end is on another site, and local edges."""
+"""The edge factory of one of several sites, which makes local edges and the ends of edges to other sites."""
 
 from __future__ import annotations
 
@@ -12,39 +12,33 @@ from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhe
 from flowrl.checks.pacing import nodes_paced_by
 from flowrl.checks.site_kinds import free_sites
 from flowrl.core.context import Context, instance_key
-from flowrl.core.node import Node
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.edge_factory import (
-    Replica,
-    Versions,
-    initial_tokens,
-    local_queue,
-    local_state_input,
-)
+from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica, Versions
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
 from flowrl.runtime.remote.services import RemoteServices
 from flowrl.runtime.remote.state_views import NewestView, PacedView, RoundEndView
 from flowrl.runtime.remote.waiting import SiteWaits
-from flowrl.runtime.site_state import SiteState, Wait
+from flowrl.runtime.site_state import Wait
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import Push, Queue, Take, Token
 
-SLACK_ROUNDS = 2  # rounds of tokens that may be in a channel beside those of the current round
-STATE_LIMITS = ChannelLimits(tokens=256)  # most tokens only say that a state has not changed
+SLACK_ROUNDS = 2  # rounds of tokens in a channel, in addition to the current round
+STATE_LIMITS = ChannelLimits(tokens=256)  # most tokens only state that there is no new version
 
 
-class SiteEdgeFactory:
+class SiteEdgeFactory(EdgeFactory):
     """The `EdgeFactory` of one of several sites."""
 
     def __init__(
         self, checked: CheckedGraph, layout: SiteLayout, name: str, channels: SiteChannels
     ) -> None:
-        self.name, self.site = name, SiteState()
+        super().__init__(checked)
+        self.name = name
         self.waits = SiteWaits(channels, self.site)
-        self._checked, self._layout, self._channels = checked, layout, channels
+        self._layout, self._channels = layout, channels
         lags = [edge.lag for edge in checked.graph.edges if edge.kind == "state"]
         self._rounds_in_channel = max(lags, default=0) + SLACK_ROUNDS
         self._free_sites = free_sites(checked, layout)
@@ -55,7 +49,7 @@ class SiteEdgeFactory:
         self._token_wait: Wait | None = None
         self._firing_inputs: dict[str, RemoteInput] = {}
         self._firing_readers: dict[str, list[Push]] = {}
-        # channels of services are opened before anything is received: a client may call early
+        # Channels of services are opened before anything is received, because a client may call early.
         self._services = RemoteServices(checked.graph, layout, name, self.waits)
         for node in sorted(may_lack_tokens_anywhere(checked.program)):
             self._open_firing_channels(node)
@@ -65,20 +59,19 @@ class SiteEdgeFactory:
 
     @property
     def is_free(self) -> bool:
-        """Whether the site fires whenever tokens are there, instead of in the rounds of all sites."""
+        """Whether the site fires whenever it has tokens, instead of in the rounds of all sites."""
         return self.name in self._free_sites
 
     # streams
 
     def make_queues(self, edge: Edge) -> dict[ReplicaPair, Queue]:
-        checked = self._checked
-        pairs = replica_pairs_of(checked.graph, edge)
+        pairs = replica_pairs_of(self._checked.graph, edge)
         queues: dict[ReplicaPair, Queue] = {}
         for pair in pairs:
             produces = self.is_local(edge.sources[pair[0]].node, pair[1])
             consumes = self.is_local(edge.to.node, pair[2])
             if produces and consumes:
-                queues[pair] = local_queue(checked, edge)
+                queues[pair] = self._local_queue(edge)
             elif consumes:
                 queues[pair] = self._remote_input(edge, pair)
             elif produces:
@@ -88,12 +81,12 @@ class SiteEdgeFactory:
     def _merge(
         self, edge: Edge, queues: dict[ReplicaPair, Queue], sources: int
     ) -> dict[ReplicaPair, Queue]:
-        """`merge: any`: each local consumer takes from one queue, to which all its producers push."""
+        """Merge the queues of each local consumer into one, to which all its producers push (`merge: any`)."""
         merged = {p: queue for p, queue in queues.items() if not self.is_local(edge.to.node, p[2])}
         for replica in {pair[2] for pair in queues} - {pair[2] for pair in merged}:
             own = [pair for pair in queues if pair[2] == replica]
             remote = [p for p in own if not self.is_local(edge.sources[p[0]].node, p[1])]
-            local = local_queue(self._checked, edge, sources)
+            local = self._local_queue(edge, sources)
             if remote:
                 parts = [local, *(queues[pair] for pair in remote)]
                 wait = self.waits.on_input(instance_key(edge.to.node, replica), f"any of {edge}")
@@ -108,15 +101,15 @@ class SiteEdgeFactory:
         source, program = edge.sources[pair[0]].node, self._checked.program
         peer = self._layout.site_of[source, pair[1]]
         receiver = self._channels.open_receiver(
-            _stream_channel(edge, pair), peer, limits=self._bound(edge)
+            _stream_channel(edge, pair), peer, limits=self._stream_limits(edge)
         )
         consumer = instance_key(edge.to.node, pair[2])
         wait = self.waits.on_input(consumer, pair_label(edge, pair), receiver)
-        queue = RemoteInput(self.waits, receiver, wait, initial_tokens(self._checked, edge))
+        queue = RemoteInput(self.waits, receiver, wait, self._initial_tokens(edge))
         self._inputs.append(queue)
         if source in fires_without_rate(program.schedule_of(source)):
-            # no rate bounds the tokens in a loop: the producer must never wait for room
-            self._channels.on_receive(queue.take_in_all)
+            # No rate limits the tokens in a loop, so the producer must never wait for room.
+            self._channels.on_receive(queue.empty_receiver)
         elif edge.when_full == "wait":
             self._channels.on_receive(partial(queue.make_room, program.capacity[edge.to]))
         return queue
@@ -124,7 +117,7 @@ class SiteEdgeFactory:
     def _remote_output(self, edge: Edge, pair: ReplicaPair) -> RemoteOutput:
         peer = self._layout.site_of[edge.to.node, pair[2]]
         sender = self._channels.open_sender(
-            _stream_channel(edge, pair), peer, limits=self._bound(edge)
+            _stream_channel(edge, pair), peer, limits=self._stream_limits(edge)
         )
         producer = instance_key(edge.sources[pair[0]].node, pair[1])
         wait = self.waits.on_output(producer, pair_label(edge, pair), sender)
@@ -133,8 +126,8 @@ class SiteEdgeFactory:
             return LossyRemoteOutput(self.waits, sender, wait, capacity)
         return RemoteOutput(self.waits, sender, wait)
 
-    def _bound(self, edge: Edge) -> ChannelLimits:
-        """Room for some rounds of tokens, unless the graph sets the capacity."""
+    def _stream_limits(self, edge: Edge) -> ChannelLimits:
+        """Return limits with room for some rounds of tokens, unless the graph sets the capacity."""
         capacity = self._checked.program.capacity[edge.to]
         tokens = capacity if edge.capacity else capacity * self._rounds_in_channel
         return ChannelLimits(tokens=tokens)
@@ -143,9 +136,9 @@ class SiteEdgeFactory:
 
     def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
         if edge.source in versions:
-            return local_state_input(edge, versions[edge.source])
+            return super().state_input(edge, replica, versions)
         key = edge.to, replica
-        if key not in self._state_inputs:  # a phase of the warm-up connects instances again
+        if key not in self._state_inputs:  # each phase of the warm-up connects the instances again
             self._state_inputs[key] = self._remote_state_input(edge, replica)
         return self._state_inputs[key]
 
@@ -165,7 +158,6 @@ class SiteEdgeFactory:
         return RoundEndView(self.waits, self.site, queue, edge.lag).take
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
-        """Each reader is sent version 0, and then the version with which each round ended."""
         replicas = self._remote_consumers(edge)
         return [self._round_end_reader(edge, replica, versions) for replica in replicas]
 
@@ -180,7 +172,7 @@ class SiteEdgeFactory:
             if state is not last:
                 output.append((state, EMPTY_CLOCK))
             elif not newest_only:
-                output.append((None, EMPTY_CLOCK))  # the state has not changed in this round
+                output.append((None, EMPTY_CLOCK))  # no new version in this round
             last = state
 
         self._send_initial_versions.append(lambda: push((versions.newest(), EMPTY_CLOCK)))
@@ -211,7 +203,10 @@ class SiteEdgeFactory:
         return [r for r in replicas if not self.is_local(edge.to.node, r)]
 
     def _reads_newest(self, edge: Edge, replica: int) -> bool:
-        """Whether a consumer reads the newest version. A free site shares no rounds with others: no lag can be kept."""
+        """Return whether a consumer reads the newest version.
+
+        A free site has no rounds in common with other sites, so a lag means nothing there.
+        """
         site_of = self._layout.site_of
         sites = {site_of[edge.source.node, 0], site_of[edge.to.node, replica]}
         return edge.every is None and (edge.latest or not self._free_sites.isdisjoint(sites))
@@ -229,7 +224,7 @@ class SiteEdgeFactory:
         return lambda: next(queue.take_arrived(), None) is not None
 
     def _open_firing_channels(self, node: str) -> None:
-        """Open the channels from a node that may lack tokens to the sites of all that it paces."""
+        """Open the channels from a node that may lack tokens to the sites of all nodes that it paces."""
         site_of, channels = self._layout.site_of, self._channels
         paced = nodes_paced_by(self._checked.graph, node)
         source = site_of[node, 0]
@@ -258,29 +253,23 @@ class SiteEdgeFactory:
             return None
         return self._services.client_stub(edge, replica, contexts, fresh)
 
-    def serve_remote_clients(
-        self,
-        service: Replica,
-        node: Callable[[], Node],
-        renew: Callable[[], None],
-        contexts: dict[Replica, Context],
-    ) -> None:
-        self._services.serve(service, node, renew, contexts)
+    def serve_remote_clients(self, service: LocalService, contexts: dict[Replica, Context]) -> None:
+        self._services.serve(service, contexts)
 
-    # the life of the site
+    # called by the site's scheduler
 
     def send_initial_versions(self) -> None:
-        """Send version 0 of all states to their readers. All channels are open on all sites by now."""
+        """Send version 0 of all states to their readers. Called when the channels of all sites are open."""
         for send in self._send_initial_versions:
             send()
 
     @property
     def has_remote_firings(self) -> bool:
-        """Whether a node on another site has fired that paces something here."""
+        """Whether there is a notification of a firing that paces nodes on this site."""
         return any(map(len, self._firing_inputs.values()))
 
     def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
-        """Wait until a token has come that lets an instance of this site fire."""
+        """Wait until a token arrives that lets an instance of this site fire."""
         if self._token_wait is None:
             sites = self._layout.site_of.items()
             names = sorted({node for (node, _), site in sites if site == self.name})
@@ -289,7 +278,7 @@ class SiteEdgeFactory:
         self.waits.until(can_fire, self._token_wait, *receivers)
 
     def discard_inputs(self) -> None:
-        """Discard all tokens from now on. This site has ended before its producers, which must not wait for it."""
+        """Discard all tokens from now on. The site has ended, and its producers must not wait for it."""
         self._channels.on_receive(self._discard)
         self._discard()
 
@@ -299,7 +288,7 @@ class SiteEdgeFactory:
                 pass
 
     def irregularity_lines(self) -> list[str]:
-        """What made this run differ from a deterministic one, drops aside."""
+        """Return what made this run differ from a deterministic one, without dropped tokens."""
         return [line for view in self._newest_views if (line := view.irregularity()) is not None]
 
 

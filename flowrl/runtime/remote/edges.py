@@ -15,8 +15,8 @@ from flowrl.runtime.streams import AwaitedQueue, Queue, Token
 class RemoteInput(AwaitedQueue):
     """A queue into which an instance on another site pushes.
 
-    Tokens go from the channel's receiver straight to the instance. The deque itself only holds tokens that had to leave
-    the receiver early, and those are taken first.
+    The instance takes tokens directly from the channel's receiver. The deque itself only holds tokens that had to leave
+    the receiver early; these are taken first.
     """
 
     def __init__(
@@ -44,20 +44,23 @@ class RemoteInput(AwaitedQueue):
             self.wait_until(self.receiver.is_ready)
             super().append(self._receive())
 
-    def take_in_all(self) -> None:
-        """Empty the receiver. This site may wait for the producer, which must not wait for room."""
+    def empty_receiver(self) -> None:
+        """Move all tokens into the deque, because the producer must not wait for room while this site waits for it."""
         while len(self.receiver):
             super().append(self.receiver.take())
 
     def make_room(self, tokens: int) -> None:
-        """Empty a receiver that is half full of bytes: one round's tokens must find room, however large they are."""
+        """Move up to `tokens` tokens into the deque while the receiver is half full of bytes.
+
+        So one round's tokens always find room, however large they are.
+        """
         while super().__len__() < tokens and len(self.receiver):
             if 2 * self.receiver.statistics().queued_bytes < self.receiver.limits.bytes:
                 return
             super().append(self.receiver.take())
 
     def __len__(self) -> int:
-        """How many tokens can be taken without waiting."""
+        """Return how many tokens can be taken without waiting."""
         return super().__len__() + len(self.receiver)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -68,7 +71,7 @@ class RemoteInput(AwaitedQueue):
             raise ChannelFailure(error) from error
 
     def take_arrived(self) -> Iterator[Token]:
-        """Take the tokens that can be taken without waiting."""
+        """Take all tokens that can be taken without waiting."""
         while len(self):
             yield self.popleft()
 
@@ -91,7 +94,7 @@ class RemoteOutput(deque[Token]):
 
 
 class LossyRemoteOutput(RemoteOutput):
-    """A `RemoteOutput` that never waits: tokens without room are pending, and the oldest of them are dropped."""
+    """A `RemoteOutput` that never waits. Tokens without room are pending, and the oldest of too many is dropped."""
 
     def __init__(self, waits: SiteWaits, sender: Sender, wait: Wait, capacity: int) -> None:
         super().__init__(waits, sender, wait)
@@ -101,7 +104,7 @@ class LossyRemoteOutput(RemoteOutput):
 
     def append(self, token: Token) -> None:
         if not self._sender.is_ready():
-            self._waits.channels.drain()  # there may be room by now
+            self._waits.channels.drain()  # credit may have arrived
         self.dropped += len(self._pending) == self._pending.maxlen
         self._pending.append(token)
         self._send_pending()
@@ -115,7 +118,7 @@ class LossyRemoteOutput(RemoteOutput):
 
 
 class MergedInput(AwaitedQueue):
-    """Several queues as one: the token that comes first is taken first."""
+    """Several queues as one, from which tokens are taken in the order of arrival."""
 
     def __init__(self, waits: SiteWaits, queues: list[Queue], wait: Wait) -> None:
         super().__init__()
@@ -133,9 +136,9 @@ class MergedInput(AwaitedQueue):
             super().append(self._take_first())
 
     def append(self, token: Token) -> None:
-        """Push to the first queue: it is the one of the producers on this site."""
+        """Push to the first queue, which is that of the producers on this site."""
         self._queues[0].append(token)
 
     def __len__(self) -> int:
-        """How many tokens can be taken without waiting."""
+        """Return how many tokens can be taken without waiting."""
         return super().__len__() + sum(map(len, self._queues))

@@ -1,4 +1,4 @@
-"""Errors that are raised on one site and raised again on another, where their cause shows the original traceback."""
+"""Sends errors from the site where they were raised to another site, with the original traceback as their cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrl.core.plain_data import DataCodec
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """An error that was raised on another site. `node` and `doing` are empty if it was not a node's."""
+    """An error of another site, as it is sent. `node` and `doing` are empty unless it was a `NodeError`."""
 
     node: str
     doing: str
@@ -27,11 +27,11 @@ REMOTE_ERROR: DataCodec[RemoteError] = DataCodec(RemoteError)
 
 
 class RemoteTraceback(Exception):
-    """Where an error was raised on another site."""
+    """The traceback of an error on another site, in its text."""
 
 
 def describe_error(error: BaseException) -> RemoteError:
-    """An error in a form that can be sent."""
+    """Describe an error so that it can be sent."""
     node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
     cause = error.__cause__ or error if node else error
     text = "".join(traceback.format_exception(cause))
@@ -39,12 +39,12 @@ def describe_error(error: BaseException) -> RemoteError:
 
 
 def restore_error(site: str, remote: RemoteError) -> Exception:
-    """An error of another site, to be raised here: of a class with the same name and, if that is builtin, base."""
+    """Make an error like the one of another site: of a class with the same name, derived from it if it is builtin."""
     base = vars(builtins).get(remote.type)
     if not (isinstance(base, type) and issubclass(base, Exception)):
         base = Exception
     kind = type(remote.type, (base,), {"__str__": lambda self: remote.text})
-    cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some want more than a text
+    cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some constructors need more arguments
     cause.files = remote.files  # type: ignore[attr-defined]
     cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{remote.traceback}")
     return NodeError(remote.node, remote.doing, cause) if remote.node else cause

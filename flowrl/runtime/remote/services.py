@@ -1,8 +1,8 @@
-"""Links across sites: the client holds a stub that calls the service on its site.
+"""Links across sites: the client holds a stub, which calls the service on the service's site.
 
-A call belongs to the firing of its client, wherever the service lives. What the service counts and records comes back
-with the reply and is emitted as part of that firing, and what it raises is raised again at the client. So a run has
-the same results as if both shared a site.
+A call belongs to the firing of its client, wherever the service lives. The counts and records of the service return
+with the reply and are emitted as part of that firing, and its errors are raised again at the client. So a run has the
+same results as if both shared a site.
 """
 
 from __future__ import annotations
@@ -15,31 +15,30 @@ from flowrl.channels import ChannelLimits, Receiver, Sender
 from flowrl.channels.calls import CallClient, CallServer
 from flowrl.checks.ordering import exclusive_services
 from flowrl.core.context import Context, instance_key
-from flowrl.core.node import Node
 from flowrl.core.ports import Service
 from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.edge_factory import Replica
+from flowrl.runtime.edge_factory import LocalService, Replica
 from flowrl.runtime.instance import RAISED
 from flowrl.runtime.records import RECORD
 from flowrl.runtime.remote.call_values import CallValueCodec
 from flowrl.runtime.remote.errors import REMOTE_ERROR, describe_error, restore_error
 from flowrl.runtime.remote.waiting import ServiceWait, SiteWaits
 
-# requests, in place of a method's name
-FETCH_RECORDS = "(records)"  # answer with what the service recorded while it was made
-RENEW = "(renew)"  # make the service anew
-REQUESTS = (FETCH_RECORDS, RENEW)
+# requests that stand in place of a method's name
+FETCH_RECORDS = "(records)"  # return the records that the service emitted while it was made
+RECREATE = "(recreate)"  # replace the service by a new one
+REQUESTS = (FETCH_RECORDS, RECREATE)
 
-LIMITS = ChannelLimits(tokens=64)  # a client makes one call at a time, so credit is seldom returned
+CALL_LIMITS = ChannelLimits(tokens=64)  # one call at a time needs little credit
 
 Contexts = Mapping[str, Context]  # of a service and of the services that it calls, by key
 Reply = tuple[bool, Any, list[Any]]  # success; the value or the error; counts and records
 
 
 class ClientStub:
-    """What a client holds in place of a service on another site. It has the methods of the service."""
+    """Stands in for a service on another site. It has the methods of the service."""
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
@@ -49,23 +48,23 @@ class ClientStub:
         return lambda *arguments, **named: self._client.call(name, *arguments, **named)
 
     def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
-        """Begin a call without waiting. Its reply must be taken before the next call."""
+        """Start a call without waiting. Its reply must be taken before the next call."""
         self._client.check_method(method)
         return self._client.begin(method, *arguments, **named)
 
 
 class PendingCall:
-    """A call whose reply was not taken yet."""
+    """A call whose reply has not been taken yet."""
 
     def __init__(self, client: ServiceClient, number: int) -> None:
         self._client, self._number = client, number
 
     def ready(self) -> bool:
-        """Whether the reply can be taken without waiting."""
+        """Return whether the reply can be taken without waiting."""
         return self._client.has_reply(self._number)
 
     def take(self) -> Any:
-        """Wait for the reply. What the service recorded belongs to the firing that takes it."""
+        """Wait for the reply. The records that come with it belong to the firing that takes it."""
         return self._client.wait_for_reply(self._number)
 
     def until(
@@ -74,8 +73,11 @@ class PendingCall:
         others: Iterable[PendingCall] = (),
         fds: Collection[int] = (),
     ) -> None:
-        """Wait until the condition holds. The reply of this call or of others, or data at the file descriptors, can
-        make it true; the caller reads those data."""
+        """Wait until the condition holds.
+
+        The reply of this call or of others, or data at the file descriptors, can make it true. The caller reads the
+        data.
+        """
         clients = [self._client, *(other._client for other in others)]
         self._client.wait.until(condition, [client.replies for client in clients], fds)
 
@@ -89,7 +91,7 @@ class ServiceClient:
         self.service, self._site, self._calls, self._contexts = service, site, calls, contexts
         self.wait, self.replies = wait, calls.replies
         self._codec = CallValueCodec(service.values)
-        self._pending_method = ""  # whose reply was not taken
+        self._pending_method = ""  # the method whose reply has not been taken
 
     def check_method(self, method: str) -> None:
         """Raise if the service does not offer this method."""
@@ -101,11 +103,11 @@ class ServiceClient:
             )
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Call a method of the service, or make one of the requests above, and wait for the reply."""
+        """Call a method of the service, or send one of the requests above, and wait for the reply."""
         return self.begin(method, *arguments, **named).take()
 
     def begin(self, method: str, *arguments: Any, **named: Any) -> PendingCall:
-        """Begin a call without waiting."""
+        """Start a call without waiting."""
         if self._pending_method and method not in REQUESTS:
             raise RuntimeError(
                 f"service '{self.service.type}': a call of '{self._pending_method}' is pending; "
@@ -117,7 +119,7 @@ class ServiceClient:
         return PendingCall(self, number)
 
     def has_reply(self, number: int) -> bool:
-        """Whether the reply has come."""
+        """Return whether the reply has arrived."""
         if not self._calls.has_reply(number):
             self.wait.drain()
         return self._calls.has_reply(number)
@@ -142,15 +144,14 @@ class ServiceEndpoint:
 
     def __init__(
         self,
-        service: Service,
-        node: Callable[[], Node],
-        renew: Callable[[], None],
+        port: Service,
+        service: LocalService,
         contexts: Contexts,
         serving: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._service, self._node, self._renew = service, node, renew
+        self._port, self._service = port, service
         self._contexts, self._serving = contexts, serving
-        self._codec = CallValueCodec(service.values)
+        self._codec = CallValueCodec(port.values)
 
     def serve(self, request: tuple[str, list[Any], dict[str, Any]]) -> Reply:
         """Answer a request. An error is raised again at the client."""
@@ -168,15 +169,15 @@ class ServiceEndpoint:
     def _handle(self, method: str, arguments: list[Any], named: dict[str, Any]) -> Any:
         if method == FETCH_RECORDS:
             return None
-        if method == RENEW:
-            return self._renew()
-        if method not in self._service.methods:
-            raise AttributeError(f"the service '{self._service.type}' has no '{method}'")
+        if method == RECREATE:
+            return self._service.recreate()
+        if method not in self._port.methods:
+            raise AttributeError(f"the service '{self._port.type}' has no '{method}'")
         decode = self._codec.decode
-        return getattr(self._node(), method)(*decode(arguments), **decode(named))
+        return getattr(self._service.node(), method)(*decode(arguments), **decode(named))
 
     def _take_records(self) -> list[Any]:
-        """What the service, and the services that it calls, counted and recorded since the last reply."""
+        """Return the counts and records, since the last reply, of the service and the services that it calls."""
         emitted: list[Any] = []
         for key, context in self._contexts.items():
             count, records = context.take_count(), context.take_records()
@@ -203,25 +204,28 @@ class RemoteServices:
 
     def _open_channels(self, edge: Edge, replica: int) -> None:
         """Open the channels of a link with one end on this site."""
-        name, channels = _name(edge, replica), self._waits.channels
+        name, channels = _link_name(edge, replica), self._waits.channels
         client = self._layout.site_of[edge.to.node, replica]
         server = self._layout.site_of[edge.source.node, replica]
         if client == self._site != server:
-            requests = channels.open_sender(f"{name}?", server, limits=LIMITS)
-            replies = channels.open_receiver(f"{name}!", server, limits=LIMITS)
+            requests = channels.open_sender(f"{name}?", server, limits=CALL_LIMITS)
+            replies = channels.open_receiver(f"{name}!", server, limits=CALL_LIMITS)
             who = instance_key(edge.to.node, replica)
             label = pair_label(edge, (0, replica, replica))
             wait = self._waits.on_service(who, label, server)
             self._clients[name] = CallClient(requests, replies, wait), wait
         elif server == self._site != client:
-            requested = channels.open_receiver(f"{name}?", client, limits=LIMITS)
-            self._servers[name] = requested, channels.open_sender(f"{name}!", client, limits=LIMITS)
+            requested = channels.open_receiver(f"{name}?", client, limits=CALL_LIMITS)
+            self._servers[name] = (
+                requested,
+                channels.open_sender(f"{name}!", client, limits=CALL_LIMITS),
+            )
 
     def client_stub(
         self, edge: Edge, replica: int, contexts: dict[Replica, Context], fresh: bool
     ) -> ClientStub:
-        """The stub of a service on another site. See `EdgeFactory.client_stub`."""
-        name = _name(edge, replica)
+        """Return the stub of a service on another site. With `fresh`, the service is recreated."""
+        name = _link_name(edge, replica)
         if name not in self._stubs:
             own = self._recording_contexts(contexts, edge.source.node, replica)
             server = self._layout.site_of[edge.source.node, replica]
@@ -229,30 +233,25 @@ class RemoteServices:
             client.call(FETCH_RECORDS)
             self._stubs[name] = ClientStub(client), client
         elif fresh:
-            self._stubs[name][1].call(RENEW)
+            self._stubs[name][1].call(RECREATE)
         return self._stubs[name][0]
 
-    def serve(
-        self,
-        service: Replica,
-        node: Callable[[], Node],
-        renew: Callable[[], None],
-        contexts: dict[Replica, Context],
-    ) -> None:
-        """Answer the calls of clients on other sites. See `EdgeFactory.serve_remote_clients`."""
+    def serve(self, service: LocalService, contexts: dict[Replica, Context]) -> None:
+        """Let clients on other sites call a service of this site."""
+        node, replica = service.replica
         for edge in link_edges(self._graph):
-            name = _name(edge, service[1])
-            if edge.source.node == service[0] and name in self._servers:
-                own = self._recording_contexts(contexts, *service)
-                serving = self._waits.serving(instance_key(*service))
-                endpoint = ServiceEndpoint(self._service(edge), node, renew, own, serving)
+            name = _link_name(edge, replica)
+            if edge.source.node == node and name in self._servers:
+                own = self._recording_contexts(contexts, node, replica)
+                serving = self._waits.serving(instance_key(node, replica))
+                endpoint = ServiceEndpoint(self._service(edge), service, own, serving)
                 channels = self._waits.channels
                 CallServer(channels, *self._servers[name], endpoint.serve, endpoint.failed)
 
     def _recording_contexts(
         self, contexts: dict[Replica, Context], service: str, replica: int
     ) -> Contexts:
-        """The contexts of a service and of the services it calls, without those that several clients share."""
+        """Return the contexts of a service and of the services that it calls, except services with several clients."""
         names = [n for n in (service, *self._exclusive[service]) if n in self._can_record]
         found = [contexts.setdefault((n, replica), Context(n, replica)) for n in names]
         return {context.key: context for context in found}
@@ -263,5 +262,5 @@ class RemoteServices:
         return service
 
 
-def _name(edge: Edge, replica: int) -> str:
+def _link_name(edge: Edge, replica: int) -> str:
     return f"{edge.source}-{edge.to}#{replica}"

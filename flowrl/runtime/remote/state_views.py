@@ -1,4 +1,4 @@
-"""How an instance reads the state of a node that lives on another site."""
+"""Views by which an instance reads the state of a node on another site."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RoundEndView:
     def __init__(self, waits: SiteWaits, site: SiteState, queue: RemoteInput, lag: int) -> None:
         self._site, self._queue, self._lag = site, queue, lag
         self._versions: deque[State] = deque()  # version 0, then one for the end of each round
-        self._first = 0  # the number of rounds before the first of these versions
+        self._first = 0  # the number of rounds that had ended with the first of these versions
         waits.channels.on_receive(self._receive)
 
     def take(self) -> Token:
-        """The version for this round. Later versions are not waited for."""
+        """Return the version for this round, without waiting for later versions."""
         self._receive()
         self._queue.wait_until(self._has_version)
         self._drop_old()
@@ -29,28 +29,28 @@ class RoundEndView:
 
     @property
     def _needed(self) -> int:
-        """The number of rounds before the version that this round reads."""
+        """The number of rounds that had ended with the version that this round reads."""
         return max(self._site.rounds - self._lag, 0)
 
     def _has_version(self) -> bool:
         return self._first + len(self._versions) > self._needed
 
     def _receive(self) -> None:
-        """Take versions in as they come: their producer must not wait for a consumer that seldom fires."""
+        """Take versions when they arrive, because their producer must not wait for a consumer that seldom fires."""
         while self._first + len(self._versions) <= self._site.rounds and len(self._queue):
             state = self._queue.popleft()[0]
             self._versions.append(self._versions[-1] if state is None else state)
             self._drop_old()
 
     def _drop_old(self) -> None:
-        """Drop the versions before the one of this round. The last stays: the next round may have the same."""
+        """Drop the versions before the one of this round. The last one is kept, as later rounds may have the same."""
         while self._first < self._needed and len(self._versions) > 1:
             self._versions.popleft()
             self._first += 1
 
 
 class PacedView:
-    """Reads the version that paces the current schedule. All firings of the schedule read the same."""
+    """Reads the version that paces the current schedule. All firings of the schedule read the same version."""
 
     def __init__(self, site: SiteState, queue: RemoteInput) -> None:
         self._site, self._queue = site, queue
@@ -58,7 +58,7 @@ class PacedView:
         self._version = -1
 
     def take(self) -> Token:
-        """The version of this position. Earlier ones, sent for firings that this site left out, are skipped."""
+        """Return the version of this position. Versions that paced skipped firings are passed over."""
         version = self._site.position_prefix[-2] + 1
         while self._version < version:
             state = self._queue.popleft()[0]
@@ -67,17 +67,17 @@ class PacedView:
 
 
 class NewestView:
-    """Reads the newest version that has come."""
+    """Reads the newest version that has arrived."""
 
     def __init__(self, waits: SiteWaits, queue: RemoteInput) -> None:
         self._queue, self._channels = queue, waits.channels
         self._state: State | None = None
-        self._last_read = 0  # the version that the last firing read
-        self._max_step = 0  # from one version read to the next
+        self._last_read = 0  # the number of the version that the last firing read
+        self._max_step = 0  # the largest difference of two successive numbers
         waits.channels.on_receive(self._receive)
 
     def take(self) -> Token:
-        """The newest version. Only the first one is waited for."""
+        """Return the newest version. Only the first one is waited for."""
         self._channels.drain()
         self._receive()
         self._queue.wait_until(lambda: self._state is not None)
@@ -87,7 +87,7 @@ class NewestView:
         return self._state, self._state.clock
 
     def irregularity(self) -> str | None:
-        """How many versions were skipped at worst, in words."""
+        """Describe how many versions passed between two firings at most; None if none was skipped."""
         if self._max_step < 2:
             return None
         edge = self._queue.wait.edge

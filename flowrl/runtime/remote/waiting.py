@@ -1,4 +1,4 @@
-"""The waits of a site. Each wait is timed by its reason, and none goes on for a token from beyond the cut."""
+"""The waits of a site. The time of each wait is charged to its reason, and no wait goes on beyond the cut."""
 
 from __future__ import annotations
 
@@ -11,67 +11,65 @@ from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.interruptions import ChannelFailure
 from flowrl.runtime.site_state import SiteState, Wait, WaitKind
 
-WAIT_S = (
-    7 * 86400.0
-)  # a firing on another site may take long; the coordinator notices if that site dies
+WAIT_S = 7 * 86400.0  # long, because the coordinator notices if another site dies
 
 
 class SiteWaits:
     """All waits of one site.
 
-    `check` is a hook, called before each wait for a token, for room or for a reply. It raises where the site must not
-    wait any more because the cut is known.
+    `check` is a hook that is called before each wait for a token, for room or for a reply. It raises an exception if
+    the wait is beyond the cut.
     """
 
     def __init__(self, channels: SiteChannels, site: SiteState) -> None:
         self.channels, self._site = channels, site
         self.check: Callable[[], None] = lambda: None
         self._idle: dict[WaitKind, Wait] = {}
-        self._calls_served = 0  # that are being answered now
-        self._nested_s = 0.0  # of waits within the current one, in which a call is answered
+        self._calls_being_answered = 0
+        self._nested_s = 0.0  # waits within the current one, while a call is answered
 
     # reasons to wait
 
-    def on_input(self, who: str, edge: str, receiver: Receiver | None = None) -> Wait:
-        """For a token from an edge."""
+    def on_input(self, instance: str, edge: str, receiver: Receiver | None = None) -> Wait:
+        """Return the wait for a token from an edge."""
         peer = receiver.peer if receiver else ""
-        return self._new(Wait("waiting", who, edge, peer, receiver))
+        return self._new(Wait("waiting", instance, edge, peer, receiver))
 
-    def on_output(self, who: str, edge: str, sender: Sender) -> Wait:
-        """For room on an edge."""
-        return self._new(Wait("blocked", who, edge, sender.peer, sender))
+    def on_output(self, instance: str, edge: str, sender: Sender) -> Wait:
+        """Return the wait for room on an edge."""
+        return self._new(Wait("blocked", instance, edge, sender.peer, sender))
 
     def on_firings(self, node: str, receiver: Receiver) -> Wait:
-        """For the notification that a node on another site has fired."""
+        """Return the wait for a notification that a node on another site has fired."""
         return self._new(Wait("waiting", "", f"{node}'s firings", receiver.peer))
 
     def on_notify(self, node: str, sender: Sender) -> Wait:
-        """For room to notify another site that a node has fired."""
+        """Return the wait for room to notify another site that a node has fired."""
         return self._new(Wait("blocked", node, f"{node}'s firings", sender.peer))
 
-    def on_service(self, who: str, link: str, peer: str) -> ServiceWait:
-        """For the reply of a service on another site."""
-        return ServiceWait(self, self._new(Wait("waiting", who, link, peer)))
+    def on_service(self, instance: str, link: str, peer: str) -> ServiceWait:
+        """Return the wait for replies of a service on another site."""
+        return ServiceWait(self, self._new(Wait("waiting", instance, link, peer)))
 
-    def serving(self, who: str) -> Callable[[], AbstractContextManager[None]]:
-        """A context in which a service answers a call. The call belongs to a firing of its client."""
-        wait = self._new(Wait("serving", who))
+    def serving(self, instance: str) -> Callable[[], AbstractContextManager[None]]:
+        """Return a context in which a service answers a call. The call belongs to a firing of its client."""
+        wait = self._new(Wait("serving", instance))
 
         @contextmanager
         def serve() -> Iterator[None]:
-            self._calls_served += 1
+            self._calls_being_answered += 1
             try:
                 with self._timed(wait):
                     yield
             finally:
-                self._calls_served -= 1
+                self._calls_being_answered -= 1
 
         return serve
 
     @property
     def is_serving(self) -> bool:
         """Whether a call is being answered."""
-        return self._calls_served > 0
+        return self._calls_being_answered > 0
 
     def _new(self, wait: Wait) -> Wait:
         self._site.waits.append(wait)
@@ -93,7 +91,7 @@ class SiteWaits:
         *receivers: Receiver,
         fds: Collection[int] = (),
     ) -> None:
-        """Wait until the condition holds. What arrives at the receivers or the file descriptors can make it true."""
+        """Wait until the condition holds. Tokens at the receivers, or data at the descriptors, can make it true."""
         if not condition():
             self.check()
             with self._timed(wait), self.channels.connections.wake_on(fds):
@@ -108,7 +106,7 @@ class SiteWaits:
 
     @contextmanager
     def _timed(self, wait: Wait) -> Iterator[None]:
-        """Show the wait in the site's state, and take its time off the firing's."""
+        """Show the wait in the site's state, and subtract its time from the time of the firing."""
         site, start_s = self._site, time.perf_counter()
         outer, before_s = site.waiting, self._nested_s
         site.waiting, self._nested_s = (wait, start_s), 0.0
@@ -116,8 +114,8 @@ class SiteWaits:
             yield
         finally:
             whole_s = time.perf_counter() - start_s
-            wait.s += whole_s - self._nested_s
-            wait.times += 1
+            wait.waited_s += whole_s - self._nested_s
+            wait.count += 1
             self._nested_s = before_s + whole_s
             if outer is None:
                 site.last_fired_s += whole_s
@@ -126,7 +124,7 @@ class SiteWaits:
 
 
 class ServiceWait:
-    """How one client waits for its service on another site. A broken channel ends the site, not the firing alone."""
+    """Waits for the replies of a service on another site. A broken channel ends the site, not just the firing."""
 
     def __init__(self, waits: SiteWaits, wait: Wait) -> None:
         self._waits, self._wait = waits, wait
@@ -137,14 +135,14 @@ class ServiceWait:
             self._waits.until_ready(channel, self._wait)
 
     def drain(self) -> None:
-        """Receive what has come, without waiting."""
+        """Receive what has arrived, without waiting."""
         with _as_channel_failure():
             self._waits.channels.drain()
 
     def until(
         self, condition: Callable[[], bool], receivers: Collection[Receiver], fds: Collection[int]
     ) -> None:
-        """Wait until the condition holds. Answers, or what arrives at the file descriptors, can make it true."""
+        """Wait until the condition holds. Replies, or data at the descriptors, can make it true."""
         with _as_channel_failure():
             self._waits.until(condition, self._wait, *receivers, fds=fds)
 

@@ -1,8 +1,7 @@
 """The addresses and keys of the sites of a run.
 
 Threads of a process reach each other by name, processes of a machine through its socket folder, and sites on
-different machines through the network. So a site may have several addresses: which one is used depends on the
-peer.
+different machines through the network. So a site may have several addresses, and each peer uses one of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from flowrl.machine.network_address import tcp_url
 
 
 def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
-    """The peers of each site: the coordinator, and the sites with which it shares an edge or a pace."""
+    """Return the peers of each site: the coordinator, and the sites with which it shares an edge or a pace."""
     sites_of: dict[str, set[str]] = {}
     for (node, _), site in layout.site_of.items():
         sites_of.setdefault(node, set()).add(site)
@@ -32,7 +31,7 @@ def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[s
     for edge in graph.edges:
         for source in edge.sources:
             add(source.node, edge.to.node)
-    # the site of a paced node may have to know when the pacing node has fired
+    # The site of a paced node may have to be notified of the pacing node's firings.
     for node in {s.node for e in graph.edges if e.every is not None for s in e.sources}:
         for paced in nodes_paced_by(graph, node):
             add(node, paced)
@@ -40,16 +39,17 @@ def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[s
 
 
 class Addresses:
-    """All addresses; they are added while the sites begin to listen."""
+    """The addresses and keys of all sites. Addresses are added when the sites start to listen."""
 
     def __init__(self, layout: SiteLayout, peers: Mapping[str, list[str]]) -> None:
         self.peers = peers
-        self.local: dict[str, str] = {}  # of sites of this machine, for peers of this machine
-        self.ports: dict[str, int] = {}  # of sites that listen on the network
-        self.machines: dict[str, str] = {}  # by host: its address
-        self.this_machine: dict[
-            str, str
-        ] = {}  # by host: the address at which it reaches this machine
+        # By site of this machine: its address for peers of this machine.
+        self.local: dict[str, str] = {}
+        # By site: the port at which it listens on the network.
+        self.ports: dict[str, int] = {}
+        # By host: the address of its machine, and the address at which it reaches this machine.
+        self.machines: dict[str, str] = {}
+        self.this_machine: dict[str, str] = {}
         self._layout = layout
         pairs = {name: new_pair() for name in peers if self.has_remote_peer(name)}
         self._keys = {
@@ -62,15 +62,15 @@ class Addresses:
         return [peer for peer in self.peers[name] if host(peer) != host(name)]
 
     def has_remote_peer(self, name: str) -> bool:
-        """Whether a site has a peer on another machine."""
+        """Return whether a site has a peer on another machine."""
         return bool(self._remote_peers(name))
 
     def keys(self, name: str) -> Keys | None:
-        """The keys of a site that has a remote peer."""
+        """Return the keys of a site with a remote peer; None for other sites."""
         return self._keys.get(name)
 
-    def of(self, name: str, peer: str) -> str:
-        """The address at which a peer reaches a site; if both are on one host, '': it is in that host's folder."""
+    def address_for(self, name: str, peer: str) -> str:
+        """Return the address of a site for a peer; empty if both are on one host, which uses a folder of its own."""
         host, peer_host = self._layout.host(name), self._layout.host(peer)
         if host == peer_host:
             return "" if host else self.local[name]

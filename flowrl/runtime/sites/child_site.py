@@ -1,9 +1,14 @@
 """A site in a process of its own, made from the configuration that the coordinator gave its fork server.
 
-Keys: `run` (its identity, in hex), `seed`, `kinds` and `placed` (the site layout), those that `read_graph`
-reads, and `sites`. The latter has for each site of the group `address` (for processes of this machine),
-`listener` (the descriptor of a socket that listens on the network, or None), `peers` (their addresses) and
-`keys` (or None).
+| key | value |
+|---|---|
+| `run` | the run's secret, in hex |
+| `seed` | the run's seed |
+| `kinds`, `placed` | the site layout |
+| `sites` | for each site of the group: `address`, `listener`, `peers` and `keys` |
+
+`address` is for processes of this machine; `listener` is the descriptor of a socket that listens on the network, or
+None; `peers` are the peers' addresses; `keys` may be None. Other keys are read by `read_graph`.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from flowrl.runtime.sites.status_beacon import StatusBeacon
 
 
 class ChildSite:
-    """One of the configured sites; which one is known after the fork. The graph is read and checked before."""
+    """One of the configured sites. The graph is read before the fork; after it `connect` chooses the site."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
@@ -30,7 +35,7 @@ class ChildSite:
         self._layout = SiteLayout(config["kinds"], where)
 
     def connect(self, name: str) -> None:
-        """Become this site: listen at its addresses, and connect to its peers."""
+        """Become this site, listen at its addresses, and connect to its peers."""
         self._name = name
         self._site: dict[str, Any] = self._config["sites"][name]
         connections = self._new_connections()
@@ -45,7 +50,7 @@ class ChildSite:
         return SiteConnections(self._name, bytes.fromhex(self._config["run"]), keys=keys)
 
     def _listen_on_network(self, connections: SiteConnections) -> None:
-        """Use the inherited listener, if other machines reach this site; close those of the other sites."""
+        """Use the inherited listener of this site, if there is one, and close the listeners of other sites."""
         for name, site in self._config["sites"].items():
             if site["listener"] is None:
                 continue

@@ -1,10 +1,9 @@
-"""The process that starts the sites of one process group: it imports once what they need, and forks one process
-for each.
+"""The process that imports the modules of several sites once, and forks one process for each site.
 
-Its configuration is that of `child_site`, with `imports` (modules) and `report` (a descriptor) in addition.
-It reports to the process that started it with lines of JSON, see `ServerReport`. It has one thread, so that
-forking is safe: if a module that it imported has started others, it reports that and ends, and each site is
-started alone. A server of one site forks nothing and becomes that site.
+Its configuration is that of `child_site`, with two more keys: `imports` (modules) and `report` (a descriptor). It
+reports by lines of JSON to the process that started it (`ServerReport`). It has one thread, so that forking is safe.
+If an imported module has started threads, the server reports that and ends, and each site is started by a server of
+its own. A server of one site does not fork, and becomes that site.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from flowrl.channels.transport import transport_modules
 from flowrl.machine.child_process import begin_child, end_with_forking_process
 from flowrl.runtime.sites.child_site import ChildSite
 
-COMMON_MODULES = (*transport_modules(), "threadpoolctl")  # what every site would import
-TEXT_BYTES = 3000  # of an error: lines of a pipe stay whole up to 4096 bytes
+COMMON_MODULES = (*transport_modules(), "threadpoolctl")  # imported by every site
+MAX_ERROR_CHARS = 3000  # writes of up to 4096 bytes to a pipe are atomic
 
 
 def main() -> None:
@@ -36,14 +35,14 @@ def main() -> None:
 
 
 def serve(config: dict[str, Any], report: ServerReport) -> None:
-    """Fork the sites and report how each ends; in a fork, be that site."""
+    """Fork the sites and report how each ends. In a fork, run the site."""
     with report.failure():
         child = ChildSite(config)
         for module in (*COMMON_MODULES, *config["imports"]):
             importlib.import_module(module)
         name = fork_sites(list(config["sites"]), report)
         if name is not None:
-            faulthandler.enable(2)  # a crash prints where it happened
+            faulthandler.enable(2)  # a crash prints the traceback
             child.connect(name)
     if name is not None:
         child.run()
@@ -51,9 +50,10 @@ def serve(config: dict[str, Any], report: ServerReport) -> None:
 
 
 class ServerReport:
-    """The writing end of the pipe to the process that started this one. Sites keep it open: its end is theirs.
+    """The writing end of the pipe to the process that started this one.
 
-    Lines: ["forked", site, pid], ["ended", site, exit status], ["failed", error], ["threads"] (it cannot fork).
+    Sites keep the pipe open, so that it is closed when all of them have ended. The lines are `["forked", site, pid]`,
+    `["ended", site, exit status]`, `["failed", error]` and `["threads"]`, which means that the server cannot fork.
     """
 
     def __init__(self, fd: int) -> None:
@@ -64,7 +64,7 @@ class ServerReport:
         os.write(self._fd, json.dumps([kind, *values]).encode() + b"\n")
 
     def close_in_forks(self) -> None:
-        """A process that a node forks is not a site, and must not keep the pipe open."""
+        """Close the pipe in processes that nodes fork, because they are not sites."""
         os.register_at_fork(after_in_child=lambda: os.close(self._fd))
 
     @contextmanager
@@ -73,19 +73,19 @@ class ServerReport:
         try:
             yield
         except BaseException as error:
-            self.send("failed", f"{type(error).__name__}: {error}"[:TEXT_BYTES])
+            self.send("failed", f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
             sys.exit(1)
 
 
 def fork_sites(names: list[str], report: ServerReport) -> str | None:
-    """In each site, its name; in the server, None, when all sites have ended."""
+    """Fork the sites. In a site, return its name; in the server, return None when all sites have ended."""
     if len(names) == 1:
         report.close_in_forks()
         return names[0]
     if thread_count() > 1:
         report.send("threads")
         return None
-    gc.freeze()  # pages that the collector does not touch stay shared
+    gc.freeze()  # pages that the garbage collector does not touch stay shared
     server = os.getpid()
     sites = {}
     for name in names:
@@ -93,7 +93,7 @@ def fork_sites(names: list[str], report: ServerReport) -> str | None:
         if pid == 0:
             end_with_forking_process(server)
             report.close_in_forks()
-            np.random.seed()  # sites must not share the state of the generator that no node should use
+            np.random.seed()  # sites must not share the state of the global generator
             return name
         sites[pid] = name
         report.send("forked", name, pid)
@@ -105,14 +105,14 @@ def fork_sites(names: list[str], report: ServerReport) -> str | None:
 
 
 def thread_count() -> int:
-    """How many threads this process has, including those that Python did not start."""
+    """Return how many threads this process has, including threads that Python has not started."""
     return len(os.listdir("/proc/self/task"))
 
 
 def exit_now() -> None:
-    """End without the interpreter's shutdown: with torch loaded that takes longer than a short run."""
+    """End without the interpreter's shutdown, which may take longer than a short run if torch is loaded."""
     atexit._run_exitfuncs()
-    with suppress(OSError, ValueError):  # closed, or without a reader
+    with suppress(OSError, ValueError):  # a stream may be closed or have no reader
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)

@@ -1,9 +1,8 @@
-"""How a graph reaches the processes of its sites: on this machine as YAML text, on hosts as data and files.
+"""Transfers a graph to the processes of its sites: on this machine as YAML text, to hosts as data and files.
 
-Each process group reads the graph and checks it once more (`read_graph`), so a site needs nothing of the
-process that started it. A host is sent the files that the graph names and the Python files beside it, too. It
-compares fingerprints, so that another version of a package that changes the graph ends the run and not its
-result.
+Each fork server reads the graph and checks it again (`read_graph`), so a site shares no objects with the process that
+started the run. A host also receives the files that the graph names, and the Python files beside it. It compares
+fingerprints: a package of another version that changes the graph ends the run, instead of changing its result.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from flowrl.graph.expand import expand
 from flowrl.graph.loading import LoadedGraph, load_data, load_text
 from flowrl.graph.needed_files import file_params, files_beside
 
-MODULES, MODULE_BYTES = 2000, 32 << 20  # Python files, and their size together
-FILE_BYTES = 1 << 30  # of all other files together
+MAX_MODULES, MAX_MODULE_BYTES = 2000, 32 << 20  # of Python files
+MAX_FILE_BYTES = 1 << 30  # of all other files together
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SentGraph:
-    """What a host is sent."""
+    """A graph in the form in which it is sent to a host."""
 
-    config: Mapping[str, Any]  # what `read_graph` reads
-    files: tuple[tuple[str, Path], ...]  # names in the host's folder, and their content
+    config: Mapping[str, Any]  # for `read_graph`
+    files: tuple[tuple[str, Path], ...]  # names in the host's folder, and the files on this machine
 
     def pieces(self) -> Iterator[tuple[str, bytes]]:
-        """All files, in pieces."""
+        """Yield the files in pieces, each with the name of its file."""
         for name, path in self.files:
             with path.open("rb") as file:
                 yield name, file.read(PIECE_BYTES)
@@ -42,12 +41,12 @@ class SentGraph:
 
 
 def graph_on_this_machine(checked: CheckedGraph) -> dict[str, Any]:
-    """What `read_graph` needs in another process of this machine."""
+    """Return the configuration for `read_graph` in another process of this machine."""
     return {"title": checked.graph.name, "graph": expand(checked.graph)}
 
 
 def graph_to_send(checked: CheckedGraph) -> SentGraph:
-    """What `read_graph` needs on another machine."""
+    """Return the configuration for `read_graph` on another machine, and the files that it needs."""
     graph = checked.graph
     data = graph_data(graph)
     named = {keys: value_at(data, keys) for keys in file_params(graph)}
@@ -61,8 +60,8 @@ def graph_to_send(checked: CheckedGraph) -> SentGraph:
         for file in beside[folder]
     )
     files = tuple((name, Path(path)) for path, name in names.items())
-    _check_size("Python files beside the graph", modules, MODULE_BYTES, MODULES)
-    _check_size("files that the graph names", files, FILE_BYTES, len(files))
+    _check_size("Python files beside the graph", modules, MAX_MODULE_BYTES, MAX_MODULES)
+    _check_size("files that the graph names", files, MAX_FILE_BYTES, len(files))
     config = {
         "title": graph.name,
         "graph": data,
@@ -74,7 +73,7 @@ def graph_to_send(checked: CheckedGraph) -> SentGraph:
 
 
 def read_graph(config: Mapping[str, Any]) -> CheckedGraph:
-    """The graph of a run in a process of its sites; GraphMismatch if a host reads another one than was sent."""
+    """Read and check the graph of a run in another process; raise GraphMismatch if a host reads it differently."""
     if "fingerprint" not in config:
         return check(load_text(config["graph"], config["title"]))
     checked = check(load_sent_graph(config, Path(config["files"])))
@@ -85,7 +84,7 @@ def read_graph(config: Mapping[str, Any]) -> CheckedGraph:
 
 
 def load_sent_graph(config: Mapping[str, Any], folder: Path) -> LoadedGraph:
-    """The graph that was sent; `folder` holds its files."""
+    """Load a graph that was sent. Its files are in `folder`."""
     data = {**config["graph"], "modules": [str(folder / name) for name in config["modules"]]}
     for (*outer, last), name in config["paths"]:
         value_at(data, outer)[last] = str(folder / name)
@@ -93,7 +92,7 @@ def load_sent_graph(config: Mapping[str, Any], folder: Path) -> LoadedGraph:
 
 
 class GraphMismatch(FlowError):
-    """A host reads the graph differently from the machine that started the run."""
+    """A host reads the graph differently than the machine that started the run."""
 
     def __init__(self, parts: list[str], checked: CheckedGraph) -> None:
         problems = "; ".join(map(str, checked.problems))

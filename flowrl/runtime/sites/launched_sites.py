@@ -1,4 +1,4 @@
-"""The sites of a run: started, connected to the coordinator, watched, and ended whatever state they are in."""
+"""Starts the sites of a run, connects them to the coordinator, watches them, and ends them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from flowrl.runtime.sites.site import SiteScheduler, run_site
 from flowrl.runtime.sites.site_processes import SiteProcesses, modules_needed
 
 POLL_S = 0.02
-CHECK_ALIVE_S = 0.1  # between checks: with hundreds of sites they take their time
-LAST_MESSAGES_S = 0.2  # messages of a dead site may still be on their way
-FIRST_CAUSE_S = 1.0  # to receive a better reason than that a peer is gone
+CHECK_ALIVE_S = 0.1  # between checks, which take long with hundreds of sites
+LAST_MESSAGES_S = 0.2  # in which the last messages of a dead site may arrive
+FIRST_CAUSE_S = 1.0  # in which a better reason may arrive than a lost peer
 CLOSE_S = 3.0
-FILES_OF_SITE = 16  # sockets, and what wakes those that wait for them
+FILES_OF_SITE = 16  # sockets and wake-up pipes
 FILES_OF_PEER = 6  # for each peer in another process
 OTHER_FILES = 64  # that nodes and libraries may open
 
@@ -53,31 +53,31 @@ T = TypeVar("T")
 
 
 class SiteLost(FlowError):
-    """A site ended without giving a reason, lost its connection, or did not respond in time."""
+    """A site ended without a reason, lost its connection, or did not respond in time."""
 
 
 class RemoteHosts(Protocol):
-    """The other machines of a run, on which some of its sites are started."""
+    """The other machines of a run, which start some of its sites."""
 
     @property
     def machine(self) -> str:
         """The address at which sites of this machine listen for sites of the hosts."""
 
     def listen(self, addresses: Addresses, hosts: Mapping[str, str]) -> None:
-        """Have each host listen for its sites (by site: the host), and add their addresses."""
+        """Have each host listen for its sites, and add their addresses. `hosts` is the host of each site."""
 
     def start(self, config: Mapping[str, Any], sites: Mapping[str, Any]) -> None:
-        """Have each host start its sites, see `child_site`."""
+        """Have each host start its sites, with the configuration that `child_site` describes."""
 
     def pump(self) -> None:
-        """Receive what hosts have sent, without waiting."""
+        """Receive the hosts' messages, without waiting."""
 
-    def why_dead(self, site: str) -> str | None:
-        """Why a site is dead, or None."""
+    def find_failure(self, site: str) -> str | None:
+        """Return why a site is dead, or None."""
 
 
 class LaunchedSites:
-    """All sites of a run, in threads, processes and on hosts, as the coordinator sees them; owned by its thread."""
+    """The coordinator's handle of all sites, in threads, in processes and on hosts; owned by one thread."""
 
     def __init__(
         self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: RemoteHosts | None = None
@@ -95,7 +95,7 @@ class LaunchedSites:
         inboxes: InboxRegistry = {}
         in_this_process = (COORDINATOR, *self._local_sites("thread"))
         self._connections = {name: self._connect(name, inboxes) for name in in_this_process}
-        self._channels = SiteChannels(self._connections[COORDINATOR], self.why_dead)
+        self._channels = SiteChannels(self._connections[COORDINATOR], self.find_failure)
         self._reports: dict[str, Receiver] = {}
         self._failures: dict[str, Receiver] = {}
         self._commands: dict[str, Sender] = {}
@@ -103,12 +103,12 @@ class LaunchedSites:
         self._checked_alive_s = 0.0
 
     def _local_sites(self, kind: str) -> list[str]:
-        """The sites of a kind on this machine."""
+        """Return the sites of a kind on this machine."""
         kinds = self.layout.kinds
         return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
 
     def _allow_open_files(self) -> None:
-        """Raise the limit of open files if the sites of this process, or of one that it starts, need more."""
+        """Raise the limit of open files, if the sites in this process or in a child process need more."""
         in_this_process = {COORDINATOR, *self._local_sites("thread")}
         needs = {
             name: FILES_OF_SITE + FILES_OF_PEER * len(set(peers) - in_this_process)
@@ -123,7 +123,7 @@ class LaunchedSites:
             )
 
     def _connect(self, name: str, inboxes: InboxRegistry) -> SiteConnections:
-        """The connections of the coordinator or of a thread's site. Threads among themselves need no sockets."""
+        """Make the connections of the coordinator or of a site in a thread. Sites in threads need no sockets."""
         addresses = self._addresses
         connections = SiteConnections(name, self._run, inboxes, keys=addresses.keys(name))
         has_process_peer = not set(self._local_sites("process")).isdisjoint(addresses.peers[name])
@@ -137,7 +137,7 @@ class LaunchedSites:
     # starting
 
     def start(self) -> None:
-        """Start all sites; each reports when it is ready."""
+        """Start all sites. Each reports `SiteReady`."""
         for name in self._local_sites("process"):
             self._choose_address(name)
         if self.hosts is not None:
@@ -152,7 +152,7 @@ class LaunchedSites:
             self._start_thread(name)
 
     def _choose_address(self, name: str) -> None:
-        """Choose where the site of a process will be reached; on the network, listen there from now on."""
+        """Choose the address of a site in a process. On the network, listen at it from now on."""
         assert self._folder is not None
         self._addresses.local[name] = self._folder.address(name)
         if self.hosts is not None and self._addresses.has_remote_peer(name):
@@ -160,10 +160,10 @@ class LaunchedSites:
             self._listeners[name], self._addresses.ports[name] = listener, port
 
     def _address(self, name: str, peer: str) -> str:
-        """The address at which a peer in this process reaches a site."""
+        """Return the address of a site for a peer in this process."""
         if name in self._connections and peer in self._connections:
             return self._connections[name].inproc_address
-        return self._addresses.of(name, peer)
+        return self._addresses.address_for(name, peer)
 
     def _open_channels(self, name: str) -> None:
         channels, limits = self._channels, CONTROL_LIMITS
@@ -198,13 +198,13 @@ class LaunchedSites:
             self.hosts.start(config, sites)
 
     def _site_config(self, name: str) -> dict[str, Any]:
-        """How a site in another process is reached, and how it reaches its peers."""
+        """Return the addresses and keys of a site in another process, and the addresses of its peers."""
         addresses, listener = self._addresses, self._listeners.get(name)
         keys = addresses.keys(name)
         return {
             "address": addresses.local.get(name, ""),
             "listener": listener.fileno() if listener else None,
-            "peers": {peer: addresses.of(peer, name) for peer in addresses.peers[name]},
+            "peers": {peer: addresses.address_for(peer, name) for peer in addresses.peers[name]},
             "keys": keys.to_json() if keys else None,
         }
 
@@ -217,11 +217,11 @@ class LaunchedSites:
         self._channels.flush()
 
     def on_out_of_band(self, callback: Callable[[str, str], None]) -> None:
-        """Call this with each text that a site's beacon sends while the site is busy."""
+        """Have `callback` called with the texts that beacons send while their sites are busy."""
         self._channels.on_out_of_band = callback
 
     def receive(self) -> list[tuple[str, Report]]:
-        """The reports that sites have sent, after a short wait; raises why one of them ended."""
+        """Return the sites' reports after a short wait, or raise the first cause if a site has failed."""
         self._poll()
         reports = []
         for name, receiver in self._reports.items():
@@ -243,36 +243,39 @@ class LaunchedSites:
         if now_s - self._checked_alive_s < CHECK_ALIVE_S:
             return False
         self._checked_alive_s = now_s
-        return any(map(self.why_dead, self.names))
+        return any(map(self.find_failure, self.names))
 
-    def why_dead(self, name: str) -> str | None:
-        """Why a site is dead, or None."""
+    def find_failure(self, name: str) -> str | None:
+        """Return why a site is dead, or None."""
         thread = self._threads.get(name)
         if thread is not None:
             return None if thread.is_alive() else "its thread has ended"
         if self.hosts is not None and self.layout.host(name):
-            return self.hosts.why_dead(name)
-        return self.processes.why_ended(name)
+            return self.hosts.find_failure(name)
+        return self.processes.find_failure(name)
 
     def _first_cause(self) -> FlowError:
-        """The error of a node comes before the end of a process, and that before what either did to other sites."""
+        """Return the first cause of failures.
+
+        The error of a node comes before the end of a process, and that before the broken connections of other sites.
+        """
         failures: dict[str, Failure] = {}  # by site
         began = time.monotonic()
         wait_s = FIRST_CAUSE_S
         while time.monotonic() - began < wait_s and not _of_kind(NodeFailure, failures):
             self._poll()
-            if any(self.why_dead(name) for name in self.names if name not in failures):
-                wait_s = LAST_MESSAGES_S  # what it did to other sites comes later, if at all
+            if any(self.find_failure(name) for name in self.names if name not in failures):
+                wait_s = LAST_MESSAGES_S  # other sites fail later because of it
             for name, receiver in self._failures.items():
                 while len(receiver):
                     failures.setdefault(name, _decoded(name, FAILURE, receiver))
-        dead = {n: why for n in self.names if (why := self.why_dead(n)) is not None}
+        dead = {n: why for n in self.names if (why := self.find_failure(n)) is not None}
         silent = [name for name in dead if name not in failures]
         if not _of_kind(NodeFailure, failures) and silent:
             return SiteLost(f"site '{silent[0]}' has ended: {dead[silent[0]]}")
         kinds = (NodeFailure, SiteFailure, ConnectionFailure)
         site = next(site for kind in kinds for site in _of_kind(kind, failures))
-        return _raised(site, failures[site])
+        return _as_error(site, failures[site])
 
     # the end
 
@@ -283,7 +286,7 @@ class LaunchedSites:
         self._is_closed = True
         deadline = time.monotonic() + CLOSE_S
         for name, sender in self._commands.items():
-            if self.why_dead(name) is None and sender.is_ready():
+            if self.find_failure(name) is None and sender.is_ready():
                 sender.send(COMMAND.encode(LeaveRun()))
         self._channels.flush()
         self.processes.end(deadline)
@@ -307,8 +310,7 @@ def _of_kind(kind: type[Failure], failures: Mapping[str, Failure]) -> list[str]:
     return [site for site, failure in failures.items() if isinstance(failure, kind)]
 
 
-def _raised(site: str, failure: Failure) -> FlowError:
-    """The failure of a site as an error."""
+def _as_error(site: str, failure: Failure) -> FlowError:
     if isinstance(failure, NodeFailure):
         error = restore_error(site, failure.error)
         assert isinstance(error, NodeError)

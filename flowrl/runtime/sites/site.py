@@ -1,4 +1,4 @@
-"""One of several sites: executes the program for its instances, as far as the coordinator's leases allow."""
+"""One of several sites: its scheduler, and its life from start to end."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
-FAILURE_S = 5.0  # in which the coordinator takes the report of a failure
+FAILURE_S = 5.0  # in which the coordinator shall receive the report of a failure
 
 
 class SiteScheduler(Scheduler):
     """The scheduler of one of several sites.
 
-    It begins no round without a lease, fires nothing beyond a cut that it knows, and reports counts, records and status
-    to the coordinator. A *free* site fires whenever it has tokens, needs no lease after the warm-up, and ends when the
-    coordinator halts it.
+    It begins rounds as far as the coordinator's leases allow, fires nothing beyond a cut that it knows, and reports
+    counts, records and its status to the coordinator. A *free* site fires whenever it has tokens, needs no lease after
+    the warm-up, and ends when the coordinator halts it.
     """
 
     def __init__(
@@ -68,55 +68,55 @@ class SiteScheduler(Scheduler):
         self._messages, self._reporter, self._channels = messages, reporter, channels
         self._is_free = edges.is_free
         self._is_executing = False
-        self._final_rounds = 0  # before which no cut falls
-        self._unsynchronised_depth = (
-            0  # of nested schedules that are paced by a node that may lack tokens
-        )
-        self._has_abandoned = (
-            False  # such a schedule was left, maybe in the middle of a firing: none fires again
-        )
+        self._settled_rounds = 0  # no cut falls before this round
+        # The nesting of schedules that are paced by nodes that may lack tokens.
+        self._unsynchronised_depth = 0
+        # Whether such a schedule was left, perhaps in the middle of a firing. Then none of them fires again.
+        self._has_abandoned = False
         self._last_flush_s = 0.0
-        self._had_long_firing = False  # in this round
-        learners = [r for r in self.instances.all() if r.is_learner]
+        self._had_long_firing = False  # in the current round
+        learners = [instance for instance in self.instances.all() if instance.is_learner]
         self._histories = [WeightHistory(checked, self.instances, learner) for learner in learners]
-        # what a free site has fired counts as a whole: it needs no earlier versions
+        # All firings of a free site count, so it needs no earlier versions.
         self._kept_histories = [] if self._is_free else self._histories
         self._paced_histories = [h for h in self._kept_histories if not h.fires_in_rounds]
         cuts = CutPlanner(checked, checked.graph.limits)
-        self._learner_may_lack, self._warm_up_rounds = cuts.learner_rate_unknown, cuts.warm_rounds
+        self._learner_rate_unknown = cuts.learner_rate_unknown
+        self._warm_up_rounds = cuts.warm_up_rounds
         # hooks
         for instance in self.instances.all():
-            if instance.role == "collector" or instance.key == self.first_learner:
+            if instance.role == "collector" or instance.key == self.graph.first_learner:
                 instance.on_count = self._on_count
-        messages.on_settled = self._on_final_rounds
+        messages.on_settled = self._on_settled
         messages.on_hash_tokens = lambda: self.hash_tokens(reporter.add_hash)
         self._waits.check = self._check_cut
 
     # messages of the coordinator
 
-    def _on_final_rounds(self, rounds: int, fired: int) -> None:
-        """No cut falls before `rounds`, and before `fired` only after versions that pace."""
-        self._final_rounds = rounds
+    def _on_settled(self, rounds: int, paced_rounds: int) -> None:
+        self._settled_rounds = rounds
         for history in self._kept_histories:
-            history.settle(rounds, fired)
+            history.settle(rounds, paced_rounds)
 
     def _check_cut(self) -> None:
-        """Raise if this site must not wait: beyond the cut, tokens may never come. A call that it answers goes on."""
+        """Raise an exception if a wait is beyond the cut, where tokens may never arrive. Answering a call goes on."""
         if not self._is_executing or self._waits.is_serving:
             return
         if self._is_halted:
             raise SiteStopped
-        stop = self._messages.cut
-        if stop is None or self._fires_freely:
+        cut = self._messages.cut
+        if cut is None or self._fires_freely:
             return
-        if not includes(stop, self.current_position):
+        if not includes(cut, self.current_position):
             raise SiteStopped
         if self._unsynchronised_depth:
             raise FiringAbandoned
 
     def _check_cut_while_waiting(self) -> None:
-        """Check again when a message comes during a wait. A firing that does not wait is not left: it may have pushed
-        some of its tokens, and must push all."""
+        """Check again when messages arrive during a wait.
+
+        A firing that does not wait is not interrupted: it may have pushed some of its tokens, and must push all.
+        """
         if self.site.waiting is not None:
             self._check_cut()
 
@@ -126,15 +126,15 @@ class SiteScheduler(Scheduler):
 
     @property
     def _fires_freely(self) -> bool:
-        """Whether the site's rounds are its own. The warm-up has the same rounds on all sites."""
+        """Whether the site fires independently of the rounds of others. In the warm-up no site does."""
         return self._is_free and self.site.rounds >= self._warm_up_rounds
 
     # hooks of the scheduler
 
     def before_round(self) -> RoundStop | None:
-        """Wait for a lease, and look whether the cut is in this round."""
+        """Wait for a lease, and return where the round ends early if the cut is in it."""
         self._channels.drain()
-        self._commit_final_effects()
+        self._commit_settled_effects()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
@@ -142,43 +142,43 @@ class SiteScheduler(Scheduler):
         if not self._may_begin_round():
             self._reporter.report_if_new(self)
             self._waits.until_coordinator(self._may_begin_round)
-        stop = self._messages.cut
-        if stop is None or rounds < stop[0]:
+        cut = self._messages.cut
+        if cut is None or rounds < cut[0]:
             return None
-        if rounds > stop[0]:
+        if rounds > cut[0]:
             raise SiteStopped
-        return self._round_stop(stop) if len(stop) > 1 else None
+        return self._round_stop(cut) if len(cut) > 1 else None
 
     def _may_begin_round(self) -> bool:
-        rounds, stop = self.site.rounds, self._messages.cut
-        return rounds < self._messages.granted_rounds or (stop is not None and rounds > stop[0])
+        rounds, cut = self.site.rounds, self._messages.cut
+        return rounds < self._messages.granted_rounds or (cut is not None and rounds > cut[0])
 
     def _wait_for_tokens(self) -> None:
-        """A free site begins no round in which nothing can fire."""
+        """Wait until an instance of this free site can fire."""
         order, by_node = self.program.round.order, self.instances.by_node
         instances = [instance for name in order for instance in by_node.get(name, ())]
 
         def can_fire() -> bool:
             edges = self._site_edges
-            return edges.has_remote_firings or any(r.is_ready() for r in instances)
+            return edges.has_remote_firings or any(instance.is_ready() for instance in instances)
 
         if not can_fire():
             self._reporter.report_if_new(self)
             self._site_edges.wait_for_tokens(can_fire)
 
-    def _commit_final_effects(self) -> None:
+    def _commit_settled_effects(self) -> None:
         if self.deferred_effects:
             self.deferred_effects.commit(
-                lambda position: self._is_free or position[0] < self._final_rounds
+                lambda position: self._is_free or position[0] < self._settled_rounds
             )
 
-    def _round_stop(self, stop: Position) -> RoundStop | None:
-        """Where this round ends, given the position of the cut. A node that may lack tokens is not held back."""
-        rounds, order_index, replica, firing = stop[:4]
-        schedule = schedule_of_round(self.program, rounds)
+    def _round_stop(self, cut: Position) -> RoundStop | None:
+        """Return where the round of the cut ends. The firings of a node that may lack tokens are not limited."""
+        round_number, order_index, replica, firing = cut[:4]
+        schedule = schedule_of_round(self.program, round_number)
         name = schedule.order[order_index]
-        lacking = name in may_lack_tokens(schedule)
-        before = 0 if lacking else firings_before(self.program, rounds, name)
+        is_unlimited = name in may_lack_tokens(schedule)
+        before = 0 if is_unlimited else firings_before(self.program, round_number, name)
         return RoundStop(order_index, replica, firing + 1 - before)
 
     def after_firing(self) -> None:
@@ -187,7 +187,7 @@ class SiteScheduler(Scheduler):
         for history in self._paced_histories:
             history.after_firing()
         self._stop_at_verdict()
-        # tokens must not wait for the end of a long firing that follows
+        # Tokens must not wait for the end of a long firing that follows.
         if self.site.last_fired_s - self._last_flush_s > FLUSH_S:
             self._last_flush_s = self.site.last_fired_s
             self._had_long_firing = True
@@ -198,7 +198,7 @@ class SiteScheduler(Scheduler):
             if history.learner is learner:
                 history.after_iteration()
         self._stop_at_verdict()
-        is_first = self._learner_may_lack and learner.key == self.first_learner
+        is_first = self._learner_rate_unknown and learner.key == self.graph.first_learner
         if is_first and learner.fired == self.graph.limits.train_iters:
             position = (*self.site.position_prefix, learner.order_index, 0, learner.fired - 1)
             self._reporter.report(self)
@@ -206,30 +206,30 @@ class SiteScheduler(Scheduler):
             raise SiteStopped
 
     def _stop_at_verdict(self) -> None:
-        """The cut is at this verdict, or earlier. A free site goes on until it is halted: others may wait for it."""
+        """Stop at a verdict, because the cut is not later. A free site goes on, because others may wait for it."""
         if self._verdict is not None and self.has_verdict and not self._fires_freely:
             raise SiteStopped
 
     def after_round(self, warm_up: bool) -> None:
-        self._commit_final_effects()
+        self._commit_settled_effects()
         for history in self._kept_histories:
             history.after_round()
         if self._had_long_firing:
-            # the versions with which the round ended must not wait for the firings of the next one
+            # The versions with which the round ended must not wait for the firings of the next one.
             self._had_long_firing = False
             self._channels.flush()
         self._reporter.report_periodically(self)
-        stop = self._messages.cut
-        if stop is not None and self.site.rounds > stop[0] and not self._fires_freely:
+        cut = self._messages.cut
+        if cut is not None and self.site.rounds > cut[0] and not self._fires_freely:
             raise SiteStopped
 
     def end_without_rounds(self) -> None:
         raise SiteStopped
 
     def run_unsynchronised(self, fire: Fire) -> None:
-        """Abandon what is paced if a site on which it depends has stopped; then nothing of the kind fires again.
+        """Fire a paced schedule, or abandon it if a site on which it depends has stopped. Then none fires again.
 
-        A site learns of the pacing firings by notifications, in any round: it may have stopped before one of them.
+        Sites learn of the pacing firings by notifications, in any round. So a site may have stopped before one of them.
         """
         if self._has_abandoned:
             return
@@ -249,7 +249,7 @@ class SiteScheduler(Scheduler):
     def on_record(
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        assert not isinstance(record, DeferredEffect)  # the scheduler defers them
+        assert not isinstance(record, DeferredEffect)  # which the scheduler keeps
         self._reporter.add_record(PositionedRecord(instance.position, source, record))
         if isinstance(record, VerdictRecord):
             self._reporter.report(self)
@@ -263,7 +263,7 @@ class SiteScheduler(Scheduler):
         self._channels.on_receive(self._check_cut_while_waiting)
         try:
             self.site.last_fired_s = time.perf_counter()
-            self._waits.until_coordinator(self._may_begin_round)  # once all sites are ready
+            self._waits.until_coordinator(self._may_begin_round)  # until all sites are ready
             self._site_edges.send_initial_versions()
             self.execute()
         except SiteStopped:
@@ -277,18 +277,17 @@ class SiteScheduler(Scheduler):
         self._report_states()
 
     def _report_states(self) -> None:
-        """Report the states once all sites know the cut, and end."""
+        """Report the learners' states once all sites know the cut, and close the nodes."""
         wait, messages, send = self._waits.until_coordinator, self._messages, self._reporter.send
         try:
             wait(lambda: messages.results_requested, "stopped")
             assert messages.cut is not None
             cut = messages.cut
             self.deferred_effects.commit(lambda position: self._is_free or includes(cut, position))
-            self._reporter.report(
-                self
-            )  # again: services have answered calls since this site stopped
+            # Services may have answered calls since the last report.
+            self._reporter.report(self)
             lines = tuple(self._site_edges.irregularity_lines())
-            send(SiteResults(self._states_at(cut), self.instances.dropped(), lines))
+            send(SiteResults(self._states_at(cut), self.instances.dropped_tokens(), lines))
             self.close()
             send(SiteClosed(tuple(str(error) for error in self.instances.close_errors)))
             wait(lambda: messages.must_leave, "stopped")
@@ -296,10 +295,12 @@ class SiteScheduler(Scheduler):
             return
 
     def _states_at(self, cut: Position) -> dict[str, State]:
-        """The learners' states at the cut; those of a free site are the newest."""
+        """Return the learners' states at the cut; for a free site, the newest states."""
         if self._is_free:
-            return {key: s for history in self._histories for key, s in history.states().items()}
-        return {key: s for history in self._histories for key, s in history.at(cut).items()}
+            return {
+                key: s for history in self._histories for key, s in history.newest_states().items()
+            }
+        return {key: s for history in self._histories for key, s in history.states_at(cut).items()}
 
 
 def run_site(
@@ -308,11 +309,11 @@ def run_site(
     name: str,
     channels: SiteChannels,
     seed: int,
-    made: Callable[[SiteScheduler], None] = lambda scheduler: None,
+    on_made: Callable[[SiteScheduler], None] = lambda scheduler: None,
 ) -> None:
-    """Run one site from its making to its end. Failures are reported to the coordinator.
+    """Make a site, execute its program, and end it. Failures are reported to the coordinator.
 
-    `made` is called with the scheduler, for whoever shows the status of the site.
+    `on_made` is called with the scheduler before the first firing.
     """
     scheduler: SiteScheduler | None = None
     try:
@@ -321,7 +322,7 @@ def run_site(
         messages = CoordinatorMessages(channels, name)
         edges = SiteEdgeFactory(checked, layout, name, channels)
         scheduler = SiteScheduler(checked, seed, edges, messages, reporter, channels)
-        made(scheduler)
+        on_made(scheduler)
         reset_numerics(checked.graph.torch_threads)
         scheduler.live()
     except SiteStopped:
@@ -336,15 +337,15 @@ def run_site(
     finally:
         if scheduler is not None:
             scheduler.close()
-        channels.close(drop=True)  # the coordinator has acknowledged all that it needs
+        channels.close(drop=True)  # the coordinator has received all that it needs
 
 
 def _report_failure(channels: SiteChannels, name: str, failure: Failure) -> None:
-    """Report a failure on a channel of its own: the reporter's may be full, or not open yet."""
+    """Report a failure on a channel of its own, because the channel for reports may be full or not open yet."""
     sender = channels.open_sender(f"{FAILURES}:{name}", COORDINATOR, limits=CONTROL_LIMITS)
     try:
         sender.send(FAILURE.encode(failure))
         channels.flush()
         channels.wait_until(lambda: sender.all_taken, (sender,), FAILURE_S)
     except (ChannelError, SiteStopped):
-        return  # the coordinator is gone, or sees that this site has ended
+        return  # the coordinator has ended, or notices that this site has

@@ -1,8 +1,8 @@
-"""The site processes of one machine: started, watched and ended.
+"""Starts, watches and ends the site processes of one machine.
 
-Sites that need the same modules share a fork server, which imports the modules once and forks the sites.
-Whatever ends a server ends its sites. A server and its sites are a session of their own, so that the end of a
-run also finds the processes that nodes left behind.
+Sites that need the same modules share a fork server, which imports the modules once and forks the sites. When a
+server ends, its sites end. A server and its sites are a session of their own, so that the end of a run also finds
+processes that nodes have left behind.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from flowrl.graph.site_layout import SiteLayout
 from flowrl.machine.child_process import STDERR, ChildProcess, exit_text
 from flowrl.machine.numerics import THREAD_VARIABLES
 
-KILLED_S = 2.0  # within which the system ends killed processes
+KILLED_S = 2.0  # in which the system ends killed processes
 
 Modules = tuple[str, ...]
 Output = int | IO[bytes]
 
 
 class SiteProcesses:
-    """All site processes of one coordinator, or of one host. `output` takes what they print.
+    """All site processes of one coordinator, or of one host.
 
-    It is not standard output by default: `run --json` prints one line there, and nothing else.
+    Their output goes to `output`: by default to standard error, because `run --json` reserves standard output.
     """
 
     def __init__(self, output: Output = STDERR) -> None:
@@ -46,8 +46,11 @@ class SiteProcesses:
         modules: Mapping[str, Modules],
         fds: Sequence[int] = (),
     ) -> None:
-        """Start sites, see `child_site`: `config` is for all, `sites` has a part for each; `modules` are those
-        that each site needs. The processes inherit `fds`."""
+        """Start sites, with the configuration that `child_site` describes.
+
+        `config` is the part for all sites, `sites` the part for each. `modules` are the modules that each site needs.
+        The processes inherit `fds`.
+        """
         self._fds = fds
         groups: dict[Modules, list[str]] = {}
         for name in sites:
@@ -61,8 +64,8 @@ class SiteProcesses:
         self._servers.append(server)
         self._server_of.update(dict.fromkeys(config["sites"], server))
 
-    def why_ended(self, name: str) -> str | None:
-        """Why a site's process has ended, or None while it runs."""
+    def find_failure(self, name: str) -> str | None:
+        """Return why a site's process has ended, or None while it runs."""
         server = self._server_of.get(name)
         if server is None:
             return None
@@ -70,43 +73,40 @@ class SiteProcesses:
         if server.cannot_fork:
             self._start_each_alone(server)
             return None
-        return server.why_ended(name)
+        return server.find_failure(name)
 
     def _start_each_alone(self, server: ForkServer) -> None:
-        """A module that the server imported has started threads: start its sites without forks."""
+        """Start each site of a server by a server of its own, because an imported module has started threads."""
         self._servers.remove(server)
         server.end(time.monotonic())
         for name, site in server.config["sites"].items():
             self._start({**server.config, "sites": {name: site}})
 
     def pids(self) -> dict[str, int]:
-        """The process of each site, as far as it has been started."""
+        """Return the process id of each site that has been started."""
         for server in self._servers:
             server.read_report()
         return {name: pid for server in self._servers for name, pid in server.pids.items()}
 
     @property
     def sessions(self) -> list[int]:
-        """The sessions of all servers."""
         return [server.session for server in self._servers]
 
     def end(self, deadline: float) -> None:
-        """Wait until all have ended; at the deadline (of the monotonic clock), kill the rest."""
+        """Wait until all processes have ended. At the deadline (of the monotonic clock), kill the others."""
         for server in self._servers:
             server.end(deadline)
 
 
 class ForkServer:
-    """A fork server as the process that started it sees it. A server of one site is that site."""
+    """The handle of a fork server. A server of one site is that site."""
 
     def __init__(self, config: Mapping[str, Any], output: Output, fds: Sequence[int]) -> None:
         self.config = config
         self.cannot_fork = False
         self.pids: dict[str, int] = {}  # of its sites
-        self._failure = ""  # before any site ran
-        self._statuses: dict[
-            str, int
-        ] = {}  # exit statuses of its sites, as far as it reported them
+        self._failure = ""  # an error before any site was started
+        self._statuses: dict[str, int] = {}  # reported exit statuses of its sites
         self._unread = b""
         self._report, report = os.pipe()
         os.set_blocking(self._report, False)
@@ -116,7 +116,7 @@ class ForkServer:
                 {**config, "report": report},
                 output=output,
                 fds=(report, *fds),
-                # one thread for each library: none must start threads while it is imported
+                # Libraries must not start threads while they are imported.
                 environment={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
             )
             if len(config["sites"]) == 1:
@@ -129,7 +129,7 @@ class ForkServer:
         return self._process.pid
 
     def read_report(self) -> None:
-        """Read what the server has reported, see `fork_server.ServerReport`."""
+        """Read the server's reports, which `fork_server.ServerReport` describes."""
         with suppress(BlockingIOError):
             while data := os.read(self._report, 1 << 16):
                 self._unread += data
@@ -144,11 +144,11 @@ class ForkServer:
             elif kind == "threads":
                 self.cannot_fork = True
 
-    def why_ended(self, name: str) -> str | None:
-        """Why a site has ended, as far as is known, or None while it runs."""
+    def find_failure(self, name: str) -> str | None:
+        """Return why a site has ended, or None while it runs."""
         server_status = None if name in self._statuses else self._process.exit_status()
         if server_status is not None:
-            self.read_report()  # its last lines
+            self.read_report()  # for the last lines
         if name in self._statuses:
             return self._failure or f"its process {exit_text(self._statuses[name])}"
         if server_status is None:
@@ -157,14 +157,14 @@ class ForkServer:
         return self._failure or f"{whose} {exit_text(server_status)}"
 
     def end(self, deadline: float) -> None:
-        """Wait until the server and its sites have ended; at the deadline, kill its session."""
+        """Wait until the server and its sites have ended. At the deadline, kill its session."""
         self._process.wait(deadline)
         self._process.kill()
         self._wait_for_sites()
         os.close(self._report)
 
     def _wait_for_sites(self) -> None:
-        """The sites hold the report's pipe open for as long as they live."""
+        """Wait until the pipe of the reports is closed, which living sites hold open."""
         poller = select.poll()
         poller.register(self._report, select.POLLIN)
         deadline = time.monotonic() + KILLED_S
@@ -175,6 +175,6 @@ class ForkServer:
 
 
 def modules_needed(checked: CheckedGraph, layout: SiteLayout, site: str) -> Modules:
-    """The modules that the nodes of a site declare to need."""
+    """Return the modules that the nodes of a site declare in `Facts.imports`."""
     facts = (checked.facts[node] for node, _ in layout.instances_on(site))
     return tuple(sorted({module for fact in facts for module in fact.imports}))

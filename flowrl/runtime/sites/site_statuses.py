@@ -1,4 +1,4 @@
-"""The latest status of each site: as the site reported it, or read directly from the schedulers of this process."""
+"""The latest status of each site: as the site has reported it, or read from a scheduler of this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from flowrl.runtime.status_reader import read_status
 
 
 class SiteStatuses:
-    """Sites report with their progress, and their beacons report out of band while they are busy for long."""
+    """Statuses that sites report with their progress, and that their beacons report while the sites are busy."""
 
     def __init__(self, sites: LaunchedSites) -> None:
         self._sites = sites
-        self._reported: dict[str, tuple[SiteStatus, float]] = {}  # and when
+        self._reported: dict[str, tuple[SiteStatus, float]] = {}  # with the time of the report
         sites.on_out_of_band(self._update_out_of_band)
 
     def update(self, status: SiteStatus) -> None:
-        """A site has reported."""
         self._reported[status.site] = (status, time.perf_counter())
 
     def _update_out_of_band(self, site: str, text: str) -> None:
@@ -33,11 +32,11 @@ class SiteStatuses:
         if status.site != site:
             raise RefusedMessage("status of another site")
         known = self._reported.get(site)
-        if known is None or status.fired >= known[0].fired:  # a report may have overtaken it
+        if known is None or status.fired >= known[0].fired:  # a report may be newer
             self.update(status)
 
     def current(self) -> list[SiteStatus]:
-        """Every site as it is now, or as it was last reported; may be called from any thread."""
+        """Return the status of every site, now or as last reported. May be called from any thread."""
         return [self._current(site) for site in self._sites.names]
 
     def _current(self, site: str) -> SiteStatus:
@@ -46,16 +45,16 @@ class SiteStatuses:
             return read_status(scheduler, site)
         if reported is None:
             return SiteStatus(site, Activity("starting"))
-        status, then_s = reported
-        age_s = time.perf_counter() - then_s
-        # as far as is known, the site still does what it did then
+        status, reported_s = reported
+        age_s = time.perf_counter() - reported_s
+        # The site may still be in the same activity.
         activity = replace(status.activity, for_s=status.activity.for_s + age_s)
         return replace(status, activity=activity, age_s=age_s)
 
     def node_stats(self) -> list[NodeStats]:
-        """All instances, as last reported."""
+        """Return the statistics of all instances, as last reported."""
         return [node for status, _ in list(self._reported.values()) for node in status.nodes]
 
     def idle_s(self) -> dict[str, float]:
-        """How long each site waited for a lease, as last reported."""
+        """Return how long each site waited for leases, as last reported."""
         return {site: status.idle_s for site, (status, _) in list(self._reported.items())}

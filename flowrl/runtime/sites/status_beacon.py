@@ -1,9 +1,8 @@
-"""Shows the status of a site in a process of its own while the site fires or waits for long and reports nothing
-itself.
+"""Reports the status of a site in another process while a long firing or wait keeps the site from reporting.
 
-A thread reads the scheduler's state twice a second. If the current activity has lasted for some time, the
-thread sends the status to the coordinator through a socket of its own. A firing that holds Python's lock
-silences the beacon, and the coordinator sees that as well.
+A thread reads the scheduler's state twice a second. If the current activity has lasted for some time, the thread sends
+the status to the coordinator through a socket of its own. A firing that holds Python's global lock stops the beacon as
+well; then the coordinator only knows how old the last status is.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from flowrl.runtime.status import SITE_STATUS
 from flowrl.runtime.status_reader import read_status
 
 PERIOD_S = 0.5
-LONG_S = 0.3  # the site itself reports what is shorter
+LONG_S = 0.3  # the site itself reports after shorter activities
 
 
 class StatusBeacon:
-    """One for each site process."""
+    """The beacon of one site process."""
 
     def __init__(self, connections: SiteConnections, coordinator: str) -> None:
-        """`connections` has the site's name and is owned by the beacon; `coordinator` is an address."""
+        """The beacon owns `connections`, which have the site's name. `coordinator` is an address."""
         self._connections = connections
         connections.connect(COORDINATOR, coordinator)
         self._scheduler: SiteScheduler | None = None
