@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from tests.sites.comparing import ran, same_everywhere
-from tests.sites.pool import Pool, pooled
 from tests.sites.random_graphs import (
     MOST_FIRINGS,
     all_places,
@@ -27,11 +25,7 @@ from tests.sites.random_graphs import (
 checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pool() -> Iterator[Pool]:
-    """All site processes are forked by one that is there already."""
-    with pooled() as pool:
-        yield pool
+pytestmark = pytest.mark.usefixtures("forked_processes")
 
 
 def some(examples: int) -> settings:

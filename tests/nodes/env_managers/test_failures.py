@@ -125,6 +125,7 @@ def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> Non
         assert crew.workers[0].printed_bytes() < 16 << 20
 
 
+@pytest.mark.real_processes
 def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
     with (
         open_manager("serial", FAILING) as base,
@@ -155,6 +156,7 @@ def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
     assert "in raise_error" in told.err
 
 
+@pytest.mark.real_processes
 def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() -> None:
     with (
         failing("sync", "segfault", probability=1.0, count=1, max_retry=1) as envs,
@@ -164,6 +166,7 @@ def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() ->
     assert "Segmentation fault" in "".join(raised.value.files.values())
 
 
+@pytest.mark.real_processes
 def test_a_worker_that_cannot_begin_ends_in_an_error_that_shows_what_it_printed() -> None:
     with (
         open_manager("sync", "tests.nodes.env_managers.failing_envs:CrashingEnv") as envs,
@@ -187,6 +190,7 @@ def test_an_env_in_this_process_that_is_late_is_told_of_while_it_is_and_counted_
     assert "in step" in told
 
 
+@pytest.mark.real_processes
 def test_no_process_is_left_when_a_manager_is_closed() -> None:
     with open_manager("sync, one env per worker") as envs:
         envs.reset()

@@ -17,6 +17,7 @@ def digest(kind: str, out: Path) -> str:
     return end.digest
 
 
+@pytest.mark.real_processes
 def test_a_run_has_the_same_digest_with_its_envs_here_in_processes_or_in_threads(
     tmp_path: Path,
 ) -> None:

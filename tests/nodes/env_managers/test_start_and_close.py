@@ -22,6 +22,7 @@ from tests.nodes.env_managers.transition_checker import TransitionChecker
 
 STARTS = "tests.nodes.env_managers.failing_envs"
 FAILING = "tests.nodes.env_managers.failing_envs:FaultyEnv"
+pytestmark = pytest.mark.real_processes
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
 
