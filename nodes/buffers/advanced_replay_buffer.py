@@ -19,11 +19,9 @@ from flowrl.nodes.buffers.sampling.prioritised_ring import (
     PrioritisedRing,
 )
 from flowrl.nodes.buffers.sampling.priority_feedback import (
-    SETS_PRIORITIES,
     PendingBatches,
     PriorityTokens,
     apply_priorities,
-    checked_priorities,
     priorities_port,
 )
 from flowrl.nodes.buffers.sampling.uniform import (
@@ -44,8 +42,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     """
 
     ring: PrioritisedRing
-
-    priorities = priorities_port(SETS_PRIORITIES)
+    priorities = priorities_port()
 
     class Config(RowReplayBuffer.Config):
         priority: Literal["proportional", "rank"] = param(
@@ -123,7 +120,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         Rows that no longer exist are counted (`late_rows`). Demonstrations, whose number is -1, are skipped.
         """
         numbers = self._pending.pop_oldest() if row_id is None else row_id
-        priorities = checked_priorities(self.ctx.key, priorities, numbers.shape)
+        priorities = self._pending.check_priorities(priorities, numbers.shape)
         written = self.ring.written
         if row_id is not None and len(numbers) and numbers.max() >= written:
             known = f"rows 0 to {written - 1} were written" if written else "no row was written"

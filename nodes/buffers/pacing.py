@@ -86,9 +86,8 @@ class RatioPacer:
         self.max_batches = config.updates_per_push
         self.requested = 0  # batches; negative where some were emitted without request
         self._context = context
-        self._waits_for = (
-            ""  # "rows" while the learner is idle, "learner" while the collector is idle
-        )
+        # "rows" while the learner is idle, "learner" while the collector is idle.
+        self._waits_for = ""
         self._waited_s = {"rows": 0.0, "learner": 0.0}
         self._last_firing_s = self._last_metrics_s = context.now_s()
         self._last_counts = (0, 0)  # pushed and sampled at the last report of metrics

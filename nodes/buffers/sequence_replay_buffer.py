@@ -21,11 +21,9 @@ from flowrl.nodes.buffers.sampling.prioritised_ring import (
     PrioritisedRing,
 )
 from flowrl.nodes.buffers.sampling.priority_feedback import (
-    SETS_PRIORITIES,
     PendingBatches,
     PriorityTokens,
     apply_priorities,
-    checked_priorities,
     priorities_port,
 )
 from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
@@ -44,7 +42,7 @@ class SequenceReplayBuffer(ReplayBuffer):
     sequences: the number of the first step and the length of each.
     """
 
-    priorities = priorities_port(SETS_PRIORITIES)
+    priorities = priorities_port()
 
     class Config(ReplayBuffer.Config):
         batch_size: int = param(32, "sequences in each batch", ge=1)
@@ -119,9 +117,8 @@ class SequenceReplayBuffer(ReplayBuffer):
     def push(self, data: Batch) -> int:
         """Store steps, and the sequences that they complete; return the number of new sequences."""
         first, last = self.ring.written, data["last"].copy()
-        last[-1:] = (
-            True  # a segment ends with its token; its continuation is found by the origin columns
-        )
+        # A segment ends with its token; its continuation is found by the origin columns.
+        last[-1:] = True
         columns = {**data.columns, "last": last}
         self.ring.push(columns)
         added = self._add_sequences(columns, first)
@@ -135,7 +132,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         values = np.asarray(priorities, np.float64)
         of_steps = values.ndim == 2
         shape = valid.shape if of_steps else numbers.shape
-        checked = checked_priorities(self.ctx.key, values, shape)
+        checked = self._pending.check_priorities(values, shape)
         if of_steps:
             learned = valid & (np.arange(valid.shape[1]) >= self.config.burn_in_steps)
             checked = sequence_priorities(checked, learned, self.config.eta)

@@ -17,7 +17,7 @@ COUNTS_BATCHES = "free-running: each token reports a learned batch; draws stay u
 SETS_PRIORITIES = "priorities of the batches of the previous round, in their order"
 
 
-def priorities_port(about: str) -> In:
+def priorities_port(about: str = SETS_PRIORITIES) -> In:
     """Return the input port for priorities. Its initial token is empty: the first round has no previous batches."""
     return In("priorities", rate=AUTO, optional=True, initial=_empty_token, about=about)
 
@@ -47,9 +47,6 @@ class PendingBatches:
         self._node, self._connected = node, connected
         self._batches: deque[Any] = deque()
 
-    def __len__(self) -> int:
-        return len(self._batches)
-
     def add(self, batches: Iterable[Any]) -> None:
         """Add the batches of one draw."""
         if not self._connected:
@@ -62,26 +59,26 @@ class PendingBatches:
             raise ValueError(f"{self._node}: priorities arrived, but no batch awaits any")
         return self._batches.popleft()
 
+    def check_priorities(self, priorities: Array, shape: tuple[int, ...]) -> Array:
+        """Return priorities as float64; refuse another shape, and values that are infinite, NaN or negative."""
+        values = np.asarray(priorities, np.float64)
+        if values.shape != shape:
+            raise ValueError(
+                f"{self._node}: the priorities have the shape {values.shape}, the batch has {shape[0]} rows; "
+                "give one priority for each row"
+            )
+        # The comparison is False for NaN as well.
+        if values.size and not 0 <= values.min() <= values.max() < np.inf:
+            invalid = ~(np.isfinite(values) & (values >= 0))
+            row = int(np.argwhere(invalid)[0][0])
+            raise ValueError(
+                f"{self._node}: the priority of row {row} is {values[invalid][0]}; "
+                "priorities must be finite and not negative"
+            )
+        return values
+
     def state_dict(self) -> list[Any]:
         return list(self._batches)
 
     def load_state_dict(self, state: Sequence[Any]) -> None:
         self._batches = deque(state)
-
-
-def checked_priorities(node: str, priorities: Array, shape: tuple[int, ...]) -> Array:
-    """Return the priorities as float64; refuse another shape, and values that are infinite, NaN or negative."""
-    values = np.asarray(priorities, np.float64)
-    if values.shape != shape:
-        raise ValueError(
-            f"{node}: the priorities have the shape {values.shape}, the batch has {shape[0]} rows; "
-            "give one priority for each row"
-        )
-    if values.size and not 0 <= values.min() <= values.max() < np.inf:  # False for NaN as well
-        invalid = ~(np.isfinite(values) & (values >= 0))
-        row = int(np.argwhere(invalid)[0][0])
-        raise ValueError(
-            f"{node}: the priority of row {row} is {values[invalid][0]}; "
-            "priorities must be finite and not negative"
-        )
-    return values
