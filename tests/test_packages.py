@@ -1,4 +1,4 @@
-"""What setup.cfg says is what is there, and nothing in the repository is of one machine only."""
+"""setup.cfg agrees with the tree, and no file of the repository depends on one machine."""
 
 import configparser
 import re
@@ -86,5 +86,5 @@ def test_no_file_names_a_place_on_one_machine() -> None:
     assert found == []
 
 
-def test_types_are_told_to_those_who_use_the_package() -> None:
+def test_the_package_declares_its_types() -> None:
     assert ROOT / "flowrl" / "py.typed" in data()

@@ -1,4 +1,4 @@
-"""What the README shows is what there is."""
+"""Everything that the README shows is true."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is needed; beside it, the installed packages without flowrl's own entry."""
+    """A copy of the packages, and beside it the installed packages without flowrl's own entry."""
     at = tmp_path_factory.mktemp("checkout")
     for name in ("flowrl", "nodes", "graphs"):
         shutil.copytree(ROOT / name, at / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -47,7 +47,7 @@ def test_nothing_of_the_installed_package_is_seen(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (["check", "cartpole_dqn"], "cartpole_dqn: sound. "),
         (["graphs"], "cartpole_ppo"),
@@ -55,7 +55,7 @@ def test_nothing_of_the_installed_package_is_seen(checkout: Path) -> None:
         (["run", "cartpole_dqn", "--train-iters", "3"], "finished: 3 train iterations"),
     ],
 )
-def test_it_works_from_its_root(words: list[str], told: str, checkout: Path) -> None:
+def test_it_works_from_its_root(words: list[str], text: str, checkout: Path) -> None:
     done = python(checkout, "-m", "flowrl", *words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert told in done.stdout
+    assert text in done.stdout

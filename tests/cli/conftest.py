@@ -43,7 +43,7 @@ Called = tuple[int, str, str]
 
 @pytest.fixture
 def flowrl(folder: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Called]:
-    """Call the command line: exit status, what it printed, what it told."""
+    """Call the command line, and return the exit status, standard output and standard error."""
 
     def call(*words: str) -> Called:
         try:

@@ -62,8 +62,8 @@ def test_every_verb_with_a_graph_suggests_similar_names(verb: str, flowrl: Flowr
 def test_counts_may_contain_underscores_and_leading_zeros(
     text: str, value: int, flowrl: Flowrl
 ) -> None:
-    told = one_line(flowrl("run", "g.yaml", "--train-iters", text, "--json")[1])
-    assert told["train_iters"] == value
+    summary = one_line(flowrl("run", "g.yaml", "--train-iters", text, "--json")[1])
+    assert summary["train_iters"] == value
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "2.5", "1e3", "many", "", "³"])

@@ -38,23 +38,21 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 def test_a_disk_that_gets_full_ends_the_run(
     disk: Callable[[str], Path], flowrl: Flowrl, folder: Path
 ) -> None:
-    """Each evaluation keeps 2 MB, and writes them beside those of before."""
+    """Each evaluation writes 2 MB to a temporary file before it replaces the last one."""
     at = disk("size=3m")
     write(folder / "h.yaml", {"e": "Hoarder"}, [])
     status, out, err = flowrl("run", "h.yaml", "--out", str(at / "r"), "--json")
     why = f"{at}/r: cannot be written: No space left on device; free some space, or choose another --out"
     assert (status, err) == (1, f"flowrl: {why}\n")
-    told = one_line(out)
-    assert (told["status"], told["why"]) == ("failed", why)
-    assert json.loads((at / "r" / "summary.json").read_text()) == told
+    summary = one_line(out)
+    assert (summary["status"], summary["why"]) == ("failed", why)
+    assert json.loads((at / "r" / "summary.json").read_text()) == summary
     assert [row["return_mean"] for row in read_jsonl(at / "r" / "metrics.jsonl")] == [1.0, 1.0]
     kept = sorted(p.name for p in (at / "r" / "checkpoints").iterdir())
     assert kept == ["best.safetensors"]  # the one of before, and nothing half written
 
 
-def test_a_disk_that_is_full_to_the_last_byte_is_told(
-    disk: Callable[[str], Path], flowrl: Flowrl
-) -> None:
+def test_a_completely_full_disk_is_reported(disk: Callable[[str], Path], flowrl: Flowrl) -> None:
     at = disk("size=64k")
     status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"), "--json")
     assert status == 1
@@ -65,7 +63,7 @@ def test_a_disk_that_is_full_to_the_last_byte_is_told(
         assert row["node"] == "e"
 
 
-def test_a_disk_that_is_read_only_is_told(disk: Callable[[str], Path], flowrl: Flowrl) -> None:
+def test_a_read_only_disk_is_reported(disk: Callable[[str], Path], flowrl: Flowrl) -> None:
     at = disk("size=64k,ro")
     status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"))
     why = f"{at}/r: cannot be written: Read-only file system; fix this, or choose another --out"
@@ -74,7 +72,9 @@ def test_a_disk_that_is_read_only_is_told(disk: Callable[[str], Path], flowrl: F
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["graphs"], ["check", "g.yaml"], ["run", "g.yaml"]])
-def test_output_that_cannot_be_written_is_told_in_a_line(folder: Path, words: list[str]) -> None:
+def test_output_that_cannot_be_written_is_reported_in_one_line(
+    folder: Path, words: list[str]
+) -> None:
     with (
         Path("/dev/full").open("w") as full,
         process(*words, folder=folder, stdout=full) as running,
@@ -94,8 +94,8 @@ def test_a_closed_output_is_no_error(folder: Path, words: list[str]) -> None:
 def test_of_two_runs_one_gets_the_folder(folder: Path) -> None:
     words = ("run", "g.yaml", "--out", "r", "--quiet", "--train-iters", "2")
     with process(*words, folder=folder) as a, process(*words, folder=folder) as b:
-        told = sorted((each.wait(60), *each.communicate()) for each in (a, b))
-    assert told[0] == (0, "", "")
+        outcomes = sorted((each.wait(60), *each.communicate()) for each in (a, b))
+    assert outcomes[0] == (0, "", "")
     taken = "flowrl: --out r: it already contains a run; choose another folder, or remove it\n"
-    assert told[1] == (2, "", taken)
+    assert outcomes[1] == (2, "", taken)
     assert json.loads((folder / "r" / "summary.json").read_text())["status"] != "failed"

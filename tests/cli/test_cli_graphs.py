@@ -1,4 +1,4 @@
-"""The verbs that look at graphs, as they are typed: what they print, write, and refuse."""
+"""The verbs about graphs: what they print, write, and refuse."""
 
 from collections.abc import Callable
 from itertools import takewhile
@@ -15,7 +15,7 @@ ABOUT_FILE = {".dot": b"digraph", ".svg": b"<svg", ".md": b"```mermaid", ".html"
 
 
 def node(name: str, resolved: str) -> str:
-    """What the resolved graph says of a node."""
+    """A node of the resolved graph."""
     lines = resolved.split("\n")
     begin = next(k for k, line in enumerate(lines) if line.strip() == f"{name}:")
     return "\n".join(takewhile(lambda line: line.startswith("    "), lines[begin + 1 :]))
@@ -48,7 +48,7 @@ def test_set_replaces_an_option_of_an_edge(flowrl: Flowrl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("=3", "--set =3: expected KEY=VALUE, such as learner.lr=3e-4"),
         ("c.steps", "--set c.steps: expected KEY=VALUE"),
@@ -59,11 +59,11 @@ def test_set_replaces_an_option_of_an_edge(flowrl: Flowrl) -> None:
 )
 @pytest.mark.parametrize("verb", ["check", "expand", "draw"])
 def test_a_set_that_is_wrong_is_refused_by_every_verb_with_a_graph(
-    verb: str, word: str, told: str, flowrl: Flowrl
+    verb: str, word: str, message: str, flowrl: Flowrl
 ) -> None:
     status, out, err = flowrl(verb, "g.yaml", "--set", word)
     assert status == 2
-    assert told in out + err
+    assert message in out + err
     assert "Traceback" not in err
 
 
@@ -96,17 +96,17 @@ def test_draw_shows_the_places_of_a_placement(flowrl: Flowrl) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["-o", "p.gif"], "unknown ending '.gif'; known: .dot, .svg, .png, .md, .html"),
         (["-o", "none/p.dot"], "none/p.dot: cannot be written: No such file or directory"),
         (["--placement", "x=thread"], "x"),
     ],
 )
-def test_draw_refuses_what_it_cannot_draw(words: list[str], told: str, flowrl: Flowrl) -> None:
+def test_draw_refuses_what_it_cannot_draw(words: list[str], message: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl("draw", "g.yaml", *words)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
 
 
 # expand, diff
@@ -117,7 +117,7 @@ def test_what_expand_prints_is_the_same_graph(flowrl: Flowrl, folder: Path) -> N
     assert flowrl("diff", "g.yaml", "resolved.yaml") == (0, "no difference\n", "")
 
 
-def test_diff_tells_what_changed(flowrl: Flowrl, folder: Path) -> None:
+def test_diff_prints_what_changed(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "h.yaml", {"c": {"type": "Source", "steps": 20}})
     status, out, err = flowrl("diff", "g.yaml", "h.yaml")
     assert (status, err) == (0, "")
@@ -128,13 +128,13 @@ def test_diff_tells_what_changed(flowrl: Flowrl, folder: Path) -> None:
 def test_diff_takes_the_folder_of_a_run_for_the_graph_that_it_ran(flowrl: Flowrl) -> None:
     flowrl("run", "g.yaml", "--train-iters", "2", "--seed", "8", "--out", "r", "--quiet")
     status, out, _ = flowrl("diff", "g.yaml", "r")
-    told = out.splitlines()[1:]
+    lines = out.splitlines()[1:]
     assert status == 0
-    assert any("seed 0 -> 8" in line for line in told)
-    assert not any("node" in line for line in told)
+    assert any("seed 0 -> 8" in line for line in lines)
+    assert not any("node" in line for line in lines)
 
 
-def test_diff_of_an_unsound_graph_tells_its_problems(flowrl: Flowrl, folder: Path) -> None:
+def test_diff_of_an_unsound_graph_prints_its_problems(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "u.yaml", {"x": "Drian"})
     status, out, err = flowrl("diff", "g.yaml", "u.yaml")
     assert (status, out) == (2, "")
@@ -159,7 +159,7 @@ def test_nodes_shows_a_type_of_ones_own(flowrl: Flowrl) -> None:
     assert "stops_at" in out
 
 
-def test_nodes_of_a_wrong_name_tells_the_nearest(flowrl: Flowrl) -> None:
+def test_nodes_of_a_wrong_name_suggests_the_most_similar(flowrl: Flowrl) -> None:
     status, out, err = flowrl("nodes", "naive_bufer")
     assert (status, out) == (2, "")
     assert "did you mean 'naive_buffer'?" in err
@@ -181,16 +181,14 @@ def test_every_graph_that_is_listed_is_sound(flowrl: Flowrl) -> None:
     names = [line.split()[0] for line in flowrl("graphs")[1].splitlines() if "cartpole" in line]
     assert len(names) >= 5
     for name in names:
-        told = one_line(flowrl("check", name, "--json")[1])
-        assert (told["ok"], told["deterministic"]) == (True, True)
+        report = one_line(flowrl("check", name, "--json")[1])
+        assert (report["ok"], report["deterministic"]) == (True, True)
 
 
 # plot, new, doctor
 
 
-def test_plot_draws_runs_into_the_first_folder_or_where_it_is_told(
-    flowrl: Flowrl, folder: Path
-) -> None:
+def test_plot_writes_to_the_first_folder_or_to_the_given_file(flowrl: Flowrl, folder: Path) -> None:
     for seed in ("0", "1"):
         flowrl("run", "g.yaml", "--train-iters", "4", "--seed", seed, "--out", f"r{seed}")
     assert flowrl("plot", "r0", "r1") == (0, "r0/plot.png\n", "")
@@ -201,7 +199,7 @@ def test_plot_draws_runs_into_the_first_folder_or_where_it_is_told(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         (["none"], 2, "none: there is no such folder; 'ls runs' lists the runs"),
         (["."], 2, ".: has no metrics.jsonl; give the folder of a run that has begun to report"),
@@ -209,11 +207,11 @@ def test_plot_draws_runs_into_the_first_folder_or_where_it_is_told(
     ],
 )
 def test_plot_refuses_what_is_no_run(
-    words: list[str], status: int, told: str, flowrl: Flowrl
+    words: list[str], status: int, message: str, flowrl: Flowrl
 ) -> None:
     found, out, err = flowrl("plot", *words)
     assert (found, out) == (status, "")
-    assert told in err
+    assert message in err
 
 
 def test_new_makes_a_project_that_checks_and_does_not_overwrite_it(
@@ -233,7 +231,7 @@ def test_new_makes_a_project_that_checks_and_does_not_overwrite_it(
 
 
 @pytest.mark.parametrize("well", [True, False])
-def test_doctor_exits_with_1_where_something_needs_mending(
+def test_doctor_exits_with_1_if_something_must_be_fixed(
     well: bool, flowrl: Flowrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flowrl.cli.doctor import Finding

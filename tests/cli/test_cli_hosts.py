@@ -22,7 +22,7 @@ def test_a_new_key_is_made_once(flowrl: Flowrl, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["host"],
@@ -74,24 +74,24 @@ def test_a_new_key_is_made_once(flowrl: Flowrl, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_words_say_how_to_mend_them(
-    flowrl: Flowrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+def test_wrong_arguments_are_refused_with_a_remedy(
+    flowrl: Flowrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = flowrl(*words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_time_that_is_none_is_told(flowrl: Flowrl, tmp_path: Path) -> None:
+def test_an_invalid_time_is_refused(flowrl: Flowrl, tmp_path: Path) -> None:
     words = ["run", "cartpole_dqn", "--placement", "collector=x", "--listen", "tcp://127.0.0.1:*"]
     code, _, err = flowrl(*words, "--hosts-within", "soon", "--out", str(tmp_path / "r"))
     assert code == 2
     assert "--hosts-within soon: expected a time such as 30s, 10m or 2h" in err
 
 
-def test_a_run_without_hosts_says_whom_it_waited_for(flowrl: Flowrl, tmp_path: Path) -> None:
+def test_a_run_that_no_host_joins_names_the_missing_host(flowrl: Flowrl, tmp_path: Path) -> None:
     words = [
         "run",
         "cartpole_dqn",
@@ -115,9 +115,7 @@ def test_an_address_that_others_can_reach_needs_a_key(flowrl: Flowrl, tmp_path: 
     assert not (tmp_path / "r").exists()
 
 
-def test_a_key_that_is_not_there_is_told_before_the_run_begins(
-    flowrl: Flowrl, tmp_path: Path
-) -> None:
+def test_a_missing_key_is_reported_before_the_run_begins(flowrl: Flowrl, tmp_path: Path) -> None:
     words = [
         "run",
         "cartpole_dqn",

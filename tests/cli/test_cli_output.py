@@ -1,4 +1,4 @@
-"""Standard output holds what was asked for, and nothing that envs or libraries print."""
+"""Standard output has the requested output, and nothing that envs or libraries print."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_an_env_that_changes_the_working_folder_takes_no_run_with_it(tmp_path: P
 @pytest.mark.parametrize(
     ("words", "begins"), [(("check", "--json"), '{"ok": true'), (("draw",), "digraph")]
 )
-def test_what_is_read_of_a_graph_is_all_of_the_output(words: tuple[str, ...], begins: str) -> None:
+def test_the_output_of_reading_a_graph_is_only_the_answer(
+    words: tuple[str, ...], begins: str
+) -> None:
     done = flowrl(words[0], "cartpole_dqn", *words[1:])
     assert done.stdout.startswith(begins)
     assert [text for text in SAID if text in done.stdout or text not in done.stderr] == []

@@ -40,14 +40,14 @@ def test_a_failed_runs_folder_holds_a_crash_file_that_can_be_replayed(
     where = ["--placement", placement]
     assert run(tmp_path / "run", "raise", "probability: 1.0", *where) == 1
     (crash,) = (tmp_path / "run").glob("crash-envs-*.json")
-    told: dict[str, Any] = json.loads(crash.read_text())
-    assert told["what"] == "step raised ZeroDivisionError: the simulator fell over"
+    crash_data: dict[str, Any] = json.loads(crash.read_text())
+    assert crash_data["what"] == "step raised ZeroDivisionError: the simulator fell over"
     capsys.readouterr()
     assert main(["replay", str(crash)]) == 0
     assert "it failed again: ZeroDivisionError" in capsys.readouterr().out
 
 
-def test_what_is_no_crash_file_is_said_so(
+def test_a_file_that_is_no_crash_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "other.json").write_text("{}")
@@ -57,22 +57,22 @@ def test_what_is_no_crash_file_is_said_so(
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_run_that_began_envs_anew_says_so_in_its_summary(
+def test_the_summary_counts_restarted_envs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["--set", "envs.max_retry=20", "--set", "evaluator.weights.every=1000"]
     assert run(tmp_path / "run", "raise", "probability: 0.2", *more) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert not told["deterministic"]
+    report = json.loads(capsys.readouterr().out)
+    assert not report["deterministic"]
     happened = json.loads((tmp_path / "run" / "summary.json").read_text())["happened"]
     assert any("dropped trajectories" in line for line in happened)
 
 
 def crashed(out: Path, fault: str) -> str:
-    """The crash file of an env that failed so in its first step, in a process of its own."""
+    """The crash file of an env that failed in this way in its first step, in its own process."""
     failing = "tests.nodes.env_managers.failing_envs:FaultyEnv"
-    told = {"faults": [fault], "probability": 1.0, "at": 1}
-    with open_manager("sync", failing, count=1, step_timeout_s=0.5, **told) as envs:
+    chaos = {"faults": [fault], "probability": 1.0, "at": 1}
+    with open_manager("sync", failing, count=1, step_timeout_s=0.5, **chaos) as envs:
         envs.reset()
         with pytest.raises(EnvError) as error:
             envs.advance(np.zeros(1, np.int64))
@@ -81,7 +81,7 @@ def crashed(out: Path, fault: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         ("exit", "it failed again: its process ended with status 3"),
         ("sys.exit", "it failed again: its process ended with status 1"),
@@ -90,16 +90,16 @@ def crashed(out: Path, fault: str) -> str:
         ("hang", "it failed again: it took longer than 0.5 s, and was where this shows"),
     ],
 )
-def test_an_env_that_ends_or_hangs_does_so_again_and_replay_says_how(
-    fault: str, told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_replay_reports_how_an_env_ends_or_hangs_again(
+    fault: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     crash = crashed(tmp_path, fault)
     capfd.readouterr()
     assert main(["replay", crash]) == 0
-    said = capfd.readouterr()
-    assert told in said.out
+    printed = capfd.readouterr()
+    assert message in printed.out
     if fault in ("segfault", "hang"):
-        assert "in step" in said.err  # where it was
+        assert "in step" in printed.err  # where it was
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_the_debugger_stops_where_an_env_fails_or_before_it_ends_its_process(
     capsys.readouterr()
     monkeypatch.setattr("sys.stdin", StringIO("where\n" + commands))
     assert main(["replay", crash, "--pdb"]) == 0
-    said = capsys.readouterr().out
-    assert [text for text in shown if text not in said] == []
+    printed = capsys.readouterr().out
+    assert [text for text in shown if text not in printed] == []
 
 
-def test_an_episode_that_does_not_fail_again_is_told(
+def test_an_episode_that_does_not_fail_again_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     crash = Path(crashed(tmp_path, "raise"))

@@ -1,4 +1,4 @@
-"""`flowrl run`: what it prints, and its exit status."""
+"""The output and the exit status of `flowrl run`."""
 
 import json
 from collections.abc import Callable
@@ -30,16 +30,16 @@ def test_a_run_prints_how_it_ended(flowrl: Flowrl) -> None:
 
 def test_json_prints_exactly_one_line(flowrl: Flowrl) -> None:
     status, out, err = flowrl("run", "g.yaml", "--train-iters", "4", "--out", "r", "--json")
-    told = one_line(out)
-    assert (status, err, list(told)) == (0, "", SUMMARY)
-    assert told == json.loads(Path("r/summary.json").read_text())
+    summary = one_line(out)
+    assert (status, err, list(summary)) == (0, "", SUMMARY)
+    assert summary == json.loads(Path("r/summary.json").read_text())
 
 
 def test_quiet_prints_nothing(flowrl: Flowrl) -> None:
     assert flowrl("run", "g.yaml", "--train-iters", "4", "--quiet") == (0, "", "")
 
 
-def test_a_failed_run_tells_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:
+def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
     status, out, err = flowrl("run", "f.yaml", "--out", "r")
     assert status == 1
@@ -56,16 +56,16 @@ def test_a_failed_run_tells_the_first_cause_and_exits_with_1(flowrl: Flowrl, fol
 def test_json_is_one_line_also_when_the_run_fails(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "f.yaml", {"f": {"type": "Fails", "making": True}}, ["c -> f"])
     status, out, _ = flowrl("run", "f.yaml", "--out", "r", "--json")
-    told = one_line(out)
-    assert (status, told["status"], told["run_dir"]) == (1, "failed", "r")
-    assert told["why"] == "node 'f', being made: RuntimeError: cannot be made"
+    summary = one_line(out)
+    assert (status, summary["status"], summary["run_dir"]) == (1, "failed", "r")
+    assert summary["why"] == "node 'f', being made: RuntimeError: cannot be made"
 
 
 def test_json_is_one_line_also_when_there_can_be_no_folder(flowrl: Flowrl, folder: Path) -> None:
     (folder / "file").write_text("")
     status, out, err = flowrl("run", "g.yaml", "--out", "file/r", "--json")
-    told = one_line(out)
-    assert (status, told["status"], told["run_dir"]) == (1, "failed", "")
+    summary = one_line(out)
+    assert (status, summary["status"], summary["run_dir"]) == (1, "failed", "")
     assert err == (
         "flowrl: file/r: cannot be written: Not a directory; fix this, or choose another --out\n"
     )
@@ -77,8 +77,8 @@ def test_limits_of_the_graph_are_those_of_the_command_line_where_it_gives_them(
     write(folder / "l.yaml", limits={"train_iters": 3, "steps": 1000})
     assert one_line(flowrl("run", "l.yaml", "--json")[1])["train_iters"] == 3
     given = ("--train-iters", "5", "--seed", "4", "--json")
-    told = one_line(flowrl("run", "l.yaml", *given)[1])
-    assert (told["train_iters"], told["seed"]) == (5, 4)
+    summary = one_line(flowrl("run", "l.yaml", *given)[1])
+    assert (summary["train_iters"], summary["seed"]) == (5, 4)
     assert one_line(flowrl("run", "l.yaml", "--steps", "15", "--json")[1])["env_steps"] == 20
 
 
@@ -91,7 +91,7 @@ def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["run", "nothing"], "nothing: there is no such file or bundled graph; known: "),
         (
@@ -110,17 +110,17 @@ def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None
     ],
 )
 def test_wrong_words_exit_with_2_and_run_nothing(
-    words: list[str], told: str, flowrl: Flowrl, folder: Path
+    words: list[str], message: str, flowrl: Flowrl, folder: Path
 ) -> None:
     (folder / "graph.yaml").write_text("")
     status, out, err = flowrl(*words)
     assert (status, out) == (2, "")
-    assert told in err
+    assert message in err
     assert "Traceback" not in err
     assert not (folder / "runs").exists()
 
 
-def test_an_unsound_graph_tells_all_its_problems_and_exits_with_2(
+def test_all_problems_of_an_unsound_graph_are_printed_and_the_status_is_2(
     flowrl: Flowrl, folder: Path
 ) -> None:
     write(folder / "u.yaml", {"x": "Drian", "y": {"type": "Judge", "gaol": 1}})
@@ -131,7 +131,7 @@ def test_an_unsound_graph_tells_all_its_problems_and_exits_with_2(
     assert not (folder / "runs").exists()
 
 
-def test_a_bug_of_the_engine_is_told_with_its_traceback(
+def test_a_bug_of_the_engine_is_printed_with_its_traceback(
     flowrl: Flowrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: object) -> None:
@@ -159,7 +159,7 @@ def test_a_node_that_exits_does_not_make_the_run_a_success(folder: Path) -> None
     assert (running.returncode, one_line(out)["status"]) == (1, "failed")
 
 
-def test_of_several_evaluators_each_line_says_whose_it_is(flowrl: Flowrl, folder: Path) -> None:
+def test_of_several_evaluators_each_line_names_its_own(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "two.yaml", {"f": "Judge"}, [{"l.weights -> f": {"every": 3}}])
     lines = flowrl("run", "two.yaml", "--train-iters", "3")[1].splitlines()
     assert [line.rpartition("  ")[2] for line in lines[1:3]] == ["by e", "by f"]

@@ -39,9 +39,9 @@ def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
 def test_a_second_signal_stops_at_once(flowrl: Flowrl, folder: Path) -> None:
     signalling(folder, ["SIGINT", "SIGINT"])
     status, out, _ = flowrl("run", "s.yaml", "--out", "r", "--json")
-    told = one_line(out)
-    assert (status, told["status"], told["why"]) == (130, "interrupted", "stopped at once")
-    assert (told["train_iters"], told["digest"]) == (3, "")
+    summary = one_line(out)
+    assert (status, summary["status"], summary["why"]) == (130, "interrupted", "stopped at once")
+    assert (summary["train_iters"], summary["digest"]) == (3, "")
     assert json.loads(Path("r/summary.json").read_text())["status"] == "interrupted"
 
 

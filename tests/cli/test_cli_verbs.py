@@ -1,4 +1,4 @@
-"""The other verbs: check, eval, and what all have in common."""
+"""The verbs check and eval, and what all verbs have in common."""
 
 import json
 import os
@@ -27,19 +27,19 @@ def test_check_prints_schedule_edges_and_determinism(flowrl: Flowrl) -> None:
 
 def test_check_json_is_one_line(flowrl: Flowrl) -> None:
     status, out, _ = flowrl("check", "g.yaml", "--json")
-    told = one_line(out)
-    assert (status, list(told)[:7]) == (0, CHECK_KEYS)
-    assert (told["ok"], told["deterministic"], told["problems"]) == (True, True, [])
-    assert told["schedule"]["order"] == ["c", "l"]
+    report = one_line(out)
+    assert (status, list(report)[:7]) == (0, CHECK_KEYS)
+    assert (report["ok"], report["deterministic"], report["problems"]) == (True, True, [])
+    assert report["schedule"]["order"] == ["c", "l"]
 
 
 def test_check_json_lists_the_problems_of_an_unsound_graph(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "u.yaml", {"x": "Drian"})
     status, out, _ = flowrl("check", "u.yaml", "--json")
-    told = one_line(out)
-    assert (status, told["ok"]) == (2, False)
-    assert [set(problem) for problem in told["problems"]] == [{"where", "what", "hint"}]
-    assert told["problems"][0]["where"].startswith("u.yaml:")
+    report = one_line(out)
+    assert (status, report["ok"]) == (2, False)
+    assert [set(problem) for problem in report["problems"]] == [{"where", "what", "hint"}]
+    assert report["problems"][0]["where"].startswith("u.yaml:")
 
 
 @pytest.mark.parametrize("text", ["nodes: [", ""])
@@ -48,9 +48,9 @@ def test_check_json_is_one_line_also_for_a_file_that_is_no_graph(
 ) -> None:
     (folder / "n.yaml").write_text(text)
     status, out, _ = flowrl("check", "n.yaml", "--json")
-    told = one_line(out)
-    assert (status, told["ok"], bool(told["problems"])) == (2, False, True)
-    assert set(CHECK_KEYS) <= set(told)
+    report = one_line(out)
+    assert (status, report["ok"], bool(report["problems"])) == (2, False, True)
+    assert set(CHECK_KEYS) <= set(report)
 
 
 def test_check_json_is_one_line_also_where_there_is_no_graph(flowrl: Flowrl) -> None:
@@ -86,31 +86,33 @@ print(status, sorted({"torch", "gymnasium"} & set(sys.modules)))
         assert (status, "torch" in loaded) == ("0", False)
 
 
-def test_eval_judges_the_best_checkpoint(flowrl: Flowrl, folder: Path) -> None:
+def test_eval_evaluates_the_best_checkpoint(flowrl: Flowrl, folder: Path) -> None:
     out = str(folder / "r")
     flowrl("run", "cartpole_ppo", "--train-iters", "6", "--out", out, "--quiet")
-    status, told, _ = flowrl("eval", out, "--episodes", "3", "--seed", "5", "--json")
-    judged = one_line(told)
-    assert (status, judged["episodes"], judged["seed"]) == (0, 3, 5)
-    assert judged["checkpoint"] == f"{out}/checkpoints/best.safetensors"
-    assert judged["metrics"]["return_min"] <= judged["metrics"]["return_mean"]
-    assert one_line(flowrl("eval", out, "--episodes", "3", "--seed", "5", "--json")[1]) == judged
+    status, printed, _ = flowrl("eval", out, "--episodes", "3", "--seed", "5", "--json")
+    evaluation = one_line(printed)
+    assert (status, evaluation["episodes"], evaluation["seed"]) == (0, 3, 5)
+    assert evaluation["checkpoint"] == f"{out}/checkpoints/best.safetensors"
+    assert evaluation["metrics"]["return_min"] <= evaluation["metrics"]["return_mean"]
+    assert (
+        one_line(flowrl("eval", out, "--episodes", "3", "--seed", "5", "--json")[1]) == evaluation
+    )
     other = one_line(flowrl("eval", out, "--episodes", "3", "--seed", "6", "--json")[1])
-    assert other["metrics"] != judged["metrics"]
-    status, told, _ = flowrl("eval", out)
+    assert other["metrics"] != evaluation["metrics"]
+    status, printed, _ = flowrl("eval", out)
     assert status == 0
-    assert "20 episodes, seed 0\n" in told
-    assert "return_mean" in told
-    assert judged["warnings"] == []
+    assert "20 episodes, seed 0\n" in printed
+    assert "return_mean" in printed
+    assert evaluation["warnings"] == []
 
 
 def test_eval_of_a_run_of_another_version_says_so(flowrl: Flowrl, folder: Path) -> None:
     flowrl("run", "g.yaml", "--train-iters", "9", "--out", "r", "--quiet")
     path = folder / "r" / "environment.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "flowrl": "0.0.1"}))
-    status, told, _ = flowrl("eval", "r")
+    status, printed, _ = flowrl("eval", "r")
     last = f"warning: the run was made by flowrl 0.0.1, and this is {VERSION}"
-    assert (status, told.splitlines()[-1]) == (0, last)
+    assert (status, printed.splitlines()[-1]) == (0, last)
 
 
 def test_eval_of_what_is_no_run_is_refused(flowrl: Flowrl, folder: Path) -> None:
@@ -151,7 +153,7 @@ def test_without_a_verb_help_is_printed(flowrl: Flowrl) -> None:
         assert f"\n    {verb} " in out
 
 
-def test_the_version_is_told(flowrl: Flowrl) -> None:
+def test_the_version_is_printed(flowrl: Flowrl) -> None:
     import flowrl as package
 
     assert flowrl("--version") == (0, f"flowrl {package.__version__}\n", "")
@@ -174,7 +176,7 @@ def test_verbs_that_only_print_work(words: list[str], flowrl: Flowrl) -> None:
         *[(["nodes"], {1}), (["schema"], {1}), (["run", "g.yaml"], {1}), (["--help"], {0, 1})],
     ],
 )
-def test_a_reader_that_goes_away_is_no_reason_for_a_traceback(
+def test_a_closed_pipe_causes_no_traceback(
     words: list[str], statuses: set[int], folder: Path
 ) -> None:
     with process(*words, folder=folder) as running:

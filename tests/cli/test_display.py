@@ -1,4 +1,4 @@
-"""What a person sees: on a terminal a picture that moves, elsewhere plain lines."""
+"""The display of a run: a live table on a terminal, plain lines elsewhere."""
 
 import os
 import pty
@@ -47,7 +47,7 @@ def seen_on_a_terminal(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def plain(text: str) -> str:
-    """Without colours and movements of the cursor."""
+    """The text without colours and movements of the cursor."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
 
 
@@ -67,7 +67,7 @@ def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> 
     assert "finished: 0.6 s were asked for\n" in text
 
 
-def test_the_rate_is_that_of_the_last_seconds_however_steps_are_told() -> None:
+def test_the_rate_is_that_of_the_last_seconds_however_steps_are_reported() -> None:
     display, run = LiveDisplay(), SimpleNamespace(firing_s=0.0)
     shown = []
     for quarter in range(61):  # a round of 1000 steps every third second, in 15 s; then none
@@ -78,7 +78,7 @@ def test_the_rate_is_that_of_the_last_seconds_however_steps_are_told() -> None:
     assert shown[-1] == 0
 
 
-def test_the_picture_is_gone_before_an_error_is_told(folder: Path) -> None:
+def test_the_picture_is_removed_before_an_error_is_printed(folder: Path) -> None:
     write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
     status, written = seen_on_a_terminal(folder, "run", "f.yaml")
     assert status == 1
@@ -94,7 +94,7 @@ def test_a_terminal_that_wants_no_picture_gets_none(words: list[str], folder: Pa
     assert written.count("\n") == (words == ["--json"])
 
 
-def test_who_looks_on_suits_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_suits_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(watcher_for(quiet=True)) is Watcher
     for terminal, kind in ((True, LiveDisplay), (False, LineDisplay)):
         monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda yes=terminal: yes))

@@ -21,13 +21,13 @@ Patch = pytest.MonkeyPatch
 
 
 def findings_of(examine: Callable[[], Any]) -> list[Finding]:
-    """What one look finds."""
+    """The findings of one examination."""
     return list(examine())
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
-    """A working folder of the test's own."""
+    """A working folder for this test."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -41,9 +41,9 @@ def test_this_installation_has_no_problem(monkeypatch: Patch) -> None:
     )
     findings = examine_installation()
     assert [f for f in findings if not f.ok] == []
-    said = " / ".join(f.what for f in findings)
+    text = " / ".join(f.what for f in findings)
     for word in ("Python ", "flowrl ", "torch ", "catalogue: ", "Graphviz", "memory: ", "shared"):
-        assert word in said
+        assert word in text
 
 
 def test_examining_leaves_no_files(folder: Path) -> None:
@@ -163,7 +163,7 @@ def test_versions_are_compared_by_their_numbers(version: str, wanted: str, fits:
 
 
 def ran(**ended: Any) -> Callable[..., Any]:
-    """A subprocess that has ended so."""
+    """A subprocess that has ended in this way."""
     done = SimpleNamespace(**{"returncode": 0, "stdout": "", "stderr": "", **ended})
     return lambda *words, **options: done
 
@@ -178,7 +178,7 @@ def test_torch_is_listed_with_version_threads_and_device(monkeypatch: Patch) -> 
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"),
+    ("ended", "message"),
     [
         (
             {"returncode": 1, "stderr": "Traceback …\nImportError: libtorch.so: no\n"},
@@ -187,10 +187,12 @@ def test_torch_is_listed_with_version_threads_and_device(monkeypatch: Patch) -> 
         ({"returncode": -11}, "torch does not load: exit status -11"),
     ],
 )
-def test_a_broken_torch_is_reported(monkeypatch: Patch, ended: dict[str, Any], said: str) -> None:
+def test_a_broken_torch_is_reported(
+    monkeypatch: Patch, ended: dict[str, Any], message: str
+) -> None:
     monkeypatch.setattr(doctor_module.subprocess, "run", ran(**ended))
     assert findings_of(doctor_module._torch) == [
-        Finding(False, said, "install it again: pip install torch")
+        Finding(False, message, "install it again: pip install torch")
     ]
 
 
@@ -261,7 +263,7 @@ def test_an_existing_runs_folder_is_examined(folder: Path) -> None:
 
 
 def free(size: int) -> Callable[[Any], Any]:
-    """A disk with so many bytes free."""
+    """A disk with this many free bytes."""
     return lambda path: shutil._ntuple_diskusage(2 * size, size, size)  # type: ignore[attr-defined]
 
 

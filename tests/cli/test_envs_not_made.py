@@ -1,4 +1,4 @@
-"""Graphs whose envs are not made: because their package is missing, or because nobody wants to wait for them."""
+"""Graphs whose envs are not made, because their package is missing or because of --no-envs."""
 
 import sys
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def test_phases_of_unknown_length_are_shown_by_their_steps(flowrl: Flowrl) -> No
 
 
 def test_facts_that_envs_do_not_decide_are_still_checked() -> None:
-    """A graph without envs is checked as ever."""
+    """A graph without envs is checked as usual."""
     data = {
         "nodes": {"c": {"type": "tests.toys.toy_nodes:Source"}, "l": "tests.toys.toy_nodes:Learner"}
     }

@@ -25,7 +25,7 @@ def test_the_project_is_three_files(project: Path) -> None:
     assert sorted(p.name for p in project.iterdir()) == sorted(FILES)
 
 
-def test_what_to_do_next_is_told(tmp_path: Path) -> None:
+def test_the_next_steps_are_printed(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     assert create_project(folder) == (
         f"{folder}: graph.yaml, my_nodes.py, README.md\n\n  cd {folder}\n  flowrl run graph.yaml"
@@ -68,7 +68,7 @@ def test_the_commands_of_the_readme_name_what_is_there(project: Path) -> None:
     ]
 
 
-def test_a_folder_that_is_there_is_filled(tmp_path: Path) -> None:
+def test_an_existing_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     create_project(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {*FILES, "notes.txt"}
@@ -85,14 +85,14 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: "mine"}
 
 
-def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_a_file_of_that_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(UsageError) as error:
         create_project(tmp_path / "mine")
     assert str(error.value) == f"new: {tmp_path / 'mine'} is a file; give the name of a folder"
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     with pytest.raises(UsageError) as error:
         create_project(tmp_path / "mine" / "below")

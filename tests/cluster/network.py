@@ -14,7 +14,7 @@ MACHINES = {"run": "10.83.0.1", "a": "10.83.0.2", "b": "10.83.0.3"}
 
 
 def why_not() -> str:
-    """Why there can be no such network here, or nothing."""
+    """Why this machine cannot have such a network, or an empty text."""
     if shutil.which("ip") is None:
         return "there is no `ip` command (package iproute2)"
     if os.geteuid() != 0:
@@ -45,7 +45,7 @@ class Network:
         return f"{self._prefix}{machine}"
 
     def build(self) -> None:
-        """Plug everything in."""
+        """Make the machines, the switch and the cables."""
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", self._switch, "link", "set", "br0", "up")
@@ -60,7 +60,7 @@ class Network:
                 _ip("-n", space, "link", "set", device, "up")
 
     def remove(self) -> None:
-        """End what was started, and take everything apart."""
+        """End all processes that were started, and remove the network."""
         for process in self._started:
             process.kill()
             process.communicate()
@@ -70,7 +70,7 @@ class Network:
     def flowrl(
         self, machine: str, *words: str, cwd: Path, silent: bool = False
     ) -> subprocess.Popen[str]:
-        """The command on one of the machines; nobody reads what it says if `silent`."""
+        """The command on one of the machines. With `silent`, its output is discarded."""
         command = ["ip", "netns", "exec", self._name(machine), sys.executable, "-m", "flowrl"]
         process = subprocess.Popen(
             [*command, *words],
@@ -88,19 +88,19 @@ class Network:
         _ip("-n", self._switch, "link", "set", f"to-{machine}", state)
 
     def carried_bytes(self, machine: str) -> int:
-        """What has gone through a machine's cable, both ways."""
+        """The bytes that a machine's cable has carried in both directions."""
         files = [f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("rx", "tx")]
-        told = _ip("netns", "exec", self._name(machine), "cat", *files).stdout
-        return sum(map(int, told.split()))
+        counts = _ip("netns", "exec", self._name(machine), "cat", *files).stdout
+        return sum(map(int, counts.split()))
 
     def processes(self, machine: str) -> list[str]:
-        """The processes that a machine has."""
+        """The processes of a machine."""
         return _ip("netns", "pids", self._name(machine)).stdout.split()
 
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """All of it; gone at the end."""
+    """The whole network, which is removed at the end."""
     made = Network()
     try:
         made.build()

@@ -1,4 +1,4 @@
-"""A graph that is sent to another machine reads there as it does here."""
+"""A graph that is sent to another machine is read there as the same graph."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def checked(project: Path) -> CheckedGraph:
 
 
 def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
-    """What a host reads, after the network and a pipe; the files lie in the folder."""
+    """The configuration that a host reads after the network and a pipe. The files are in the folder."""
     for name, piece in sent.pieces():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("ab") as file:
@@ -78,7 +78,7 @@ def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
     return config
 
 
-def test_modules_are_found_by_the_words_that_name_them(
+def test_modules_are_found_by_the_types_that_name_them(
     checked: CheckedGraph, project: Path
 ) -> None:
     assert modules_beside(checked.graph) == {"world": project, "mine": project}
@@ -96,7 +96,7 @@ def test_files_are_found_by_imports_also_those_within_functions(
     }
 
 
-def test_a_file_that_is_no_python_is_sent_and_told_by_whoever_imports_it(project: Path) -> None:
+def test_an_invalid_python_file_is_sent_like_any_other(project: Path) -> None:
     (project / "lazy.py").write_text("import broken\n")
     names = files_beside(check(load_graph(project / "g.yaml")).graph)[project]
     assert Path("broken.py") in names
@@ -140,20 +140,20 @@ def test_large_files_go_in_pieces_and_empty_ones_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("limit", "message"),
     [
         ("MAX_MODULE_BYTES", "hosts: the Python files beside the graph are 8, of "),
         ("MAX_MODULES", "hosts: the Python files beside the graph are 8, of "),
         ("MAX_FILE_BYTES", "hosts: the files that the graph names are 1, of "),
     ],
 )
-def test_too_much_is_told_before_anything_is_sent(
-    checked: CheckedGraph, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
+def test_files_that_are_too_large_are_refused_before_anything_is_sent(
+    checked: CheckedGraph, monkeypatch: pytest.MonkeyPatch, limit: str, message: str
 ) -> None:
     monkeypatch.setattr(sending, limit, 1)
     with pytest.raises(UsageError) as error:
         graph_to_send(checked)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
     assert str(error.value).endswith("bytes are sent")
 
 

@@ -44,10 +44,12 @@ def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_p
     serial = ran(JUDGED, "serial", tmp_path / "serial", train_iters=8)
     with hosts_named(*hosts) as watcher:
         run_of(JUDGED, placement, tmp_path / "r", watcher, train_iters=8).run()
-        said = watcher.wait()
+        outcomes = watcher.wait()
     assert facts_of(tmp_path / "r") == serial
-    assert [code for code, _ in said] == [0] * len(hosts)
-    assert all("the run graph is over: 8 train iterations were asked for" in out for _, out in said)
+    assert [code for code, _ in outcomes] == [0] * len(hosts)
+    assert all(
+        "the run graph is over: 8 train iterations were asked for" in out for _, out in outcomes
+    )
 
 
 def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
@@ -97,10 +99,10 @@ def test_only_hosts_with_the_key_of_the_run_can_join(tmp_path: Path) -> None:
     with OneByOneStarter(*offers) as watcher:
         rendezvous = Rendezvous(ANYWHERE, tmp_path / "key", within_s=SOON_S)
         result = run_of(BASIC, "c=a", tmp_path / "r", watcher, rendezvous, train_iters=3).run()
-        said = watcher.wait()
-    assert [code for code, _ in said] == [1, 1, 0]
-    assert "the run has another key, or none" in said[0][1]
-    assert "the run requires a key; give it with --key FILE" in said[1][1]
+        outcomes = watcher.wait()
+    assert [code for code, _ in outcomes] == [1, 1, 0]
+    assert "the run has another key, or none" in outcomes[0][1]
+    assert "the run requires a key; give it with --key FILE" in outcomes[1][1]
     assert any("a connection without the run's key" in line for line in result.warnings)
     assert result.digest == serial["digest"]
 
@@ -121,9 +123,9 @@ def failure(run: Run, kind: type[Exception]) -> str:
 def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> None:
     older = "import flowrl.cluster.compatibility as l; l.VERSION = '0.0.1'"
     with hosts_named("a", code=older) as watcher:
-        said = failure(run_of(BASIC, "c=a", tmp_path / "r", watcher), HostError)
+        error = failure(run_of(BASIC, "c=a", tmp_path / "r", watcher), HostError)
         [(code, out)] = watcher.wait()
-    assert "host 'a' cannot take part: it has flowrl 0.0.1, and the run has " in said
+    assert "host 'a' cannot take part: it has flowrl 0.0.1, and the run has " in error
     assert code == 1
     assert "refuses this host: it has flowrl 0.0.1, and the run has " in out
 
@@ -152,9 +154,9 @@ class HostKiller(HostStarter):
 
 def test_a_host_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with HostKiller(("--name", "a"), ("--name", "b")) as watcher:
-        said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
+        error = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
         codes = [process.wait(10) for process in watcher.processes]
-    assert said == "site 'a:c' has ended: host 'a' is lost: its connection is closed"
+    assert error == "site 'a:c' has ended: host 'a' is lost: its connection is closed"
     assert codes == [-signal.SIGKILL, 0]
 
 
@@ -168,9 +170,9 @@ class SiteKiller(HostKiller):
 
 def test_a_site_that_dies_on_a_host_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with SiteKiller(("--name", "a"), ("--name", "b")) as watcher:
-        said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
+        error = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
         codes = [process.wait(10) for process in watcher.processes]
-    assert said == "site 'a:c' has ended: its process was killed by SIGKILL, on host 'a'"
+    assert error == "site 'a:c' has ended: its process was killed by SIGKILL, on host 'a'"
     assert codes == [0, 0]
 
 
@@ -263,12 +265,12 @@ def test_a_type_that_is_missing_on_a_host_is_an_error_that_names_the_host(tmp_pa
     sys.path.append(str(folder))
     try:
         with hosts_named("a") as watcher:
-            said = failure(run_of(graph, "c=a", tmp_path / "r", watcher, train_iters=3), SiteLost)
+            error = failure(run_of(graph, "c=a", tmp_path / "r", watcher, train_iters=3), SiteLost)
     finally:
         sys.path.remove(str(folder))
-    assert said.startswith(
+    assert error.startswith(
         "site 'a:c' has ended: GraphMismatch: this host reads the graph differently"
     )
-    assert "node 'm'" in said
-    assert "there is no module 'installed_here'" in said
-    assert said.endswith("on host 'a'")
+    assert "node 'm'" in error
+    assert "there is no module 'installed_here'" in error
+    assert error.endswith("on host 'a'")

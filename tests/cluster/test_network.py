@@ -1,4 +1,4 @@
-"""Hosts on a network of their own: data goes from host to host, and a cut cable ends a run in bounded time."""
+"""Hosts on a network of namespaces: data goes from host to host, and a cut cable ends a run in bounded time."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_two_hosts_give_the_bits_of_one_thread(
     serial = flowrl.load("cartpole_dqn", sets).run(seed=4, train_iters=30, out=tmp_path / "s")
     words = ("--seed", "4", "--train-iters", "30", "--set", "collector.replicas=3")
     run, a, b = started(net, tmp_path, placement, *words)
-    told = summary_of(run)
-    assert told["digest"] == serial.digest
-    assert told["warnings"] == []
+    summary = summary_of(run)
+    assert summary["digest"] == serial.digest
+    assert summary["warnings"] == []
     assert (tmp_path / "r/metrics.jsonl").read_bytes() == (
         tmp_path / "s/metrics.jsonl"
     ).read_bytes()
@@ -111,9 +111,9 @@ def test_bundled_graphs_give_the_same_files_on_two_hosts(
     net: Network, graph: str, words: dict[str, int], sets: dict[str, int], tmp_path: Path
 ) -> None:
     serial = flowrl.load(graph, sets).run(seed=1, out=tmp_path / "s", **words)
-    told = [f"--set={key}={value}" for key, value in sets.items()]
-    told += [f"--{key.replace('_', '-')}={value}" for key, value in words.items()]
-    run, _, _ = started(net, tmp_path, "collector=a,learner=b", "--seed=1", *told, graph=graph)
+    arguments = [f"--set={key}={value}" for key, value in sets.items()]
+    arguments += [f"--{key.replace('_', '-')}={value}" for key, value in words.items()]
+    run, _, _ = started(net, tmp_path, "collector=a,learner=b", "--seed=1", *arguments, graph=graph)
     summary = summary_of(run)
     assert (summary["digest"], summary["status"]) == (serial.digest, serial.status)
     assert (tmp_path / "r/metrics.jsonl").read_bytes() == (

@@ -1,4 +1,4 @@
-"""The main function by hand does what the README says it does."""
+"""The main function without the engine does what the README says."""
 
 import pytest
 

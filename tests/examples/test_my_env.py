@@ -43,7 +43,7 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "place", "said"),
+    ("section", "place", "message"),
     [
         ("{id: 'corridor:Coridor'}", "2:7", "'corridor' has no 'Coridor'; correct the path"),
         (
@@ -59,13 +59,13 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
         ("{id: 'corridor:Corridor', kwargs: {size: 3}}", "2:1", "the env cannot be made: TypeE"),
     ],
 )
-def test_an_env_that_cannot_be_is_told_where_it_is_written_and_nothing_else(
-    section: str, place: str, said: str, tmp_path: Path, corridor: Any
+def test_a_wrong_env_is_the_only_problem_and_has_its_location(
+    section: str, place: str, message: str, tmp_path: Path, corridor: Any
 ) -> None:
     graph = tmp_path / "mine.yaml"
     graph.write_text(f"extends: {GRAPH}\nenv: {section}\n")
     problems = [str(problem) for problem in load(graph).check().problems]
-    assert [p.partition(said)[0] for p in problems] == [
+    assert [p.partition(message)[0] for p in problems] == [
         f"{graph}:{place}: nodes.{node}: " for node in ("envs", "evaluator")
     ]
 

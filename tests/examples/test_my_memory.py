@@ -41,6 +41,6 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
 
 
 def test_without_the_stored_memory_the_sign_is_forgotten(tmp_path: Path) -> None:
-    """Sequences are shorter than the way from the sign to the end: `check` says what is missing."""
+    """Sequences are shorter than the way from the sign to the end, so `check` asks for the stored memory."""
     checked = load(GRAPH, {"buffer.memory_columns": []}).check()
     assert any("memory" in problem.what for problem in checked.problems)

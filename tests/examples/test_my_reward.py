@@ -71,7 +71,7 @@ def test_each_reward_changes_what_is_learned(tmp_path: Path) -> None:
     assert len({end.digest for end in ends}) == 3
 
 
-def test_a_wrong_value_is_told_before_anything_runs() -> None:
+def test_a_wrong_value_is_reported_before_anything_runs() -> None:
     checked = load(FOLDER / "scaled.yaml", {"unit.log_every_rows": 0}).check()
     assert not checked.ok
     assert "log_every_rows" in str(checked.problems[0])

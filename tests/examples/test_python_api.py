@@ -14,6 +14,6 @@ def test_three_seeds_are_run_and_compared(monkeypatch: Any, tmp_path: Path, caps
     assert [(result.seed, result.train_iters) for result in results] == [(0, 10), (1, 10), (2, 10)]
     assert len({result.digest for result in results}) == 3
     assert all(Path(result.run_dir, "summary.json").exists() for result in results)
-    told = capsys.readouterr().out
-    assert "sound: True, deterministic: True" in told
-    assert f"median: {results[0].env_steps:,} env steps" in told
+    printed = capsys.readouterr().out
+    assert "sound: True, deterministic: True" in printed
+    assert f"median: {results[0].env_steps:,} env steps" in printed

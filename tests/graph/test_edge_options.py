@@ -1,4 +1,4 @@
-"""Every option of an edge is declared once, on `Edge`: what is derived from the declarations agrees with them."""
+"""Every option of an edge is declared once, on `Edge`. All that is derived from the declarations agrees with them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def edge(kind: Any, **options: Any) -> Edge:
 
 
 def table_of_options() -> list[str]:
-    """The rows of the table in docs/graph.md, as the declarations say them."""
+    """The rows of the table in docs/graph.md, derived from the declarations."""
     rows = []
     for name, option in EDGE_OPTIONS.items():
         default = option.default_text or f"`{str(option.default).lower()}`"

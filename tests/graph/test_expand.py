@@ -1,4 +1,4 @@
-"""The resolved graph: it says everything, and reads back as the same graph."""
+"""The resolved graph is complete, and reads back as the same graph."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def ends_well(make):
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """Ends well, whatever is in the file."""
+    """Check that a file with this content ends well."""
     monkeypatch.chdir(tmp_path)
 
     def file(data: bytes):
@@ -273,7 +273,7 @@ limits: {steps: 100, time: 1h}
 
 @st.composite
 def slightly_wrong(draw):
-    """A sound graph in which at most two values are others, or gone, or new."""
+    """A sound graph in which at most two values are changed, removed or added."""
     tree = copy.deepcopy(SOUND)
     for _ in range(draw(st.integers(0, 2))):
         at = tree
@@ -314,7 +314,7 @@ LINES = [text for name in bundled_graphs() for text in find_bundled(name).read_t
 
 @st.composite
 def mutated(draw):
-    """A bundled graph with some lines gone, doubled, moved, replaced or broken."""
+    """A bundled graph with some lines removed, doubled, moved, replaced or broken."""
     lines = find_bundled(draw(st.sampled_from(bundled_graphs()))).read_text().splitlines()
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(lines) - 1))

@@ -1,4 +1,4 @@
-"""The JSON schema accepts what flowrl accepts, and not what people mistype."""
+"""The JSON schema accepts what flowrl accepts, and refuses typing mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BASE = read(find_bundled("cartpole_dqn"))
 
 
 def errors(tree: Tree) -> list[str]:
-    """Where the schema finds fault."""
+    """The paths of the errors that the schema finds."""
     return [".".join(map(str, e.absolute_path)) for e in VALIDATOR.iter_errors(tree)]
 
 

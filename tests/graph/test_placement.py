@@ -114,7 +114,7 @@ def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_placement_states_how_to_mend_it(graph: Graph, text: str, message: str) -> None:
+def test_a_wrong_placement_is_refused_with_a_remedy(graph: Graph, text: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         resolve_placement(graph, text)
     assert str(error.value) == message

@@ -18,7 +18,7 @@ OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
 
 @pytest.fixture
 def graph() -> Graph:
-    """Two sources that are replicas, and what comes after them."""
+    """A graph whose source has two replicas."""
     nodes = {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner"}
     return check(load_data(tree(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
 
@@ -76,7 +76,7 @@ def test_the_transport_between_two_sites(graph: Graph, a: str, b: str, reach: st
 
 @pytest.fixture
 def addresses(graph: Graph) -> Addresses:
-    """`c` on hosts, `r` in a process here, `l` in the main site."""
+    """Addresses of a layout with `c` on hosts, `r` in a process of the run's machine, `l` on the main site."""
     layout = laid_out(graph, "c=a-*,r=process")
     peers = peers_of_sites(graph, layout, [n for n in layout.kinds if layout.instances_on(n)])
     found = Addresses(layout, peers)

@@ -38,7 +38,7 @@ EDGES: list[Any] = [
 
 
 def by_node(nodes: dict[str, Any], edges: list[Any], **more: Any) -> dict[str, list[str]]:
-    """What each instance reported."""
+    """The reports by instance."""
     found: dict[str, list[str]] = {}
     for line in lines(tree(nodes, edges, **more), train_iters=18):
         key, _, text = line.partition(": ")
@@ -98,7 +98,7 @@ def test_a_value_that_is_set_is_as_if_it_were_written(word: str, tmp_path: Path)
 
 
 def test_a_node_with_another_name_draws_other_random_numbers(tmp_path: Path) -> None:
-    """A node's seed comes from its name: that is the only thing of the words that counts."""
+    """A node's seed is derived from its name, so only names in the text matter."""
     nodes = {("learner" if k == "l" else k): v for k, v in NODES.items()}
     text = [
         {k.replace("l.", "learner."): v for k, v in edge.items()}

@@ -1,4 +1,4 @@
-"""Every bundled graph is sound, repeatable, and does what it is there for."""
+"""Every bundled graph is sound and repeatable, and solves its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs of small nodes, for the tests of what shows graphs."""
+"""Small graphs of toy nodes, for the tests of reports and pictures."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ROWS = {"reward": Column("float32")}
 
 
 class World(Node):
-    """What a source calls."""
+    """The service of a source."""
 
     serve = Service("world", methods=("step",))
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """It serves."""
+        """The service has no facts."""
         return Facts(service=cls)
 
 
 class Source(Node):
-    """Gives rows, with weights that come back."""
+    """Gives rows, and reads weights."""
 
     role = "collector"
     world = Link("world")
@@ -34,7 +34,7 @@ class Source(Node):
     data = Out("samples")
 
     class Config(Config):
-        """What a test may set."""
+        """Parameters that tests set."""
 
         rows: int = param(8, "rows in each token", ge=1)
 
@@ -44,24 +44,24 @@ class Source(Node):
         return Facts(outs={"data": ROWS}, rows={"data": config.rows}, env_steps=config.rows)
 
     def fire(self, weights: Any) -> Any:
-        """Never fired here."""
+        """Never called, as these graphs are not run."""
 
 
 class Mixer(Node):
-    """Gives several tokens for one, and may hear how good they were."""
+    """Gives several tokens for one, and has an optional input for priorities."""
 
     data = In("samples")
     marks = In("marks", rate="times", optional=True, initial=dict)
     out = Out("samples", rate="times")
 
     class Config(Config):
-        """What a test may set."""
+        """Parameters that tests set."""
 
         times: int = param(2, "tokens for each that comes in", ge=1, le=9)
         how: str = param("plain", "in which way")
 
     def fire(self, data: Any, marks: Any) -> Any:
-        """Never fired here."""
+        """Never called, as these graphs are not run."""
 
 
 class Sink(Node):
@@ -73,24 +73,24 @@ class Sink(Node):
     marks = Out("marks", optional=True)
 
     def fire(self, data: Any) -> Any:
-        """Never fired here."""
+        """Never called, as these graphs are not run."""
 
 
 class Judge(Node):
-    """Sees weights now and then."""
+    """Reads some versions of weights."""
 
     role = "evaluator"
     weights = StateIn("weights")
 
     def fire(self, weights: Any) -> Any:
-        """Never fired here."""
+        """Never called, as these graphs are not run."""
 
 
 HERE = f"{__name__}:"
 
 
 def tree(**changes: Any) -> dict[str, Any]:
-    """A graph of each kind of node and edge, as data."""
+    """A graph with every kind of node and edge, as data."""
     names = {"world": World, "source": Source, "mixer": Mixer, "sink": Sink, "judge": Judge}
     base: dict[str, Any] = {
         "about": "A graph to look at.",
@@ -107,5 +107,5 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 
 def checked(name: str = "small", **changes: Any) -> CheckedGraph:
-    """The same, checked."""
+    """That graph, checked."""
     return check(load_data(tree(**changes), name))

@@ -106,7 +106,7 @@ def test_a_part_without_default_is_required_or_a_section() -> None:
 
 def test_a_type_of_ones_own_is_shown_by_its_path() -> None:
     text = show_type(f"{HERE}Mixer")
-    assert text.startswith(f"{HERE}Mixer (node): Gives several tokens for one, and may hear how")
+    assert text.startswith(f"{HERE}Mixer (node): Gives several tokens for one, and has an")
     assert block(text, "Inputs")[1] == (
         "marks marks times tokens a firing, begins with tokens: may close a loop, optional"
     )
@@ -133,7 +133,7 @@ def test_a_type_beside_the_working_folder_is_found(
     ("name", "hint"),
     [("lerner", "did you mean 'learner'?"), ("dqnn", "did you mean 'dqn'?")],
 )
-def test_an_unknown_type_is_told_with_the_nearest(name: str, hint: str) -> None:
+def test_an_unknown_type_is_refused_with_the_most_similar_name(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as error:
         show_type(name)
     assert str(error.value) == (
@@ -141,7 +141,7 @@ def test_an_unknown_type_is_told_with_the_nearest(name: str, hint: str) -> None:
     )
 
 
-def test_a_type_that_cannot_be_imported_is_told() -> None:
+def test_a_type_that_cannot_be_imported_is_refused() -> None:
     with pytest.raises(UsageError) as error:
         show_type("nowhere_at_all:Mine")
     assert str(error.value).startswith(

@@ -52,7 +52,7 @@ def arrows(drawn: Picture) -> dict[str, tuple[str, bool, str]]:
     return {f"{a.source} {a.to}": (a.kind, a.back, a.label) for a in drawn.arrows}
 
 
-def test_arrows_tell_kind_direction_and_what_they_carry() -> None:
+def test_arrows_have_a_kind_a_direction_and_a_type() -> None:
     assert arrows(make_picture(checked())) == {
         "world.serve source.world": ("link", False, "world"),
         "source.data mixer.data": ("stream", False, "samples, 1 a round"),
@@ -94,7 +94,7 @@ def test_optional_ports_are_shown_where_they_are_used() -> None:
     assert make_picture(checked(edges=edges)).boxes["mixer"].inputs == ("data", "marks")
 
 
-def test_the_warm_up_is_told_in_words() -> None:
+def test_the_warm_up_is_shown_in_words() -> None:
     assert make_picture(checked()).warmup == ("3 rounds: source, mixer (20 env steps)",)
 
 
@@ -183,7 +183,7 @@ def test_graphviz_reads_a_large_graph(for_layout: bool) -> None:
 
 
 @needs_dot
-def test_graphviz_errors_are_told() -> None:
+def test_graphviz_errors_are_reported() -> None:
     with pytest.raises(UsageError, match=r"^draw: dot failed: Error: <stdin>: syntax error"):
         graphviz.run_dot("digraph {", "svg")
 
@@ -202,13 +202,13 @@ def test_the_error_without_graphviz_says_what_to_install_or_draw_instead(
 
 
 def a_dot(folder: Path, script: str) -> None:
-    """A program called dot that does what a script says."""
+    """A program called dot that executes a script."""
     program = folder / "dot"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
 
 
-def test_a_dot_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_dot_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     a_dot(tmp_path, "exec sleep 30")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(UsageError) as error:
@@ -218,7 +218,7 @@ def test_a_dot_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path:
     )
 
 
-def test_a_dot_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_dot_without_output_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     a_dot(tmp_path, "exit 3")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError) as error:
@@ -351,7 +351,7 @@ def test_mermaid_puts_sites_around_their_nodes() -> None:
 
 
 class Page(HTMLParser):
-    """Counts elements, and what they refer to."""
+    """Counts elements and their references."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ def page_of(graph: CheckedGraph, tmp_path: Path) -> str:
 
 
 def data_of(page: str) -> dict[str, Any]:
-    """What the page knows of its nodes."""
+    """The page's data about its nodes."""
     found = re.search(r'<script id="nodes" type="application/json">(.*?)</script>', page, re.S)
     assert found is not None
     data: dict[str, Any] = json.loads(found[1])
@@ -532,7 +532,7 @@ def test_an_unknown_ending_lists_the_known_ones(tmp_path: Path, name: str, endin
     assert not (tmp_path / name).exists()
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "none" / "a.dot"
     with pytest.raises(UsageError) as error:
         draw(checked(), None, path)
@@ -542,7 +542,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 # placements
 
 
-def test_an_edge_that_crosses_sites_says_how() -> None:
+def test_an_edge_across_sites_names_its_transport() -> None:
     ways = {"main": "", "thread": "by reference", "process": "ipc + shared memory", "cpu-1": "tcp"}
     for place, words in ways.items():
         drawn = make_picture(checked(), {"sink": place} if place != "main" else {})
@@ -563,7 +563,7 @@ def test_the_page_draws_a_frame_around_each_site() -> None:
 
 
 def test_a_frame_never_encloses_nodes_of_other_sites() -> None:
-    """The first of a chain, what is linked to it, and the last share a site: each has a frame of its own."""
+    """The first node of a chain, its service and the last node share a site, and each has a frame of its own."""
     names = [b.name for b in make_picture(checked()).boxes.values()]
     placed = {names[0]: "thread:x", names[-1]: "thread:x"}
     page = svg_element(make_picture(checked(), placed))

@@ -1,4 +1,4 @@
-"""What `flowrl check` says of a sound graph, as text and as JSON."""
+"""The report of `flowrl check` on a sound graph, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RL = """
     """
 
 
-def test_a_sound_graph_is_told_with_schedule_edges_and_determinism(checked):
+def test_the_report_of_a_sound_graph_has_schedule_edges_and_determinism(checked):
     assert check_text(checked(RL)) == dedent("""\
         g: sound. 5 nodes, 6 edges.
 
@@ -50,7 +50,7 @@ def test_a_sound_graph_is_told_with_schedule_edges_and_determinism(checked):
         Deterministic: the same seed gives the same bits, in every placement.""")
 
 
-def test_why_a_graph_is_not_deterministic_is_told(checked):
+def test_the_report_says_why_a_graph_is_not_deterministic(checked):
     text = RL.replace("{lag: 1}", "{latest: true}").replace(
         "updates: 3", "updates: 1, on_failure: restart"
     )
@@ -66,19 +66,19 @@ def test_problems_come_first_and_are_counted(checked):
     assert check_text(checked(text)).splitlines()[-2:] == ["", "g: 2 problems"]
 
 
-def test_warnings_are_told_with_a_sound_graph(checked):
-    said = check_text(
+def test_the_report_of_a_sound_graph_has_warnings(checked):
+    text = check_text(
         checked(
             RL.replace("learner: toys:Learner", "learner: {type: toys:Learner, on_policy: true}")
         )
     )
-    assert said.startswith(
+    assert text.startswith(
         "warning: g.yaml:12:5: learner learns on-policy, and learner.weights -> "
     )
-    assert "g: sound." in said
+    assert "g: sound." in text
 
 
-def test_the_json_says_the_same(checked):
+def test_the_json_report_has_the_same_content(checked):
     found = json.loads(json.dumps(check_json(checked(RL))))
     assert (found["ok"], found["deterministic"], found["reasons"]) == (True, True, [])
     assert found["problems"] == found["warnings"] == []
@@ -108,12 +108,12 @@ def test_a_problem_in_json_has_where_what_and_hint(checked):
 
 
 @pytest.mark.parametrize(
-    ("number", "said", "asked"),
+    ("number", "text", "reason"),
     [
         (0, "0 rounds", "0 rounds were asked for"),
         (1, "1 round", "1 round was asked for"),
         (2000, "2,000 rounds", "2000 rounds were asked for"),
     ],
 )
-def test_one_is_singular(number, said, asked):
-    assert (count_text(number, "round"), limit_reached("rounds", number)[1]) == (said, asked)
+def test_one_is_singular(number, text, reason):
+    assert (count_text(number, "round"), limit_reached("rounds", number)[1]) == (text, reason)

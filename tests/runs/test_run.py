@@ -1,4 +1,4 @@
-"""A run and its folder: what is written down, while it goes well and when it does not."""
+"""A run and its folder: the files of a run that ends well, and of one that fails."""
 
 import json
 import struct
@@ -49,7 +49,7 @@ def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 # what is there
 
 
-def test_a_runs_folder_tells_everything(tmp_path: Path) -> None:
+def test_the_folder_of_a_run_has_all_its_files(tmp_path: Path) -> None:
     run(tmp_path / "r", train_iters=4)
     found = sorted(str(p.relative_to(tmp_path / "r")) for p in (tmp_path / "r").rglob("*"))
     board = [name for name in found if name.startswith("tb/")]
@@ -91,7 +91,7 @@ def test_metrics_come_in_the_order_of_the_program_with_their_position(tmp_path: 
     ]
 
 
-def test_numbers_that_json_does_not_know_are_named(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_written_as_strings(tmp_path: Path) -> None:
     graph = checked({"c": "Source", "m": "Measure"}, ["c -> m"])
     run(tmp_path / "r", graph, rounds=1)
     [row] = rows(tmp_path / "r")
@@ -154,17 +154,17 @@ def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
     made.run()
     assert made.executor is not None
     [weights] = made.executor.weights().values()
-    last, told = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
+    last, info = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
     np.testing.assert_array_equal(last.arrays["sum"], weights.arrays["sum"])
     assert (last.version, last.command) == (5, {"half": 0.5})
-    assert told == {"why": "5 train iterations were asked for", "env_steps": 100, "train_iters": 5}
-    best, told = read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")
+    assert info == {"why": "5 train iterations were asked for", "env_steps": 100, "train_iters": 5}
+    best, info = read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")
     assert best.version == 4
-    assert told == {"eval_return": 4.0, "env_steps": 80, "train_iters": 4}
+    assert info == {"eval_return": 4.0, "env_steps": 80, "train_iters": 4}
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"\x08" + bytes(7) + b'{"a":1} '])
-def test_a_file_that_is_no_checkpoint_is_told(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(RunError, match="x: is not a checkpoint of flowrl: "):
         read_checkpoint(tmp_path / "x")
@@ -172,21 +172,21 @@ def test_a_file_that_is_no_checkpoint_is_told(content: bytes, tmp_path: Path) ->
         read_checkpoint(tmp_path / "y")
 
 
-def test_timings_say_where_time_went(tmp_path: Path) -> None:
+def test_timings_add_up_for_each_instance(tmp_path: Path) -> None:
     result = run(tmp_path / "r", train_iters=4)
     last = rows(tmp_path / "r", "timings.jsonl")[-1]
     assert list(last["busy_s"]) == ["c", "c#1", "l", "e"]
     assert 0 < sum(last["busy_s"].values()) <= last["wall_s"] < result.wall_s + 0.001
 
 
-def test_the_environment_is_noted(tmp_path: Path) -> None:
+def test_the_environment_is_written_to_the_folder(tmp_path: Path) -> None:
     Run(checked(), out=tmp_path / "r", limits=Limits(rounds=1), seed=7).run()
-    told = json.loads((tmp_path / "r" / "environment.json").read_text())
+    environment = json.loads((tmp_path / "r" / "environment.json").read_text())
     assert {"flowrl", "python", "packages", "platform", "cpu", "cores", "git", "command"} < set(
-        told
+        environment
     )
-    assert (told["seed"], told["placement"]) == (7, "serial")
-    assert told["packages"]["numpy"] == np.__version__
+    assert (environment["seed"], environment["placement"]) == (7, "serial")
+    assert environment["packages"]["numpy"] == np.__version__
 
 
 def test_the_resolved_graph_repeats_the_run(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_an_empty_folder_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])
-def test_a_folder_that_cannot_be_made_is_told(out: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(out: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot be written: .*; fix this, or choose another --out"):
         run(tmp_path / out, rounds=1)
@@ -267,12 +267,12 @@ def test_a_placement_on_hosts_needs_to_know_where_they_join() -> None:
     )
 
 
-def test_a_mistyped_place_is_not_taken_for_a_host_in_silence() -> None:
+def test_a_mistyped_place_is_reported_instead_of_taken_for_a_host() -> None:
     with pytest.raises(UsageError, match=r"'proces' must be hosts; did you mean 'process'\?"):
         Run(checked(), placement="l=proces")
 
 
-def test_hosts_that_nobody_needs_are_not_waited_for() -> None:
+def test_a_run_whose_placement_needs_no_hosts_does_not_wait_for_any() -> None:
     with pytest.raises(UsageError, match="--listen: the placement puts nothing on a host"):
         Run(checked(), placement="threads", rendezvous=Rendezvous("tcp://127.0.0.1:*"))
 
@@ -304,8 +304,8 @@ def test_a_failed_run_leaves_a_folder_that_says_why(tmp_path: Path) -> None:
     assert summary["status"] == "failed"
     assert summary["why"] == "node 'f', firing 3 (round 3): ZeroDivisionError: no more"
     assert (summary["env_steps"], summary["train_iters"], summary["digest"]) == (40, 3, "")
-    told = (tmp_path / "r" / "error.txt").read_text()
-    assert told.index("ZeroDivisionError: no more") < told.index("flowrl.core.errors.NodeError")
+    text = (tmp_path / "r" / "error.txt").read_text()
+    assert text.index("ZeroDivisionError: no more") < text.index("flowrl.core.errors.NodeError")
     assert [row["return_mean"] for row in rows(tmp_path / "r")] == [2.0]
     assert read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")[0].version == 2
 
@@ -322,14 +322,14 @@ def test_a_node_that_cannot_be_made_leaves_such_a_folder_too(tmp_path: Path) -> 
     assert (tmp_path / "r" / "graph.yaml").exists()
 
 
-def test_what_cannot_be_closed_is_told_in_the_summary(tmp_path: Path) -> None:
+def test_the_summary_names_nodes_that_could_not_be_closed(tmp_path: Path) -> None:
     graph = checked({"c": "Source", "f": {"type": "Fails", "closing": True}}, ["c -> f"])
     result = run(tmp_path / "r", graph, rounds=2)
     assert result.status == "finished"
     assert result.happened == ("node 'f', closing: OSError: cannot be closed",)
 
 
-def test_what_was_restarted_is_told_in_the_summary(tmp_path: Path) -> None:
+def test_the_summary_counts_restarted_firings(tmp_path: Path) -> None:
     nodes = {"c": "Source", "m": {"type": "Moody", "on_failure": "restart"}, "d": "Drain"}
     result = run(tmp_path / "r", checked(nodes, ["c -> m -> d"]), rounds=3)
     assert result.deterministic is False

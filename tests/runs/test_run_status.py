@@ -1,4 +1,4 @@
-"""The status of a run that goes on shows what its sites do, also while they fire or wait."""
+"""The status of an active run shows the activities of its sites, also while they fire or wait."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_edge_within_a_site_has_a_depth_too(tmp_path: Path) -> None:
 
 
 def test_how_far_data_is_behind_is_counted_in_train_iterations(tmp_path: Path) -> None:
-    """With a lag of three, a collector's data is made with weights of some rounds before."""
+    """With a lag of three, a collector's data is made with weights that are some rounds old."""
     nodes = {"a": {"type": f"{SLOW}Giver"}, "l": "tests.toys.toy_nodes:Learner",
              "b": {"type": f"{SLOW}Taker", "hangs_in": 20}}  # fmt: skip
     edges = ["a -> l, b", {"l.weights -> a.weights": {"lag": 3}}]

@@ -62,7 +62,7 @@ def run(graph: str | Path, out: str, seed: int | None = None, **limits: Any) -> 
 
 
 def texts(folder: str) -> dict[str, str]:
-    """What a run told, apart from the time it took."""
+    """The texts of a run's folder, without those that contain times."""
     paths = [Path(folder) / "metrics.jsonl", *sorted((Path(folder) / "logs").iterdir())]
     return {path.name: path.read_text() for path in paths}
 
@@ -81,7 +81,7 @@ def test_the_resolved_graph_repeats_replicas_part_graphs_and_warm_up(whole: Path
 
 
 def test_the_warm_up_is_counted_in_steps_and_in_no_train_iteration(whole: Path) -> None:
-    """3 rounds of 10 steps, then 2 rounds more; then a round learns from 6 tokens, twice each."""
+    """There are 3 rounds of 10 steps, then 2 rounds more. Then each round learns twice from each of 6 tokens."""
     first = run(whole, "a", train_iters=1)
     assert (first.env_steps, first.train_iters, first.episodes) == (60, 1, 12)
     log = Path("a/logs/c.log").read_text().splitlines()[1:]
@@ -106,7 +106,7 @@ def test_a_longer_run_begins_as_a_shorter_one(whole: Path) -> None:
 
 
 def test_every_digest_of_a_run_is_that_of_a_run_that_ends_there(whole: Path) -> None:
-    """More iterations change the digest each time: it is of the weights, and not of the graph."""
+    """Each iteration changes the digest, which depends on the weights and not on the graph."""
     digests = [run(whole, f"r{n}", train_iters=n).digest for n in range(1, 6)]
     assert len(set(digests)) == 5
 
@@ -143,7 +143,7 @@ def test_positions_of_metrics_never_go_back(role: str, cartpole: tuple[Path, Run
     assert all(a <= b for a, b in zip(last, end, strict=True))
 
 
-def test_a_learner_reports_at_the_iterations_that_it_was_told_to(
+def test_a_learner_reports_at_the_configured_iterations(
     cartpole: tuple[Path, RunResult],
 ) -> None:
     rows = of_role(cartpole[0], "learner")
@@ -199,7 +199,7 @@ def test_timings_add_up_to_no_more_than_the_time_that_passed(
 
 
 class SeesThreads(flowrl.Node):
-    """Tells how many threads torch has, while it is made and while it fires."""
+    """Records how many threads torch has while the node is made and while it fires."""
 
     data = flowrl.In("samples")
 
@@ -227,8 +227,8 @@ def test_the_graphs_torch_threads_reach_torch(threads: int, tmp_path: Path) -> N
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return told
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
 
 
 def graph_with(option: dict[str, Any]) -> CheckedGraph:
@@ -239,7 +239,7 @@ def graph_with(option: dict[str, Any]) -> CheckedGraph:
 @pytest.mark.parametrize(
     ("option", "deterministic"), [({"lag": 1}, True), ({"lag": 0}, True), ({"latest": True}, False)]
 )
-def test_the_summary_says_whether_the_graph_leaves_anything_to_chance(
+def test_the_summary_says_whether_the_graph_is_deterministic(
     option: dict[str, Any], deterministic: bool, tmp_path: Path
 ) -> None:
     graph = graph_with(option)
@@ -249,7 +249,9 @@ def test_the_summary_says_whether_the_graph_leaves_anything_to_chance(
     assert bool(graph.reasons) is not deterministic
 
 
-def test_what_was_ignored_is_told_and_counted_as_not_repeatable(tmp_path: Path) -> None:
+def test_ignored_failures_are_in_the_summary_and_make_the_run_nondeterministic(
+    tmp_path: Path,
+) -> None:
     nodes = {
         "c": "Source",
         "l": "Learner",

@@ -1,4 +1,4 @@
-"""The files for TensorBoard contain what tensorboardX reads from them."""
+"""tensorboardX reads the files for TensorBoard as they were meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which site waits for which, and what the verdict is."""
+"""The waits of sites for each other, and the verdict on them."""
 
 from __future__ import annotations
 
