@@ -48,7 +48,9 @@ class HostedSites:
         if relative.is_absolute() or ".." in relative.parts:
             raise FlowError(f"the run sent a file for '{path}', which is not in this run's folder")
         if self._received_bytes > MAX_FILE_BYTES + MAX_MODULE_BYTES:
-            raise FlowError(f"the run sent more than {MAX_FILE_BYTES + MAX_MODULE_BYTES} bytes of files")
+            raise FlowError(
+                f"the run sent more than {MAX_FILE_BYTES + MAX_MODULE_BYTES} bytes of files"
+            )
         target = self.files / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("ab") as file:
