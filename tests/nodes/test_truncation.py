@@ -6,6 +6,7 @@ is merely cut off, V(1) = 2 where it is over. Through every collector, algorithm
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.nodes.policy import Policy
+from tests.combinations import slow_except
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
@@ -42,8 +44,9 @@ COLLECTORS: dict[str, Callable[..., Any]] = {
     "episodes": lambda **given: EpisodeCollector(n_episode=32, **given),
     "episodes, as ready": lambda **given: EpisodeCollector(n_episode=32, stepping="ready", **given),
 }
-CUTS: dict[str, dict[str, Any]] = {  # ways to end an episode of Turns after two steps
-    "the env says so": {"kwargs": {"ends": "cut"}},
+CUTS: dict[
+    str, dict[str, Any]
+] = {  # ways to end an episode of Turns after two steps, beside its own
     "max_episode_steps": {"kwargs": {"ends": "never"}, "max_episode_steps": 2},
     "a wrapper": {"kwargs": {"ends": "never"}, "wrappers": (TimeLimit(steps=2),)},
 }
@@ -61,7 +64,7 @@ def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
     )
     learner = Learner(policy=policy, seed=1)
     collector = collect(envs=envs, policy=policy, seed=1)
-    for _ in range(200):
+    for _ in range(120):
         learner.train(collector.fire(learner.state()))
     return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
 
@@ -73,7 +76,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: SerialEnvManager, nstep: i
     policy: Policy = Ppo(obs=spec.obs, action=spec.action, gamma=GAMMA, model=model, **params)
     learner = Learner(policy=policy, seed=2)
     collector = collect(envs=envs, policy=policy, seed=2)
-    for _ in range(120):
+    for _ in range(40):
         learner.train(collector.fire(learner.state()))
     return learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
 
@@ -87,7 +90,7 @@ def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
     )
     learner = Learner(policy=policy, seed=3)
     collector = collect(envs=envs, policy=policy, seed=3)
-    for _ in range(120):
+    for _ in range(60):
         learner.train(collector.fire(learner.state()))
     begins = torch.tensor([[True, False]])
     heads = learner._mode.net.module(torch.arange(2), torch.zeros(1, 8), begins)
@@ -104,7 +107,7 @@ def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
     )
     learner = Learner(policy=policy, seed=1)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=61, seed=1)
-    for _ in range(200):
+    for _ in range(120):
         buffer.push(collector.fire(learner.state()))
         learned = learner.train(buffer.sample())
         if learned is not None and hasattr(buffer, "update"):
@@ -129,7 +132,7 @@ def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
     )
     learner = Learner(policy=policy, seed=1)
     collector = collect(envs=envs, policy=policy, seed=1)
-    for _ in range(200):
+    for _ in range(100):
         buffer.push(collector.fire(learner.state()))
         priorities: Any = learner.train(buffer.sample())
         buffer.update(priorities["priority"])
@@ -143,6 +146,7 @@ LEARNERS = {
     "dqn, 3 steps": (learned_by_dqn, 3),
     "ppo": (learned_by_ppo, 1),
 }
+RECURRENT_LEARNERS = {"ppo": learned_by_gru, "r2d2": learned_by_r2d2}
 BUFFERS: dict[str, Callable[[], Any]] = {
     "uniform": lambda: NaiveReplayBuffer(size=1000, batch_size=32, seed=4),
     "prioritised": lambda: AdvancedReplayBuffer(size=1000, batch_size=32, seed=4),
@@ -150,38 +154,71 @@ BUFFERS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("collector", COLLECTORS)
+QUICK = [
+    *itertools.product(["samples"], LEARNERS, VALUES),
+    *((collector, "dqn", "cut") for collector in COLLECTORS if collector != "samples"),
+    ("episodes", "ppo", "final"),
+]
+
+
+@pytest.mark.parametrize(
+    ("collector", "learner", "ends"), slow_except(QUICK, COLLECTORS, LEARNERS, VALUES)
+)
 def test_values_are_those_of_the_problem(collector: str, learner: str, ends: str) -> None:
     learn, nstep = LEARNERS[learner]
     found = learn(COLLECTORS[collector], envs_of(kwargs={"ends": ends}), nstep)
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 
-@pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("learn", [learned_by_gru, learned_by_r2d2])
-@pytest.mark.parametrize("collector", ["samples", "samples, in halves", "samples, as ready"])
+@pytest.mark.parametrize(
+    ("collector", "learner", "ends"),
+    slow_except(
+        [
+            ("samples", "ppo", "cut"),
+            ("samples", "r2d2", "final"),
+            ("samples, in halves", "r2d2", "cut"),
+            ("samples, as ready", "ppo", "final"),
+        ],
+        ["samples", "samples, in halves", "samples, as ready"],
+        RECURRENT_LEARNERS,
+        VALUES,
+    ),
+)
 def test_values_of_a_policy_that_remembers_are_those_of_the_problem(
-    collector: str, learn: Callable[..., Any], ends: str
+    collector: str, learner: str, ends: str
 ) -> None:
     # After a cut its value follows from more memory than any episode gives: half of the envs go on,
     # so that it is learned what such memory is worth.
     each = [{"ends": ends}, {"ends": "never" if ends == "cut" else ends}]
-    found = learn(COLLECTORS[collector], envs_of(each=each))
+    found = RECURRENT_LEARNERS[learner](COLLECTORS[collector], envs_of(each=each))
     np.testing.assert_allclose(found, VALUES[ends], atol=0.12)
 
 
-@pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("nstep", [1, 3])
-@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize(
+    ("buffer", "nstep", "ends"),
+    slow_except(
+        [
+            ("uniform", 1, "cut"),
+            ("uniform", 3, "final"),
+            ("prioritised", 3, "cut"),
+            ("prioritised", 1, "final"),
+            ("frames once", 3, "cut"),
+            ("frames once", 1, "final"),
+        ],
+        BUFFERS,
+        [1, 3],
+        VALUES,
+    ),
+)
 def test_what_a_buffer_draws_says_the_same(buffer: str, nstep: int, ends: str) -> None:
     found = learned_from(BUFFERS[buffer](), nstep, ends)
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 
-@pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("pre_reset", [False, True])
+@pytest.mark.parametrize(
+    ("pre_reset", "ends"),
+    slow_except([(False, "cut"), (True, "final")], [False, True], VALUES),
+)
 def test_envs_in_worker_processes_say_the_same(pre_reset: bool, ends: str) -> None:
     env = Gymnasium(id="tests.nodes.toy_envs:Turns", kwargs={"ends": ends})
     envs = SyncSubprocessEnvManager(env=env, count=4, seed=5, pre_reset=pre_reset)
@@ -192,8 +229,14 @@ def test_envs_in_worker_processes_say_the_same(pre_reset: bool, ends: str) -> No
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 
-@pytest.mark.parametrize("learner", LEARNERS)
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(
+    ("cut", "learner"),
+    slow_except(
+        [("max_episode_steps", "dqn, 3 steps"), ("a wrapper", "ppo"), ("a wrapper", "dqn")],
+        CUTS,
+        LEARNERS,
+    ),
+)
 def test_every_way_of_cutting_bootstraps(cut: str, learner: str) -> None:
     learn, nstep = LEARNERS[learner]
     found = learn(COLLECTORS["samples"], envs_of(**CUTS[cut]), nstep)
