@@ -63,6 +63,6 @@ def replay_arguments(parser: ArgumentParser) -> None:
 def replay(arguments: Namespace) -> int:
     """Replay an env's last episode. The env may fail again, which is what the user wants to see, so the status is 0."""
     # by name, because the engine imports no nodes
-    module = importlib.import_module("flowrl.nodes.env_managers.crash_replay")
-    module.replay(arguments.file, arguments.pdb)
+    module = importlib.import_module("flowrl.nodes.env_managers.crash_files")
+    module.replay_crash_file(arguments.file, arguments.pdb)
     return 0

@@ -1,4 +1,4 @@
-"""The actions of the episodes under way: with its seed they make an env what it is, or was."""
+"""The actions of the current episodes. With the seed, they determine an env's state."""
 
 from __future__ import annotations
 
@@ -10,112 +10,116 @@ import numpy as np
 
 from flowrl.core.batch import Array
 
-RECENT = 4096  # entries as they were sent; of what is older, each env has its own
-MOST_BYTES = 64 << 20  # of that
+RECENT_ENTRIES = 4096  # entries kept as they were added; older actions are kept by env
+MAX_OLDER_BYTES = 64 << 20
 
-Episode = tuple[int, Array]  # its seed, its actions (T, …)
+EpisodeActions = tuple[
+    int, Sequence[Array] | Array
+]  # the seed of an episode, and its actions (T, …)
 
 
 class ActionLog:
-    """What each env was sent since it last began afresh.
+    """The actions that each env received since it last began afresh.
 
-    Mostly that is its episode; an env that goes on in the next episode where the last one ended has
-    several. What is too long loses its beginning, and says so.
+    Usually these are the actions of its current episode. An env that continues in the next episode where the last one
+    ended has several episodes. If there are too many actions, the earliest are dropped, and the log of that env is
+    incomplete.
     """
 
     def __init__(self, count: int) -> None:
         self._recent: deque[tuple[Array | None, Array]] = deque()
-        self._first = 0  # the number of the oldest entry
-        self._since = [0] * count  # the entry at which each env began
-        self._older: list[list[Array]] = [
-            [] for _ in range(count)
-        ]  # its actions before the recent ones
-        self._lost = [0] * count  # actions that are not kept, before those
-        self._begun: list[list[tuple[int, int]]] = [[(0, 0)] for _ in range(count)]
-        # ^ of its episodes: the seed, and how many actions were before it
+        self._first_entry = 0  # the number of the oldest recent entry
+        self._start_entry = [0] * count  # the entry at which each env began afresh
+        self._older: list[list[Array]] = [[] for _ in range(count)]  # before the recent entries
+        self._dropped = [0] * count  # actions before those in `_older`
+        # Of each env's episodes: the seed, and the number of actions before it.
+        self._episode_starts: list[list[tuple[int, int]]] = [[(0, 0)] for _ in range(count)]
 
     def add(self, ids: Array | None, actions: Array) -> None:
-        """These envs (None: all) were sent these actions; the array is not written to again."""
+        """Add an action for each of these envs (None: of all). The caller does not write to the arrays again."""
         self._recent.append((ids, actions))
-        if len(self._recent) >= RECENT:
-            self._deal()
+        if len(self._recent) >= RECENT_ENTRIES:
+            self._move_older_half()
 
-    def begin(self, index: int, seed: int) -> None:
-        """An env begins afresh: what it did before is of no use, and goes when nobody needs it."""
-        old, self._since[index] = self._since[index], self._first + len(self._recent)
-        self._begun[index] = [(seed, 0)]
-        if self._lost[index] or self._older[index]:
-            self._lost[index], self._older[index] = 0, []
-        if old > self._first:
-            return  # another needs the oldest
-        oldest = min(self._since)
-        while self._first < oldest:
+    def begin_afresh(self, index: int, seed: int) -> None:
+        """The env's next episode does not depend on earlier ones: forget these."""
+        old_start = self._start_entry[index]
+        self._start_entry[index] = self._first_entry + len(self._recent)
+        self._episode_starts[index] = [(seed, 0)]
+        if self._dropped[index] or self._older[index]:
+            self._dropped[index], self._older[index] = 0, []
+        if old_start > self._first_entry:
+            return  # another env needs the oldest entry
+        oldest = min(self._start_entry)
+        while self._first_entry < oldest:
             self._recent.popleft()
-            self._first += 1
+            self._first_entry += 1
 
-    def go_on(self, index: int, seed: int, steps: int) -> None:
-        """An env's next episode goes on where the last one, of so many steps, ended."""
-        self._begun[index].append((seed, self._begun[index][-1][1] + steps))
+    def begin_continuing(self, index: int, seed: int, last_length: int) -> None:
+        """The env's next episode continues where the last one, of this length, ended."""
+        self._episode_starts[index].append((seed, self._episode_starts[index][-1][1] + last_length))
 
-    def lose(self, index: int) -> None:
-        """What the env did does not say where it is."""
-        self._lost[index] += 1
+    def mark_incomplete(self, index: int) -> None:
+        """The env's actions do not determine its state."""
+        self._dropped[index] += 1
 
-    def restore(self, index: int, episodes: Sequence[Episode]) -> None:
-        """The env did all that: it is in the last of these episodes."""
-        self.begin(index, episodes[0][0])
+    def restore(self, index: int, episodes: Sequence[EpisodeActions]) -> None:
+        """Replace the log of an env: it played these episodes, and is in the last of them."""
+        self.begin_afresh(index, episodes[0][0])
         for (_, actions), (seed, _) in pairwise(episodes):
-            self.go_on(index, seed, len(actions))
-        self._older[index] = [actions for _, actions in episodes]
+            self.begin_continuing(index, seed, len(actions))
+        self._older[index] = [np.asarray(actions) for _, actions in episodes]
 
-    def of(self, index: int) -> tuple[list[Array], bool]:
-        """The actions of this env's episode, and whether that is all of them."""
-        kept, begin = self._kept(index), self._begun[index][-1][1] - self._lost[index]
+    def current_episode(self, index: int) -> tuple[list[Array], bool]:
+        """The actions of the env's current episode, and whether they are complete."""
+        kept = self._kept_actions(index)
+        begin = self._episode_starts[index][-1][1] - self._dropped[index]
         return kept[max(begin, 0) :], begin >= 0
 
     def episodes(self, index: int) -> tuple[list[tuple[int, list[Array]]], bool]:
-        """The seeds and actions of all its episodes since it began afresh, and whether that is all."""
-        kept, begun = self._kept(index), self._begun[index]
-        ends = [*(before for _, before in begun[1:]), len(kept)]
-        found = [(seed, kept[begin:end]) for (seed, begin), end in zip(begun, ends, strict=True)]
-        return found, not self._lost[index]
+        """The env's episodes since it began afresh, and whether their actions are complete."""
+        kept, starts = self._kept_actions(index), self._episode_starts[index]
+        ends = [*(begin for _, begin in starts[1:]), len(kept)]
+        found = [(seed, kept[begin:end]) for (seed, begin), end in zip(starts, ends, strict=True)]
+        return found, not self._dropped[index]
 
-    def _kept(self, index: int) -> list[Array]:
-        since = self._since[index] - self._first
+    def _kept_actions(self, index: int) -> list[Array]:
+        start = self._start_entry[index] - self._first_entry
         found = [action for part in self._older[index] for action in part]
-        for ids, actions in islice(self._recent, max(since, 0), None):
+        for ids, actions in islice(self._recent, max(start, 0), None):
             if ids is None:
                 found.append(actions[index])
             elif len(where := np.flatnonzero(ids == index)):
                 found.append(actions[where[0]])
         return found
 
-    def _deal(self) -> None:
-        """The older half to the envs: many small arrays would take far more memory than actions do."""
-        half = [self._recent.popleft() for _ in range(RECENT // 2)]
-        everyone = np.arange(len(self._since))
-        ids = [everyone if at is None else at for at, _ in half]
-        number = np.repeat(np.arange(self._first, self._first + len(half)), [len(at) for at in ids])
+    def _move_older_half(self) -> None:
+        """Collect the older half of the entries by env: many small arrays take far more memory than the actions."""
+        half = [self._recent.popleft() for _ in range(RECENT_ENTRIES // 2)]
+        all_ids = np.arange(len(self._start_entry))
+        ids = [all_ids if at is None else at for at, _ in half]
+        entries = np.arange(self._first_entry, self._first_entry + len(half))
+        entry = np.repeat(entries, [len(at) for at in ids])
         at, actions = np.concatenate(ids), np.concatenate([acts for _, acts in half])
-        wanted = number >= np.array(self._since)[at]
-        at, actions = at[wanted], actions[wanted]
+        needed = entry >= np.array(self._start_entry)[at]
+        at, actions = at[needed], actions[needed]
         order = np.argsort(at, kind="stable")
-        bounds = np.searchsorted(at[order], np.arange(len(self._since) + 1))
+        bounds = np.searchsorted(at[order], np.arange(len(self._start_entry) + 1))
         for index, (begin, end) in enumerate(pairwise(bounds)):
-            self._keep(index, actions[order[begin:end]])
-        self._first += len(half)
-        self._bound()
+            self._append_older(index, actions[order[begin:end]])
+        self._first_entry += len(half)
+        self._drop_excess()
 
-    def _keep(self, index: int, actions: Array) -> None:
-        if self._lost[index]:  # of no use without what was before
-            self._lost[index] += len(actions)
+    def _append_older(self, index: int, actions: Array) -> None:
+        if self._dropped[index]:  # useless without the actions before
+            self._dropped[index] += len(actions)
         elif len(actions):
             self._older[index].append(actions)
 
-    def _bound(self) -> None:
-        """Whoever has most loses it, until there is no more than may be."""
+    def _drop_excess(self) -> None:
+        """While there are too many bytes, drop the actions of the env that has most."""
         sizes = [sum(part.nbytes for part in parts) for parts in self._older]
-        while sum(sizes) > MOST_BYTES:
-            most = int(np.argmax(sizes))
-            self._lost[most] = sum(map(len, self._older[most]))
-            self._older[most], sizes[most] = [], 0
+        while sum(sizes) > MAX_OLDER_BYTES:
+            largest = int(np.argmax(sizes))
+            self._dropped[largest] = sum(map(len, self._older[largest]))
+            self._older[largest], sizes[largest] = [], 0

@@ -1,4 +1,4 @@
-"""The error of an env: which one, in which episode, at which step, after which actions."""
+"""Errors of envs, and their descriptions in words."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any
 from flowrl.machine.child_process import exit_text
 from flowrl.nodes.envs.output_checks import InvalidOutputError
 
-SHOWN = 10  # actions in the message; the crash file has all of the episode
+# What an env's code may raise. An env that calls sys.exit() has failed, too.
+ENV_EXCEPTIONS = (Exception, SystemExit)
+
+SHOWN_ACTIONS = 10  # in the message; the crash file has the whole episode
 
 
 class EnvError(RuntimeError):
-    """An env raised, or gave something that its spaces do not allow, and was not tried again.
+    """An env failed and had no attempt left. It raised, returned what its spaces do not allow, or ended its process.
 
-    `files` maps a name to the text of a crash file, which `flowrl replay` runs again. The engine
-    writes it into the run's folder; by hand, `save` does.
+    `files` maps the name of a crash file, which `flowrl replay` plays again, to its text. The engine writes the
+    file to the run's folder. Without the engine, `save` does.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class EnvError(RuntimeError):
         files: dict[str, str] | None = None,
     ) -> None:
         self.env, self.index, self.seed, self.step = env, index, seed, step
-        self.actions = tuple(actions)[-SHOWN:]
+        self.actions = tuple(actions)[-SHOWN_ACTIONS:]
         self.files = files or {}
         shown = ", ".join(map(str, self.actions)) or "none"
         super().__init__(
@@ -39,7 +42,7 @@ class EnvError(RuntimeError):
         )
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the crash file into a folder; where it is."""
+        """Write the crash file to a folder, and return its path."""
         paths = [Path(folder) / name for name in self.files]
         for path, text in zip(paths, self.files.values(), strict=True):
             path.write_text(text, encoding="utf-8")
@@ -47,50 +50,53 @@ class EnvError(RuntimeError):
 
 
 class EnvCloseError(RuntimeError):
-    """An env raised, or hung, when it was closed. All others are closed, and all that was played counts."""
+    """An env raised or hung when it was closed. All other envs are closed, and the run's results are valid."""
 
 
 class WorkerTraceback(Exception):
-    """Where an error was raised in a worker; or what the worker printed before it ended."""
+    """The traceback of an error in a worker, or the end of the output of a worker that ended."""
 
 
-OLD_GYM = "envs of the old gym package take `type: gym`"
-GIVES = {
-    "step": f"a step gives (observation, reward, terminated, truncated, info); {OLD_GYM}",
-    "reset": f"a reset gives (observation, info); {OLD_GYM}",
+OLD_GYM_HINT = "envs of the old gym package take `type: gym`"
+EXPECTED_RESULTS = {
+    "step": f"a step returns (observation, reward, terminated, truncated, info); {OLD_GYM_HINT}",
+    "reset": f"a reset returns (observation, info); {OLD_GYM_HINT}",
 }
-CALLERS = ("flowrl", "gymnasium")  # packages whose code calls an env's
+CALLING_PACKAGES = ("flowrl", "gymnasium")  # their code unpacks what an env returns
 
 
-def describe_failure(doing: str, error: BaseException) -> str:
-    """What an env's `step` or `reset` did, in words; what its interface asks for, if it was that."""
+def describe_failure(call: str, error: BaseException) -> str:
+    """Describe the failure of an env's `step`, `reset` or `close`, with a hint if the env has the old gym interface."""
     if isinstance(error, InvalidOutputError):
         return str(error)
-    text = _text(error)
+    text = _text_of(error)
     if "got an unexpected keyword argument 'seed'" in text:
-        text += f"; a reset takes a seed; {OLD_GYM}"
-    elif "unpack" in text and _raised_by(error.__traceback__).partition(".")[0] in CALLERS:
-        text += f"; {GIVES[doing]}"
-    return f"{doing} raised {type(error).__name__}: {text}"
+        text += f"; a reset takes a seed; {OLD_GYM_HINT}"
+    elif "unpack" in text and _raising_module(error).partition(".")[0] in CALLING_PACKAGES:
+        text += f"; {EXPECTED_RESULTS[call]}"
+    return f"{call} raised {type(error).__name__}: {text}"
 
 
-PROCESS_SUBJECT = "its process"
+PROCESS_SUBJECT = (
+    "its process"  # how the description of an ended process begins, also in crash files
+)
 
 
 def describe_exit(status: int) -> str:
-    """How a process came to its end, which had a debt of results."""
+    """Describe how a worker process ended, by its exit status."""
     return f"{PROCESS_SUBJECT} {exit_text(status)}"
 
 
-def _text(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as other:  # whoever words an error may make another
-        return f"(its text cannot be had: {type(other).__name__})"
+    except Exception as other:
+        return f"(no text: formatting the error raised {type(other).__name__})"
 
 
-def _raised_by(traced: TracebackType | None) -> str:
-    """The name of the module that an error comes from."""
-    while traced is not None and traced.tb_next is not None:
-        traced = traced.tb_next
-    return str(traced.tb_frame.f_globals.get("__name__", "")) if traced else ""
+def _raising_module(error: BaseException) -> str:
+    """The name of the module that raised the error."""
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return str(traceback.tb_frame.f_globals.get("__name__", "")) if traceback else ""

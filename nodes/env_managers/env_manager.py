@@ -1,4 +1,4 @@
-"""The env manager's contract: what every kind offers to collectors, evaluators, and by hand."""
+"""The interface of env managers: what every kind offers to collectors, evaluators, and use without the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Service
-from flowrl.nodes.env_managers.crash import CrashFile
+from flowrl.nodes.env_managers.crash_files import CrashFile
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
@@ -24,11 +24,11 @@ from flowrl.nodes.observations import NestedColumns
 
 
 class EnvManager(Node):
-    """Some envs of one kind; an env whose episode ends begins the next in the same step.
+    """Several envs of one kind. An env whose episode ends begins the next one in the same step.
 
-    A kind defines `reset`, `send`, `recv` and `close`; all else follows from these. One that can be
-    saved defines `_save` and `_restore`, too. Rows are of envs; where agents share a policy, `lanes(envs)`
-    offers the same by agents, and by hand it is so.
+    A subclass defines `reset`, `send`, `recv` and `close`; everything else follows from these. If its envs can be
+    saved, it also defines `_save_envs` and `_restore_envs`. The rows of these methods are envs. `as_agent_rows` offers
+    the same methods with a row for each agent, for envs whose agents share a policy.
     """
 
     serve = Service(
@@ -38,65 +38,67 @@ class EnvManager(Node):
     )
 
     class Config(BaseConfig):
-        env: Any = part("env", "what to make", shared="env", default="gymnasium")
-        count: int = param(8, "envs side by side", ge=1)
+        env: Any = part("env", "the env", shared="env", default="gymnasium")
+        count: int = param(8, "number of envs", ge=1)
         dynamic_seeds: bool = param(
-            True, "a reset goes on to new episodes; false: it begins the same list of them again"
+            True, "whether a reset begins new episodes; false: the same sequence of episodes again"
         )
 
         @model_validator(mode="before")
         @classmethod
-        def one_env_a_callable(cls, given: Any) -> Any:
-            """By hand, `env` may be a list of functions: then there are as many envs."""
-            several = isinstance(given, dict) and isinstance(given.get("env"), list | tuple)
-            if not several or not env_makers(given["env"]):
+        def count_callables(cls, given: Any) -> Any:
+            """Without the engine, `env` may be a list of functions, one for each env."""
+            is_list = isinstance(given, dict) and isinstance(given.get("env"), list | tuple)
+            if not is_list or not env_makers(given["env"]):
                 return given
-            made = len(given["env"])
-            if given.setdefault("count", made) != made:
-                raise ValueError(f"{made} functions for {given['count']} envs; give one for each")
+            functions = len(given["env"])
+            if given.setdefault("count", functions) != functions:
+                raise ValueError(
+                    f"{functions} functions for {given['count']} envs; give one for each"
+                )
             return given
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        """Linked nodes are told an `EnvSpec`."""
+        """The facts: linked nodes get an `EnvSpec`."""
         why = cls.nondeterministic(config)
         return Facts(service=env_spec(config.env, config.count), nondeterministic=why)
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
-        """Why two runs may differ, if they may."""
+        """Why two runs may differ; empty if they do not."""
         return ""
 
     def setup(self) -> None:
-        """Envs are made at the first reset."""
+        """Prepare everything but the envs, which are made at the first reset."""
         self._part = env_part(self.config.env)
         self._obs_column, self._action_column = env_columns(self._part)
         self._action_dtype = np.dtype(self._action_column.dtype)
         self._ids: Sequence[int] = range(self.config.count)
         self._known_ids = frozenset(self._ids)
         self._spec = env_spec(self._part, self.config.count)
-        self._quota: int | None = None
-        self._by_hand: Array | None = None  # the observations to act on, where `launch` was called
+        self._episode_quota: int | None = None
+        self._manual_obs: Array | None = None  # to act on next; None unless `launch` was called
         self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
 
     def spec(self) -> EnvSpec:
-        """The columns of observations and actions, and how many envs, or agents, there are."""
+        """The columns of observations and actions, and the number of rows: envs, or agents that act by themselves."""
         return self._spec
 
     def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
         """From the next reset on, the seed of env i's episode k follows from `seed`, i and k."""
-        self._accounts = EpisodeStatistics(self.config.count, seed, dynamic_seeds)
+        self.statistics = EpisodeStatistics(self.config.count, seed, dynamic_seeds)
 
     def reset(self) -> Array:
-        """Begin a new episode in each env; gives the first observations (B, …)."""
+        """Begin a new episode in each env; return the first observations (B, …)."""
         raise NotImplementedError
 
     def send(self, ids: Array, actions: Array) -> None:
-        """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
+        """Begin to step these envs, each with its row of `actions`. `recv` returns the results."""
         raise NotImplementedError
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs, in this order; without `ids`, of at least `least` that are ready."""
+        """The steps of these envs, in this order. Without `ids`: of at least `least` envs, whichever are ready."""
         raise NotImplementedError
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
@@ -105,165 +107,185 @@ class EnvManager(Node):
         self.send(at, actions)
         return self.recv(at)[1]
 
-    def _acts(self, actions: Any, count: int) -> Array:
-        """Actions as the column says that they are; a value that would change is refused."""
+    def _convert_actions(self, actions: Any, count: int) -> Array:
+        """Convert actions to the dtype of their column. Refuse values that this would change."""
         array = np.asarray(actions)
-        wanted = (count, *self._action_column.shape)
+        shape = (count, *self._action_column.shape)
         if len(array) != count:
-            raise ValueError(f"{len(array)} actions for {count} envs; give each env one")
-        if array.dtype == self._action_dtype and array.shape == wanted:
+            raise ValueError(
+                f"env manager: {len(array)} actions for {count} envs; give one for each"
+            )
+        if array.dtype == self._action_dtype and array.shape == shape:
             return array
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"an action is {array.flat[0]!r}; it must be {self._action_column}")
-        found = array.astype(self._action_dtype)
-        exact = array.dtype.kind == "f" and found.dtype.kind == "f"  # fewer digits are no change
-        if array.shape != wanted or not (exact or np.array_equal(found, array)):
             raise ValueError(
-                f"actions are {array.dtype}{list(array.shape[1:])}; they must be {self._action_column}"
+                f"env manager: an action is {array.flat[0]!r}; expected {self._action_column}"
             )
-        return found
+        converted = array.astype(self._action_dtype)
+        # Less precision is not a change.
+        both_float = array.dtype.kind == "f" and converted.dtype.kind == "f"
+        if array.shape != shape or not (both_float or np.array_equal(converted, array)):
+            given = f"{array.dtype}{list(array.shape[1:])}"
+            raise ValueError(
+                f"env manager: the actions are {given}; expected {self._action_column}"
+            )
+        return converted
 
-    def _refuse_to_step(self, ids: Sequence[int], sent: Mapping[int, Any]) -> None:
-        """Only envs that there are, each once, and none of those that were sent."""
+    def _require_steppable(self, ids: Sequence[int], sent: Mapping[int, Any]) -> None:
+        """Refuse envs that do not exist, that are given twice, or whose step is pending."""
         chosen = set(ids)
         if len(chosen) == len(ids) and chosen <= self._known_ids and chosen.isdisjoint(sent):
             return
-        _refuse_unknown(ids, range(self.config.count))
-        twice = min(chosen & sent.keys(), default=None)
-        if twice is None:
-            raise ValueError(f"envs {list(ids)} are named; name each once")
-        raise ValueError(f"env {twice} is being stepped; receive it before it is sent again")
+        _require_known(ids, self.config.count)
+        pending = min(chosen & sent.keys(), default=None)
+        if pending is None:
+            raise ValueError(f"env manager: the ids {list(ids)} repeat an env; give each env once")
+        raise ValueError(f"env {pending}: its step is pending; receive it before sending again")
 
-    def _error(
+    def _make_error(
         self,
         index: int,
         seed: int,
         step: int,
         actions: Sequence[Any],
         what: str,
-        traced: str = "",
+        traceback: str = "",
         complete: bool = True,
         timeout_s: float | None = None,
     ) -> EnvError:
-        """The error of an env that is not tried again, with its crash file."""
-        make = self._make_index(index)
-        crash = CrashFile(
-            self._part, make, index, seed, step, what, traced, actions, complete, timeout_s
+        """Make the error of an env that has no attempt left, with its crash file."""
+        crash = CrashFile.from_episode(
+            self._part,
+            actions,
+            make_index=self._make_index(index),
+            index=index,
+            seed=seed,
+            step=step,
+            what=what,
+            traceback=traceback,
+            complete=complete,
+            timeout_s=timeout_s,
         )
         name = getattr(self._part.config, "id", type(self._part).__name__)
         files = {f"crash-{self.ctx.key}-{index}.json": crash.text()}
         return EnvError(name, index, seed, step, actions, what, files)
 
     def _make_index(self, index: int) -> int:
-        """An env's place among those of all replicas: it may be told apart by that."""
+        """An env's index among the envs of all replicas; parts may make different envs by it."""
         return int(self.ctx.replica * self.config.count + index)
 
     # saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every env is, as data that any kind can load; no step may be under way."""
+        """The state of every env, as data that every kind of manager can load. No step may be pending."""
         return {
-            "accounts": self._accounts.state_dict(),
-            "envs": self._save(),
-            "launched": None if self._by_hand is None else list(self._ended),
-            "quota": self._quota,
+            "accounts": self.statistics.state_dict(),
+            "envs": self._save_envs(),
+            "launched": None if self._manual_obs is None else list(self._episodes_played),
+            "quota": self._episode_quota,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. An env that does not come to be where it was is begun anew in its next step,
-        which is `broken`; that is counted, and told."""
+        """Continue from a saved state.
+
+        An env that cannot be brought to its saved state is restarted in its next step. The step is invalid
+        (`Steps.failed`), which is counted and recorded.
+        """
         self.close()
-        self._accounts.load_state_dict(state["accounts"])
-        self._quota, self._by_hand = state["quota"], None
+        self.statistics.load_state_dict(state["accounts"])
+        self._episode_quota, self._manual_obs = state["quota"], None
         if state["envs"] is not None:
-            self._restore(state["envs"])
+            self._restore_envs(state["envs"])
             if state["launched"] is not None:
-                self._ended = list(state["launched"])
-                seen, rows = np.array(state["envs"]["seen"]), as_agent_rows(self)
-                self._by_hand = seen if rows is self else rows.obs_to_act_on(seen)
+                self._episodes_played = list(state["launched"])
+                obs, rows = np.array(state["envs"]["seen"]), as_agent_rows(self)
+                self._manual_obs = obs if rows is self else rows.obs_to_act_on(obs)
 
-    def _save(self) -> dict[str, Any] | None:
-        """The envs, as data; None where none has begun."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how its envs are saved")
+    def _save_envs(self) -> dict[str, Any] | None:
+        """The envs as data; None before the first reset."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _save_envs")
 
-    def _restore(self, saved: Mapping[str, Any]) -> None:
-        """Make the envs what they were; the accounts are already."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how its envs are restored")
+    def _restore_envs(self, saved: Mapping[str, Any]) -> None:
+        """Bring new envs to their saved state. The statistics are restored already."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _restore_envs")
 
-    # by hand
+    # use without the engine
 
     def launch(self, episodes: int | None = None) -> None:
-        """By hand: begin; an env is done when it has played so many episodes (None: never).
+        """Begin an episode in each env. An env is done when it has played this many episodes (None: never).
 
-        Where agents act for themselves, ids are theirs, and an env is done when they all are.
+        For agents that act by themselves, ids are those of agents, and an env is done when all its agents are.
         """
         if episodes is not None and episodes < 1:
-            raise ValueError(f"episodes is {episodes}; give 1 or more, or None to play for ever")
-        self._quota = episodes
-        self._ended = [0] * self.spec().count
-        self._by_hand = as_agent_rows(self).reset().copy()
+            raise ValueError(f"launch: episodes is {episodes}; give at least 1, or None for no end")
+        self._episode_quota = episodes
+        self._episodes_played = [0] * self.spec().count
+        self._manual_obs = as_agent_rows(self).reset().copy()
 
     @property
     def ready_obs(self) -> dict[int, Array]:
-        """By hand: the observation of every env, or agent, that waits for an action."""
-        if self._by_hand is None:
-            raise ValueError("nothing was launched; call launch() first")
-        return {i: self._by_hand[i] for i in self._waiting()}
+        """The observation of each env, or agent, that waits for an action; by id."""
+        obs = self._launched_obs()
+        return {i: obs[i] for i in self._waiting_ids()}
 
-    def _waiting(self) -> list[int]:
+    def _launched_obs(self) -> Array:
+        if self._manual_obs is None:
+            raise ValueError("env manager: the envs were not launched; call launch() first")
+        return self._manual_obs
+
+    def _waiting_ids(self) -> list[int]:
         return [i for i in range(self.spec().count) if not self._is_done(i)]
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
-        """By hand: step the envs that are named; observations to act on next are in `ready_obs`."""
-        ids, rows = self._named(actions), as_agent_rows(self)
+        """Step the envs of these ids. `ready_obs` then holds the observations to act on."""
+        ids, rows = self._ids_to_step(actions), as_agent_rows(self)
         rows.send(np.array(ids), np.array([actions[i] for i in ids]))
-        return self._timesteps(*rows.recv(self._asked(ids)))
+        return self._record_steps(*rows.recv(self._ids_to_receive(ids)))
 
-    def _named(self, actions: Mapping[int, Any]) -> list[int]:
-        """Whose actions these are: of envs that may be stepped."""
-        if self._by_hand is None:
-            raise ValueError("nothing was launched; call launch() first")
+    def _ids_to_step(self, actions: Mapping[int, Any]) -> list[int]:
+        """The ids of these actions, in order. Refuse envs that cannot be stepped."""
+        self._launched_obs()
         ids = list(actions)
         if not ids:
-            raise ValueError("no action is given; give one for each env of ready_obs, or some")
-        _refuse_unknown(ids, range(self.spec().count))
+            raise ValueError("step: no action is given; give one for an env of ready_obs, or more")
+        _require_known(ids, self.spec().count)
         ids.sort()
-        over = [i for i in ids if self._is_done(i)]
-        if over:
-            raise ValueError(f"env {over[0]} is done; step only those of ready_obs")
+        done = [i for i in ids if self._is_done(i)]
+        if done:
+            raise ValueError(f"env {done[0]}: it is done; step only the envs of ready_obs")
         return ids
 
-    def _asked(self, ids: list[int]) -> Array | None:
-        """The envs to wait for, when these were just sent."""
+    def _ids_to_receive(self, ids: list[int]) -> Array | None:
+        """The envs to wait for after these were sent; None: whichever are ready."""
         return np.array(ids)
 
-    def _timesteps(self, ids: Array, steps: Steps) -> dict[int, Timestep]:
-        assert self._by_hand is not None
-        self._by_hand = self._by_hand.copy()  # whoever was given the old one may still hold it
-        self._by_hand[ids] = steps.obs
+    def _record_steps(self, ids: Array, steps: Steps) -> dict[int, Timestep]:
+        """Count the episodes that ended, keep the observations to act on, and return the steps by id."""
+        self._manual_obs = self._launched_obs().copy()  # a caller may hold the old array
+        self._manual_obs[ids] = steps.obs
         ended = {episode.env_id: episode for episode in steps.episodes}
         for i in ended:
-            self._ended[i] += 1
+            self._episodes_played[i] += 1
         flags = (steps.reward.tolist(), steps.terminated.tolist(), steps.truncated.tolist())
         rows = zip(ids.tolist(), steps.next_obs, *flags, strict=True)
-        broken, absent = set(steps.failed), set(map(int, steps.absent))
+        failed, absent = set(steps.failed), set(map(int, steps.absent))
         return {
-            i: Timestep(obs, reward, final, cut, ended.get(i), k in broken, k in absent)
-            for k, (i, obs, reward, final, cut) in enumerate(rows)
+            i: Timestep(obs, reward, terminated, truncated, ended.get(i), k in failed, k in absent)
+            for k, (i, obs, reward, terminated, truncated) in enumerate(rows)
         }
 
     @property
     def done(self) -> bool:
-        """By hand: whether every env has played its episodes."""
+        """Whether every env has played its episodes."""
         return all(map(self._is_done, range(self.spec().count)))
 
     def _is_done(self, index: int) -> bool:
-        n, quota = self.spec().agents, self._quota
-        first = index - index % n
-        return quota is not None and min(self._ended[first : first + n]) >= quota
+        agents, quota = self.spec().agents, self._episode_quota
+        first = index - index % agents
+        return quota is not None and min(self._episodes_played[first : first + agents]) >= quota
 
 
-def _refuse_unknown(ids: Iterable[Any], known: range) -> None:
+def _require_known(ids: Iterable[Any], count: int) -> None:
     for i in ids:
-        if i not in known:
-            raise ValueError(f"there is no env {i!r}; they are 0 to {len(known) - 1}")
+        if i not in range(count):
+            raise ValueError(f"env {i!r} does not exist; ids are 0 to {count - 1}")

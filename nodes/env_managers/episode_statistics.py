@@ -1,4 +1,4 @@
-"""What is known of each env's episode: its seed, its return so far, its length."""
+"""The episodes of a manager's envs: their seeds, and the returns and lengths so far."""
 
 from __future__ import annotations
 
@@ -13,95 +13,99 @@ from flowrl.nodes.envs.steps import Episode
 
 
 class EpisodeStatistics:
-    """The episodes of some envs. The seed of env i's episode k follows from `seed`, i and k alone:
-    so it is the same however many envs there are, whoever begins it, and whenever."""
+    """The seed of env i's episode k follows from `seed`, i and k alone.
 
-    def __init__(self, count: int, seed: int, dynamic: bool) -> None:
+    So it does not depend on the number of envs, or on when and where the episode begins.
+    """
+
+    def __init__(self, count: int, seed: int, dynamic_seeds: bool) -> None:
         self.count = count
-        self.seed, self._dynamic = seed, dynamic
-        self._begun = [0] * count
+        self.seed, self._dynamic_seeds = seed, dynamic_seeds
+        self._started = [0] * count  # episodes of each env
         self.restart()
 
     def restart(self) -> None:
-        """All begin anew; with fixed seeds, at the first episode."""
+        """Forget the current episodes. Without dynamic seeds, the first episodes come next."""
         count = self.count
-        if not self._dynamic:
-            self._begun = [0] * count
-        self.totals = np.zeros(count)
-        self._turns = 0  # steps that all envs took together: to count these costs next to nothing
-        self._since = np.zeros(
-            count, np.int64
-        )  # the turn before each episode, less its other steps
-        self.seeds = [0] * count  # of the episodes that are under way
+        if not self._dynamic_seeds:
+            self._started = [0] * count
+        self.returns = np.zeros(count)
+        # An episode's length is the number of steps of all envs together, minus the env's offset. So a step of all
+        # envs is counted in constant time.
+        self._common_steps = 0
+        self._offsets = np.zeros(count, np.int64)
+        self.seeds = [0] * count  # of the current episodes
 
     @property
     def lengths(self) -> Array:
-        """The steps of each episode so far; a new array."""
-        return self._turns - self._since
+        """The lengths of the current episodes, as a new array."""
+        return self._common_steps - self._offsets
 
     def length(self, index: int) -> int:
-        """The steps of an env's episode so far."""
-        return self._turns - int(self._since[index])
+        """The length of one env's current episode."""
+        return self._common_steps - int(self._offsets[index])
 
-    def seed_of(self, index: int, ahead: int = 0) -> int:
-        """The seed of the env's next episode, or of one after that."""
-        episode = b"%d/%d/%d" % (self.seed, index, self._begun[index] + ahead)
+    def next_seed(self, index: int, ahead: int = 0) -> int:
+        """The seed of the env's next episode, or of the one `ahead` episodes later."""
+        episode = b"%d/%d/%d" % (self.seed, index, self._started[index] + ahead)
         digest = hashlib.blake2b(episode, digest_size=4).digest()
-        return int.from_bytes(digest, "little") >> 1  # 31 bits: some envs take no more
+        return int.from_bytes(digest, "little") >> 1  # 31 bits: some envs accept no more
 
-    def begin(self, index: int) -> int:
-        """The env begins its next episode; its seed."""
-        seed = self.seed_of(index)
-        self._begun[index] += 1
+    def start_episode(self, index: int) -> int:
+        """Start the env's next episode, and return its seed."""
+        seed = self.next_seed(index)
+        self._started[index] += 1
         self.seeds[index] = seed
-        self.totals[index], self._since[index] = 0.0, self._turns
+        self.returns[index], self._offsets[index] = 0.0, self._common_steps
         return seed
 
-    def forget(self, at: Array) -> None:
-        """What these envs did since their episodes began does not count."""
-        self.totals[at], self._since[at] = 0.0, self._turns
+    def skip_episode(self, index: int) -> None:
+        """Skip the env's next episode, because its reset failed."""
+        self._started[index] += 1
 
-    def skip(self, index: int) -> None:
-        """The env's next episode cannot be begun: the one after it is the next."""
-        self._begun[index] += 1
+    def discard_steps(self, at: Array) -> None:
+        """Set the returns and lengths of these envs' episodes back to 0."""
+        self.returns[at], self._offsets[at] = 0.0, self._common_steps
 
     def count_steps(self, at: Sequence[int] | Array | None, reward: Array) -> None:
-        """Each of these envs (None: all) took a step that was worth so much."""
-        if at is None:  # without the index it is twice as fast
-            self.totals += reward
-            self._turns += 1
+        """Count one step of each of these envs (None: of all), with its reward."""
+        if at is None:  # twice as fast without an index
+            self.returns += reward
+            self._common_steps += 1
         else:
-            self.totals[at] += reward
-            self._since[at] -= 1
+            self.returns[at] += reward
+            self._offsets[at] -= 1
 
-    def end(self, index: int, total: float | None = None) -> Episode:
-        """The env's episode has ended; an env that rewrites rewards knows the `total` itself."""
-        known = float(self.totals[index]) if total is None else total
-        return Episode(int(index), known, self.length(index))
+    def finished_episode(self, index: int, own_return: float | None = None) -> Episode:
+        """The env's episode, which has ended. An env whose wrappers change rewards gives its return itself."""
+        total = float(self.returns[index]) if own_return is None else own_return
+        return Episode(int(index), total, self.length(index))
 
-    def end_several(self, at: Array) -> list[Episode]:
-        """The same for several at once: where many envs step together, some end at every step."""
-        total, since, turns = self.totals.item, self._since.item, self._turns
-        return [Episode(index, total(index), turns - since(index)) for index in at.tolist()]
+    def finished_episodes(self, at: Array) -> list[Episode]:
+        """The episodes of several envs. This is faster than one by one, and a large pool ends some in every step."""
+        total, offset, steps = self.returns.item, self._offsets.item, self._common_steps
+        return [Episode(index, total(index), steps - offset(index)) for index in at.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every env is."""
+        """The state of all envs' episodes."""
         return {
             "seed": self.seed,
-            "begun": np.array(self._begun),
-            "totals": self.totals.copy(),
+            "begun": np.array(self._started),
+            "totals": self.returns.copy(),
             "lengths": self.lengths,
             "seeds": list(self.seeds),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         saved = len(state["seeds"])
         if saved != self.count:
-            raise ValueError(f"{saved} envs were saved, and there are {self.count}; have as many")
+            raise ValueError(
+                f"env manager: the state is that of {saved} envs, and this manager has {self.count}; "
+                "load it into one with the same count"
+            )
         self.seed = int(state["seed"])
-        self.totals = np.array(state["totals"])
-        self._turns, self._since = 0, -np.array(state["lengths"], np.int64)
-        self._begun, self.seeds = (
-            [int(number) for number in state[name]] for name in ("begun", "seeds")
-        )
+        self.returns = np.array(state["totals"])
+        self._common_steps, self._offsets = 0, -np.array(state["lengths"], np.int64)
+        self._started = [int(number) for number in state["begun"]]
+        self.seeds = [int(seed) for seed in state["seeds"]]

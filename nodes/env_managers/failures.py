@@ -1,4 +1,4 @@
-"""What is done about envs that fail: how often they are tried again, how, and what is counted."""
+"""Failures of envs: the parameters of retries and deadlines, the number of attempts, and the counts."""
 
 from __future__ import annotations
 
@@ -10,65 +10,65 @@ from flowrl.core.config import param
 from flowrl.core.context import Context
 from flowrl.nodes.env_managers.env_manager import EnvManager
 
-MOST_PAUSE_S = 30.0
+MAX_RETRY_DELAY_S = 30.0
 
 
 class FailureConfig(EnvManager.Config):
-    """The parameters of managers that can begin a failed env anew."""
+    """The parameters of managers that can restart a failed env."""
 
     max_retry: int = param(
         1,
-        "attempts of an env to play an episode, the first included, before its failure ends the "
-        "run; 1: none is tried again",
+        "attempts of an env to finish an episode, the first included, before its failure ends the run; 1: no retry",
         ge=1,
     )
     retry_type: Literal["reset", "renew"] = param(
-        "reset", "how a failed env is begun anew: by a reset (renewed if that fails), or made anew"
+        "reset",
+        "how a failed env is restarted: it is reset (and recreated if that fails), or recreated at once",
     )
     retry_waiting_time_s: float = param(
-        0.1, "wait so long before another attempt, twice as long before each further one", ge=0
+        0.1, "delay before the first retry; it doubles with each further retry", ge=0
     )
     step_timeout_s: float | None = param(None, "a step that takes longer has failed", gt=0)
     reset_timeout_s: float | None = param(None, "a reset that takes longer has failed", gt=0)
 
 
 def nondeterminism_of_retries(config: FailureConfig) -> str:
-    """Retries hang on what fails when; a deadline that ends the run changes no result."""
+    """Why two runs may differ: retries depend on time. (A deadline that ends the run changes no result.)"""
     if config.max_retry == 1:
         return ""
-    return "envs that fail are begun anew, and their unfinished trajectories are dropped"
+    return "failed envs are restarted, and their unfinished trajectories are dropped"
 
 
 @dataclass(slots=True)
 class FailureCounts:
-    """What happened so far."""
+    """The failures of a manager's envs so far. The names are those of metrics."""
 
     failures: int = 0  # of steps and resets
     dropped_trajectories: int = 0
-    dropped_steps: int = 0  # of those, the failed step included
+    dropped_steps: int = 0  # the steps of dropped trajectories, the failed step included
     retries: int = 0
     replaced_workers: int = 0
-    restored_envs: int = 0  # played again to where they were, after their worker was replaced
-    unrestored_envs: int = 0  # begun anew: they did not come to be where they were saved
-    late: int = 0  # steps and resets over their time, where that cannot be prevented
-    dropped_output_bytes: int = 0  # printed by workers, and not kept
+    restored_envs: int = 0  # replayed to their state after their worker was replaced
+    unrestored_envs: int = 0  # restarted, because replaying a saved env did not lead to its state
+    late: int = 0  # steps and resets that exceeded a deadline that cannot be enforced
+    dropped_output_bytes: int = 0  # of the output of workers
 
 
 class FailureTracker:
-    """Attempts and counts of one manager's envs."""
+    """The attempts of one manager's envs, and the counts of their failures."""
 
     def __init__(self, config: Any, ctx: Context) -> None:
         self._config, self._ctx = config, ctx
-        self.attempts = [1] * config.count  # to play an episode to its end
+        self.attempts = [1] * config.count  # of each env to finish an episode
         self.counts = FailureCounts()
-        self._told = FailureCounts()
+        self._reported = FailureCounts()
 
-    def ended(self, index: int) -> None:
-        """An episode was played to its end: it is as if nothing had failed before."""
+    def reset_attempts(self, index: int) -> None:
+        """Forget earlier failures: the env finished an episode."""
         self.attempts[index] = 1
 
-    def failed(self, index: int, dropped_steps: int | None) -> bool:
-        """A step (of a trajectory so long) or a reset failed; whether there is another attempt."""
+    def count_failure(self, index: int, dropped_steps: int | None) -> bool:
+        """Count a failed step, whose trajectory is dropped, or a failed reset (None). Return whether to retry."""
         counts = self.counts
         counts.failures += 1
         if dropped_steps is not None:
@@ -80,38 +80,39 @@ class FailureTracker:
         counts.retries += 1
         return True
 
-    def unrestored(self, index: int, steps: int, why: str) -> None:
-        """An env (in an episode of so many steps) is not where it was saved: it is begun anew."""
+    def count_unrestored(self, index: int, dropped_steps: int, reason: str) -> None:
+        """Count a saved env that is restarted, because replaying its episode did not lead to its state."""
         self.counts.unrestored_envs += 1
         self.counts.dropped_trajectories += 1
-        self.counts.dropped_steps += steps
-        self._ctx.log(f"env {index}: {why}; it is not restored, and is begun anew")
+        self.counts.dropped_steps += dropped_steps
+        self._ctx.log(f"env {index}: not restored: {reason}; it starts a new episode")
 
     def state_dict(self) -> dict[str, Any]:
-        """Attempts and counts."""
+        """The attempts and counts."""
         return {"attempts": list(self.attempts), "counts": asdict(self.counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; what was counted has been told."""
+        """Continue with these attempts and counts, which have been reported."""
         self.attempts = list(state["attempts"])
-        self.counts, self._told = FailureCounts(**state["counts"]), FailureCounts(**state["counts"])
+        self.counts = FailureCounts(**state["counts"])
+        self._reported = FailureCounts(**state["counts"])
 
-    def pause_s(self, index: int) -> float:
-        """How long to wait before this attempt."""
+    def retry_delay_s(self, index: int) -> float:
+        """The delay before this attempt."""
         doubled = self._config.retry_waiting_time_s * 2.0 ** (self.attempts[index] - 2)
-        return float(min(doubled, MOST_PAUSE_S))
+        return float(min(doubled, MAX_RETRY_DELAY_S))
 
-    def renews(self, index: int) -> bool:
-        """Whether this attempt begins by making the env anew."""
+    def recreates_env(self, index: int) -> bool:
+        """Whether this attempt begins by recreating the env."""
         return self._config.retry_type == "renew" or self.attempts[index] > 2
 
-    def tell(self) -> None:
-        """What is new goes into metrics, and is reported as having happened."""
-        if self.counts == self._told:
+    def report(self) -> None:
+        """Record new counts as metrics, and as irregularities of the run."""
+        if self.counts == self._reported:
             return
-        now, before = asdict(self.counts), asdict(self._told)
+        now, before = asdict(self.counts), asdict(self._reported)
         for name, count in now.items():
             if count > before[name]:
                 self._ctx.report_irregularity(name.replace("_", " "), count - before[name])
         self._ctx.metrics(now)
-        self._told = FailureCounts(**now)
+        self._reported = FailureCounts(**now)

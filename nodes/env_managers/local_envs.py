@@ -1,70 +1,71 @@
-"""The envs of this process: how each is made, stepped, reset and closed."""
+"""The envs of this process: how they are made, stepped, reset and closed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from flowrl.nodes.env_managers.carry_over import CarryOverLayers, carry_over_layers
-from flowrl.nodes.env_managers.replay_here import ENV_EXCEPTIONS
+from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS
+from flowrl.nodes.env_managers.env_history import CarryOverLayers, carry_over_layers
 from flowrl.nodes.env_managers.time_limits import TimeLimits
 from flowrl.nodes.env_managers.watchdog import Watchdog
 
 
 class LocalEnvs:
-    """Each is made when it begins its first episode, and anew after it was given up."""
+    """Each env is made before its first episode, and again after it was discarded."""
 
-    def __init__(self, count: int, make: Callable[[int], Any], watchdog: Watchdog) -> None:
-        self._make, self._watched = make, watchdog.watched
-        self.limits = TimeLimits(count)
+    def __init__(self, count: int, make_env: Callable[[int], Any], watchdog: Watchdog) -> None:
+        self._make_env, self._watch = make_env, watchdog.watch
+        self.time_limits = TimeLimits(count)
         self.envs: list[Any] = [None] * count
-        self.step_one: list[Callable[..., Any]] = [_not_made] * count
-        self.reset_one: list[Callable[..., Any]] = [_not_made] * count
-        self.carried = [""] * count  # what each took from the episodes before this one
-        self._carriers: list[CarryOverLayers | None] = [None] * count
-        self._counts_itself = [False] * count
+        self.step_calls: list[Callable[..., Any]] = [_raise_not_made] * count
+        self.reset_calls: list[Callable[..., Any]] = [_raise_not_made] * count
+        self.carried = [""] * count  # what each env carried over when it last began afresh
+        self._carry_over: list[CarryOverLayers | None] = [None] * count
+        self._has_own_return = [False] * count
 
-    def need(self, index: int) -> None:
-        """From now on the env is there."""
+    def ensure_made(self, index: int) -> None:
+        """Make the env if it does not exist."""
         if self.envs[index] is None:
             self.make(index)
 
     def make(self, index: int, carried: str = "") -> None:
-        """The env, as if the episodes had been that left this."""
-        env = self.envs[index] = self._make(index)
-        self.step_one[index] = self._watched("step", index, self.limits.stepped(index, env).step)
-        self.reset_one[index] = self._watched("reset", index, env.reset)
-        self._counts_itself[index] = hasattr(env, "unwrapped_return")
-        carriers = self._carriers[index] = carry_over_layers(env)
-        if carriers is not None:
-            carriers.set(carried)
+        """Make the env, as if it had played the episodes that left this carry-over."""
+        env = self.envs[index] = self._make_env(index)
+        step = self.time_limits.remove_wrapper(index, env).step
+        self.step_calls[index] = self._watch("step", index, step)
+        self.reset_calls[index] = self._watch("reset", index, env.reset)
+        self._has_own_return[index] = hasattr(env, "unwrapped_return")
+        layers = self._carry_over[index] = carry_over_layers(env)
+        if layers is not None:
+            layers.set(carried)
 
-    def carries(self, index: int) -> str:
-        """What the env's next episode has of those before it; to be asked right before a reset."""
-        carriers = self._carriers[index]
-        return "" if carriers is None else carriers.get()
+    def carry_over(self, index: int) -> str:
+        """The data that the env carries over to its next episode. Call this right before a reset."""
+        layers = self._carry_over[index]
+        return "" if layers is None else layers.get()
 
     def own_return(self, index: int) -> float | None:
-        """That of the env's episode, where wrappers change rewards and the env knows better."""
-        return self.envs[index].unwrapped_return if self._counts_itself[index] else None
+        """The return of the env's episode in its own rewards, if it has wrappers, which may change rewards."""
+        return self.envs[index].unwrapped_return if self._has_own_return[index] else None
 
-    def give_up(self, index: int) -> None:
-        """Another will be made in its place."""
-        old, self.envs[index] = self.envs[index], None
-        _close(old)
+    def discard(self, index: int) -> None:
+        """Close the env. Another one is made before its next episode."""
+        env, self.envs[index] = self.envs[index], None
+        _close_env(env)
 
     def close(self) -> dict[int, BaseException]:
-        """Close all; what some raised."""
-        raised = {i: _close(env) for i, env in enumerate(self.envs) if env is not None}
+        """Close all envs, and return what some of them raised."""
+        raised = {i: _close_env(env) for i, env in enumerate(self.envs) if env is not None}
         return {index: error for index, error in raised.items() if error is not None}
 
 
-def _not_made(*_: Any, **__: Any) -> Any:
+def _raise_not_made(*_: Any, **__: Any) -> Any:
     raise RuntimeError("the env was not made")
 
 
-def _close(env: Any) -> BaseException | None:
-    """Close an env; what it raised. (One that has failed may fail again: it is given up in any case.)"""
+def _close_env(env: Any) -> BaseException | None:
+    """Close an env, and return what it raised."""
     try:
         env.close()
     except ENV_EXCEPTIONS as error:

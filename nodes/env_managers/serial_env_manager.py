@@ -1,4 +1,4 @@
-"""The env manager that steps its envs one after another, in the thread of whoever calls it."""
+"""The env manager that steps its envs one after another, in the thread of its caller."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.carry_over import CONTINUES
-from flowrl.nodes.env_managers.env_error import EnvCloseError, describe_failure
+from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS, EnvCloseError, describe_failure
+from flowrl.nodes.env_managers.env_history import (
+    CONTINUES,
+    EnvHistory,
+    decode_histories,
+    encode_histories,
+)
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.failures import (
     FailureConfig,
@@ -22,13 +27,8 @@ from flowrl.nodes.env_managers.failures import (
     FailureTracker,
     nondeterminism_of_retries,
 )
+from flowrl.nodes.env_managers.history_replay import replay_local_env
 from flowrl.nodes.env_managers.local_envs import LocalEnvs
-from flowrl.nodes.env_managers.replay_here import ENV_EXCEPTIONS, RestoreFailedError, replay_history
-from flowrl.nodes.env_managers.saved_episodes import (
-    EnvHistory,
-    decode_histories,
-    encode_histories,
-)
 from flowrl.nodes.env_managers.watchdog import Watchdog
 from flowrl.nodes.envs.output_checks import (
     InvalidOutputError,
@@ -40,53 +40,65 @@ from flowrl.nodes.envs.output_checks import (
 from flowrl.nodes.envs.steps import Episode, Steps
 
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
-Failed = dict[int, BaseException]  # by row of a step
+Failures = dict[int, BaseException]  # by row of a step
+
+
+class NotRestoredError(Exception):
+    """The first step of a saved env whose replay did not lead to its state."""
 
 
 class SerialEnvManager(EnvManager):
-    """Some envs of one kind, stepped in turn. The fastest kind for envs that are cheap."""
+    """Envs in this thread. This is the fastest kind for cheap envs."""
 
     class Config(FailureConfig):
         pass
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
-        """Retries are."""
+        """Why two runs may differ: failed envs are retried."""
         return nondeterminism_of_retries(config)
 
     def setup(self) -> None:
-        """Envs are made at the first reset."""
+        """Prepare everything but the envs, which are made at the first reset."""
         super().setup()
         self._obs_dtype = np.dtype(self._obs_column.dtype)
-        self._here: LocalEnvs | None = None
-        self._sent: dict[int, Any] = {}
+        self._local_envs: LocalEnvs | None = None
+        self._sent: dict[int, Any] = {}  # actions of pending steps
+        # Returned by each step in which no episode ends.
         self._no_ends = np.zeros(self.config.count, np.bool_)
-        self._no_ends.flags.writeable = False  # given away at each step in which nothing ends
+        self._no_ends.flags.writeable = False
         self._failures = FailureTracker(self.config, self.ctx)
-        limits = {"step": self.config.step_timeout_s, "reset": self.config.reset_timeout_s}
-        self._watchdog = Watchdog(limits, self._late)
+        limits_s = {"step": self.config.step_timeout_s, "reset": self.config.reset_timeout_s}
+        self._watchdog = Watchdog(limits_s, self._report_late)
 
-    def _late(self, index: int, doing: str, took_s: float) -> None:
+    def _report_late(self, index: int, call: str, took_s: float) -> None:
         self._failures.counts.late += 1
-        self._failures.tell()
-        limit = getattr(self.config, f"{doing}_timeout_s")
-        self.ctx.log(f"env {index}: {doing} took {took_s:.1f} s; {doing}_timeout_s is {limit:g}")
+        self._failures.report()
+        limit_s = getattr(self.config, f"{call}_timeout_s")
+        self.ctx.log(f"env {index}: {call} took {took_s:.1f} s; {call}_timeout_s is {limit_s:g}")
 
     @property
     def failures(self) -> FailureCounts:
-        """What happened so far."""
+        """The failures so far."""
         return self._failures.counts
 
+    @property
+    def local_envs(self) -> LocalEnvs:
+        """The envs; an error before the first reset."""
+        if self._local_envs is None:
+            raise ValueError("env manager: no episode has begun; call reset() first")
+        return self._local_envs
+
     def reset(self) -> Array:
-        """Begin a new episode in each env; gives the first observations (B, …)."""
-        if self._here is None:
-            self._here = self._new_envs()
-        self._accounts.restart()
+        """Begin a new episode in each env; return the first observations (B, …)."""
+        if self._local_envs is None:
+            self._local_envs = self._new_envs()
+        self.statistics.restart()
         self._log, self._sent = ActionLog(self.config.count), {}
-        obs = self._new_rows(self.config.count)
+        obs = np.empty((self.config.count, *self._obs_column.shape), self._obs_dtype)
         for index in self._ids:
-            obs[index] = self._begin(index)
-        self._seen, self._owned = obs, False
+            obs[index] = self._begin_episode(index)
+        self.last_obs, self._owns_last_obs = obs, False
         return obs
 
     def _new_envs(self) -> LocalEnvs:
@@ -95,224 +107,232 @@ class SerialEnvManager(EnvManager):
 
         return LocalEnvs(self.config.count, make, self._watchdog)
 
-    def _new_rows(self, count: int) -> Array:
-        return np.empty((count, *self._obs_column.shape), self._obs_dtype)
-
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
         at = self._ids if ids is None else ids
-        acts = self._acts(actions, len(at)).copy()  # the log keeps them
-        here = self._envs_here()
+        acts = self._convert_actions(actions, len(at)).copy()  # the log keeps them
+        envs = self.local_envs
         if self._sent or ids is not None:
-            self._refuse_to_step(at, self._sent)
-        return self._advance(here, at, acts)
+            self._require_steppable(at, self._sent)
+        return self._step_envs(envs, at, acts)
 
     def send(self, ids: Array, actions: Array) -> None:
-        """Begin to step these envs, each with its row of `actions`; `recv` gives what came of it."""
+        """Keep the actions of these envs until `recv`, which steps them."""
         at = np.asarray(ids).tolist()
-        acts = self._acts(actions, len(at))
-        self._envs_here()
-        self._refuse_to_step(at, self._sent)
+        acts = self._convert_actions(actions, len(at))
+        _ = self.local_envs  # raises before the first reset
+        self._require_steppable(at, self._sent)
         self._sent.update(zip(at, acts, strict=True))
 
     def recv(self, ids: Array | None = None, least: int = 1) -> tuple[Array, Steps]:
-        """The steps of these envs, in this order; without `ids`, of all that were sent, as sent.
-
-        At least `least` of them: here none waits for another, so all are always ready.
-        """
+        """The steps of these envs, in this order. Without `ids`: of all that were sent, in the order of sending."""
         at = list(self._sent) if ids is None else np.asarray(ids).tolist()
         if missing := set(at) - self._sent.keys():
-            raise ValueError(f"env {min(missing)} was not sent; send it before it is received")
+            raise ValueError(f"env {min(missing)}: it was not sent; send it before receiving it")
         acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
-        return np.array(at, np.int64), self._advance(self._envs_here(), at, acts)
-
-    def _envs_here(self) -> LocalEnvs:
-        if self._here is None:
-            raise ValueError("the envs have not begun; call reset() first")
-        return self._here
+        return np.array(at, np.int64), self._step_envs(self.local_envs, at, acts)
 
     # stepping
 
-    def _advance(self, here: LocalEnvs, at: Sequence[int], acts: Array) -> Steps:
-        everyone = None if at is self._ids else np.asarray(at)
-        self._log.add(everyone, acts)
+    def _step_envs(self, envs: LocalEnvs, ids: Sequence[int], acts: Array) -> Steps:
+        at = None if ids is self._ids else np.asarray(ids)
+        self._log.add(at, acts)
         ends: Ends = {}
-        failed: Failed = {}
-        step_one = here.step_one if at is self._ids else [here.step_one[index] for index in at]
-        seen, given = _stepped(step_one, acts, ends, failed)
-        for k in here.limits.reached(self._accounts, everyone):
+        failures: Failures = {}
+        calls = envs.step_calls if at is None else [envs.step_calls[index] for index in ids]
+        obs_list, reward_list = _call_steps(calls, acts, ends, failures)
+        for k in envs.time_limits.rows_at_limit(self.statistics, at):
             ends[k] = k in ends and ends[k][0], True
-        if failed:
-            return self._mixed(at, seen, given, ends, failed)
+        if failures:
+            return self._steps_with_failures(ids, obs_list, reward_list, ends, failures)
         try:
-            next_obs = check_observations(seen, self._obs_column, self._obs_dtype)
-            reward = check_rewards(given)
-        except InvalidOutputError as bad:
-            return self._mixed(at, seen, given, ends, {bad.k: bad})
-        self._accounts.count_steps(everyone, reward)
+            next_obs = check_observations(obs_list, self._obs_column, self._obs_dtype)
+            reward = check_rewards(reward_list)
+        except InvalidOutputError as invalid:
+            failures = {invalid.k: invalid}
+            return self._steps_with_failures(ids, obs_list, reward_list, ends, failures)
+        self.statistics.count_steps(at, reward)
         if ends:
-            return self._begun(at, next_obs, reward, ends, {})
-        self._see(everyone, next_obs)
-        none = self._no_ends[: len(seen)]
-        return Steps(next_obs, reward.astype(np.float32), none, none, next_obs, [])
+            return self._steps_with_new_episodes(ids, next_obs, reward, ends, {})
+        self._keep_last_obs(at, next_obs)
+        no_ends = self._no_ends[: len(obs_list)]
+        return Steps(next_obs, reward.astype(np.float32), no_ends, no_ends, next_obs, [])
 
-    def _mixed(
-        self, at: Sequence[int], seen: list[Any], given: list[Any], ends: Ends, failed: Failed
+    def _steps_with_failures(
+        self,
+        ids: Sequence[int],
+        obs_list: list[Any],
+        reward_list: list[Any],
+        ends: Ends,
+        failures: Failures,
     ) -> Steps:
-        """The steps, where some failed: those are void, and their envs begin anew."""
-        next_obs, reward, good = check_rows(seen, given, failed, self._obs_column, self._obs_dtype)
-        self._accounts.count_steps([at[k] for k in good], reward[good])
-        return self._begun(at, next_obs, reward, ends, failed)
+        """The steps, some of which failed. These rows are invalid, and their envs are restarted."""
+        next_obs, reward, valid = check_rows(
+            obs_list, reward_list, failures, self._obs_column, self._obs_dtype
+        )
+        self.statistics.count_steps([ids[k] for k in valid], reward[valid])
+        return self._steps_with_new_episodes(ids, next_obs, reward, ends, failures)
 
-    def _begun(
-        self, at: Sequence[int], next_obs: Array, reward: Array, ends: Ends, failed: Failed
+    def _steps_with_new_episodes(
+        self, ids: Sequence[int], next_obs: Array, reward: Array, ends: Ends, failures: Failures
     ) -> Steps:
-        """The steps, with new episodes where one ended or came to nothing."""
+        """The steps, with a new episode for each env whose episode ended or failed."""
         obs, episodes = next_obs.copy(), []
-        final, cut = np.zeros(len(at), np.bool_), np.zeros(len(at), np.bool_)
-        for k in sorted({*ends, *failed}) if failed else ends:
-            index = at[k]
-            if k in failed:
-                self._failed(index, self._accounts.length(index) + 1, failed[k])
-                obs[k] = next_obs[k] = self._begin(index)
+        terminated, truncated = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
+        for k in sorted({*ends, *failures}) if failures else ends:
+            index = ids[k]
+            if k in failures:
+                self._handle_failure(index, self.statistics.length(index) + 1, failures[k])
+                obs[k] = next_obs[k] = self._begin_episode(index)
             else:
-                final[k], cut[k] = ends[k]
-                episodes.append(self._end(index))
-                obs[k] = self._begin(index)
-        broken = sorted(failed) if failed else ()
-        self._see(None if at is self._ids else np.asarray(at), obs)
-        return Steps(obs, reward.astype(np.float32), final, cut, next_obs, episodes, broken)
+                terminated[k], truncated[k] = ends[k]
+                episodes.append(self._finish_episode(index))
+                obs[k] = self._begin_episode(index)
+        failed = sorted(failures) if failures else ()
+        self._keep_last_obs(None if ids is self._ids else np.asarray(ids), obs)
+        reward = reward.astype(np.float32)
+        return Steps(obs, reward, terminated, truncated, next_obs, episodes, failed)
 
-    def _see(self, at: Array | None, obs: Array) -> None:
-        """Keep what these envs (None: all) observe; what was given away is not written to."""
+    def _keep_last_obs(self, at: Array | None, obs: Array) -> None:
+        """Keep what these envs (None: all) observe, without writing to arrays that callers may hold."""
         if at is None:
-            self._seen, self._owned = obs, False
+            self.last_obs, self._owns_last_obs = obs, False
             return
-        if not self._owned:
-            self._seen, self._owned = self._seen.copy(), True
-        self._seen[at] = obs
+        if not self._owns_last_obs:
+            self.last_obs, self._owns_last_obs = self.last_obs.copy(), True
+        self.last_obs[at] = obs
 
-    def _end(self, index: int) -> Episode:
-        self._failures.ended(index)
-        return self._accounts.end(index, self._envs_here().own_return(index))
+    # episodes and failures
 
-    # beginning
+    def _finish_episode(self, index: int) -> Episode:
+        self._failures.reset_attempts(index)
+        return self.statistics.finished_episode(index, self.local_envs.own_return(index))
 
-    def _begin(self, index: int) -> Any:
-        """The first observation of an env's next episode, however many attempts that takes."""
-        here = self._envs_here()
+    def _begin_episode(self, index: int) -> Any:
+        """Begin an env's next episode, with as many attempts as it takes; return the first observation."""
+        envs = self.local_envs
         while True:
-            steps, seed = self._accounts.length(index), self._accounts.begin(index)
+            last_length = self.statistics.length(index)
+            seed = self.statistics.start_episode(index)
             try:
-                here.need(index)
-                self._note(index, seed, steps)
-                obs, _ = here.reset_one[index](seed=seed)
+                envs.ensure_made(index)
+                self._log_episode(index, seed, last_length)
+                obs, _ = envs.reset_calls[index](seed=seed)
                 return check_observation(obs, self._obs_column, self._obs_dtype)
-            except UnsoundError:  # no failure of an env: it was never one
+            except UnsoundError:  # not a failure of the env: it cannot work at all
                 raise
             except ENV_EXCEPTIONS as error:
-                self._failed(index, None, error)
+                self._handle_failure(index, None, error)
 
-    def _note(self, index: int, seed: int, steps: int) -> None:
-        """How the episode begins that is the env's next; its last one took so many steps."""
-        here = self._envs_here()
-        if (text := here.carries(index)) == CONTINUES:
-            self._log.go_on(index, seed, steps)
+    def _log_episode(self, index: int, seed: int, last_length: int) -> None:
+        """Log how the env's next episode begins."""
+        envs = self.local_envs
+        carried = envs.carry_over(index)
+        if carried == CONTINUES:
+            self._log.begin_continuing(index, seed, last_length)
         else:
-            self._log.begin(index, seed)
-            here.carried[index] = text
+            self._log.begin_afresh(index, seed)
+            envs.carried[index] = carried
 
-    def _failed(self, index: int, lost: int | None, error: BaseException) -> None:
-        """A step or a reset failed; if there is another attempt, wait for its time."""
-        if isinstance(error, RestoreFailedError):
-            return  # which is told already
-        again = self._failures.failed(index, lost)
-        self._failures.tell()
-        if not again:
-            self._fail(index, lost or 0, error)
-        doing = "reset" if lost is None else "step"
-        self.ctx.log(f"env {index}: {describe_failure(doing, error)}; it is begun anew")
-        time.sleep(self._failures.pause_s(index))
-        if self._failures.renews(index):
-            self._envs_here().give_up(index)
+    def _handle_failure(self, index: int, dropped_steps: int | None, error: BaseException) -> None:
+        """Wait before the next attempt after a failed step or reset (None), or raise the env's error."""
+        if isinstance(error, NotRestoredError):
+            return  # it was counted when the env was not restored
+        may_retry = self._failures.count_failure(index, dropped_steps)
+        self._failures.report()
+        if not may_retry:
+            self._raise_env_error(index, dropped_steps or 0, error)
+        call = "reset" if dropped_steps is None else "step"
+        self.ctx.log(f"env {index}: {describe_failure(call, error)}; it is restarted")
+        time.sleep(self._failures.retry_delay_s(index))
+        if self._failures.recreates_env(index):
+            self.local_envs.discard(index)
 
-    def _fail(self, index: int, step: int, error: BaseException) -> NoReturn:
-        taken, complete = self._log.of(index) if step else ([], True)
-        seed, traced = self._accounts.seeds[index], "".join(traceback.format_exception(error))
+    def _raise_env_error(self, index: int, step: int, error: BaseException) -> NoReturn:
+        """Raise the error of an env that has no attempt left; step 0 is the reset."""
+        actions, complete = self._log.current_episode(index) if step else ([], True)
+        seed = self.statistics.seeds[index]
+        traced = "".join(traceback.format_exception(error))
         what = describe_failure("step" if step else "reset", error)
-        raise self._error(index, seed, step, taken, what, traced, complete) from error
+        raise self._make_error(index, seed, step, actions, what, traced, complete) from error
 
     # saving
 
-    def _save(self) -> dict[str, Any] | None:
-        if self._here is None:
+    def _save_envs(self) -> dict[str, Any] | None:
+        if self._local_envs is None:
             return None
         if self._sent:
-            raise ValueError("steps are under way; receive them before the envs are saved")
-        saved = encode_histories(self._log, self._here.carried, self._seen, self._action_column)
+            raise ValueError("env manager: steps are pending; receive them before saving the envs")
+        saved = encode_histories(
+            self._log, self._local_envs.carried, self.last_obs, self._action_column
+        )
         return {**saved, "failures": self._failures.state_dict()}
 
-    def _restore(self, saved: Mapping[str, Any]) -> None:
-        """Play the episodes again, up to where they were."""
-        here = self._here = self._new_envs()
+    def _restore_envs(self, saved: Mapping[str, Any]) -> None:
+        """Replay the envs' histories."""
+        envs = self._local_envs = self._new_envs()
         self._log, self._sent = ActionLog(self.config.count), {}
         self._failures.load_state_dict(saved["failures"])
-        self._seen, self._owned = np.array(saved["seen"]), True
-        for index, played in enumerate(decode_histories(saved, self._accounts)):
-            self._log.restore(index, played.episodes)
-            here.carried[index] = played.carried
-            if why := self._why_not_again(here, index, played):
-                self._failures.unrestored(index, self._accounts.length(index), why)
-                here.step_one[index] = _once_refused(here.step_one, index)
-                self._log.lose(index)
-        self._failures.tell()
+        self.last_obs, self._owns_last_obs = np.array(saved["seen"]), True
+        for index, history in enumerate(decode_histories(saved, self.statistics)):
+            self._log.restore(index, history.episodes)
+            envs.carried[index] = history.carried
+            if reason := self._replay(envs, index, history):
+                self._failures.count_unrestored(index, self.statistics.length(index), reason)
+                envs.step_calls[index] = _fail_first_call(envs.step_calls, index)
+                self._log.mark_incomplete(index)
+        self._failures.report()
 
-    def _why_not_again(self, here: LocalEnvs, index: int, played: EnvHistory) -> str:
-        return replay_history(
-            played,
-            partial(here.make, index),
-            lambda seed: here.reset_one[index](seed=seed),
-            lambda action: here.step_one[index](action),
-            lambda seen: check_observation(seen, self._obs_column, self._obs_dtype),
+    def _replay(self, envs: LocalEnvs, index: int, history: EnvHistory) -> str:
+        """Replay an env; return why it is not in its saved state."""
+        return replay_local_env(
+            history,
+            partial(envs.make, index),
+            lambda seed: envs.reset_calls[index](seed=seed),
+            lambda action: envs.step_calls[index](action),
+            lambda obs: check_observation(obs, self._obs_column, self._obs_dtype),
         )
 
     def close(self) -> None:
-        """Close the envs; a later reset makes new ones."""
+        """Close the envs. A later reset makes new ones."""
         self._watchdog.close()
-        here, self._here = self._here, None
-        for index, error in sorted(here.close().items()) if here is not None else ():
+        envs, self._local_envs = self._local_envs, None
+        for index, error in sorted(envs.close().items()) if envs is not None else ():
             raise EnvCloseError(f"env {index}: {describe_failure('close', error)}") from error
 
 
-def _stepped(
-    step_one: Sequence[Callable[..., Any]], acts: Array, ends: Ends, failed: Failed
+def _call_steps(
+    calls: Sequence[Callable[..., Any]], acts: Array, ends: Ends, failures: Failures
 ) -> tuple[list[Any], list[Any]]:
-    """What each env gave; that of those that failed is nothing. (Every word here costs.)"""
-    seen: list[Any] = []
-    given: list[Any] = []
-    see, give = seen.append, given.append
-    left = zip(step_one, acts)  # noqa: B905 (lengths are checked)
+    """Step each env; return observations and rewards (None and 0 of envs that failed).
+
+    This loop is as short as it can be, because its overhead counts for cheap envs.
+    """
+    obs_list: list[Any] = []
+    reward_list: list[Any] = []
+    append_obs, append_reward = obs_list.append, reward_list.append
+    remaining = zip(calls, acts)  # noqa: B905 (lengths are checked)
     while True:
         try:
-            for step, act in left:
-                obs, reward, final, cut, _ = step(act)
-                if final or cut:
-                    ends[len(seen)] = bool(final), bool(cut)
-                see(obs)
-                give(reward)
-            return seen, given
+            for step, act in remaining:
+                obs, reward, terminated, truncated, _ = step(act)
+                if terminated or truncated:
+                    ends[len(obs_list)] = bool(terminated), bool(truncated)
+                append_obs(obs)
+                append_reward(reward)
+            return obs_list, reward_list
         except ENV_EXCEPTIONS as error:
-            failed[len(seen)] = error
-            see(None)
-            give(0.0)
+            failures[len(obs_list)] = error
+            append_obs(None)
+            append_reward(0.0)
 
 
-def _once_refused(step_one: list[Callable[..., Any]], index: int) -> Callable[..., Any]:
-    """A step that is void, and the env's own behind it."""
-    own = step_one[index]
+def _fail_first_call(step_calls: list[Callable[..., Any]], index: int) -> Callable[..., Any]:
+    """A step that fails once, and then is replaced by the env's own."""
+    own_step = step_calls[index]
 
-    def refuse(action: Any) -> NoReturn:
-        step_one[index] = own
-        raise RestoreFailedError
+    def fail(action: Any) -> NoReturn:
+        step_calls[index] = own_step
+        raise NotRestoredError
 
-    return refuse
+    return fail

@@ -1,4 +1,4 @@
-"""Time limits that the manager counts for all its envs at once: a wrapper costs at each step of each."""
+"""Time limits that the manager counts for all envs at once, because a wrapper costs time in each step of each env."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
-NEVER = 1 << 62
+NO_LIMIT = 1 << 62
 
 
 class TimeLimits:
-    """After how many steps each env's episode is truncated, where nobody else sees to that."""
+    """The length at which each env's episode is truncated, for envs whose outermost wrapper is a `TimeLimit`."""
 
     def __init__(self, count: int) -> None:
-        self._most = np.full(count, NEVER, np.int64)
-        self._clear = 0  # steps of all envs in which surely none comes to its limit
+        self._max_steps = np.full(count, NO_LIMIT, np.int64)
+        self._safe_steps = 0  # steps of all envs before any of them can reach its limit
 
-    def stepped(self, index: int, env: Any) -> Any:
-        """What is to be stepped: the env, without gymnasium's `TimeLimit` where that is outermost."""
+    def remove_wrapper(self, index: int, env: Any) -> Any:
+        """Return the env to step. If its outermost wrapper is gymnasium's `TimeLimit`, take that over."""
         from gymnasium.wrappers import TimeLimit
 
-        most = getattr(env, "_max_episode_steps", None) if type(env) is TimeLimit else None
-        self._most[index] = NEVER if most is None else most
-        return env if most is None else env.env
+        max_steps = getattr(env, "_max_episode_steps", None) if type(env) is TimeLimit else None
+        self._max_steps[index] = NO_LIMIT if max_steps is None else max_steps
+        return env if max_steps is None else env.env
 
-    def reached(self, accounts: EpisodeStatistics, at: Array | None) -> Iterable[int]:
-        """The rows of these envs (None: all) whose limit is reached by the step being taken."""
+    def rows_at_limit(self, statistics: EpisodeStatistics, at: Array | None) -> Iterable[int]:
+        """The rows of these envs (None: all) that reach their limit with the step that is being taken."""
         if at is not None:
-            self._clear = 0
-            left = self._most[at] - accounts.lengths[at] - 1
-        elif self._clear > 0:
-            self._clear -= 1
+            self._safe_steps = 0
+            left = self._max_steps[at] - statistics.lengths[at] - 1
+        elif self._safe_steps > 0:
+            self._safe_steps -= 1
             return ()
         else:
-            left = self._most - accounts.lengths - 1
-            self._clear = int(left.min()) - 1
+            left = self._max_steps - statistics.lengths - 1
+            self._safe_steps = int(left.min()) - 1
         rows: list[int] = np.flatnonzero(left <= 0).tolist()
         return rows

@@ -1,20 +1,21 @@
-"""Bringing the envs of a worker that ended back to where they were, with another worker.
+"""Recovers the envs of a worker that ended or hung, in the worker that replaces it.
 
-An env is begun with its episode's seed again, and stepped with the actions that it had.
+Each env is replayed: reset with its episode's seed, and stepped with its actions. If it then observes the same as
+before, it continues as if nothing had happened. So a worker that is killed from outside costs time only. An env that
+ends its worker in the same place again has failed, and so has one that exceeded a deadline.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
-from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.carry_over import CONTINUES
-from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
-from flowrl.nodes.env_managers.failures import FailureCounts
-from flowrl.nodes.env_managers.replay_on_board import EpisodeActions, replay_episodes
+from flowrl.nodes.env_managers.action_log import EpisodeActions
+from flowrl.nodes.env_managers.env_history import CONTINUES
+from flowrl.nodes.env_managers.env_states import EnvStates
+from flowrl.nodes.env_managers.failures import FailureTracker
+from flowrl.nodes.env_managers.history_replay import replay_in_workers
 from flowrl.nodes.env_managers.workers.shared_rows import (
     ENDED,
     FAILED,
@@ -27,133 +28,137 @@ from flowrl.nodes.env_managers.workers.shared_rows import (
 )
 from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool
 
-RESULT = ("action", "flags", "reward", "total", "last", "seed", "obs")
+# The fields of a row that replaying its env overwrites.
+RESULT_FIELDS = ("action", "flags", "reward", "unwrapped_return", "final_obs", "seed", "obs")
 
 
-@dataclass(slots=True)
 class WorkerRecovery:
-    """What was lost with a worker, and how it comes back. The manager keeps these lists."""
+    """Replaces workers, and recovers their envs."""
 
-    crew: WorkerPool
-    accounts: EpisodeStatistics
-    log: ActionLog
-    carried: list[str]  # what each env had of earlier episodes
-    counts: FailureCounts
-    row: Array  # where each env plays
-    begins: list[bool]  # whether it begins an episode, rather than being in one
-    sent: dict[int, None]  # envs whose result is waited for
-    unfit: set[int]  # envs that were lost while nobody waited for them
-    pre_reset: bool
-    limit_s: float | None = None  # the deadline that was passed last
-    _busy: dict[int, str] = field(default_factory=dict)  # workers at it; what went wrong
-    _revived: dict[int, tuple[int, int]] = field(default_factory=dict)  # by env: seed and step
+    def __init__(
+        self, pool: WorkerPool, envs: EnvStates, failures: FailureTracker, pre_reset: bool
+    ) -> None:
+        self._pool, self._shared, self._envs = pool, pool.shared, envs
+        self._failures, self._pre_reset = failures, pre_reset
+        self.exceeded_limit_s: float | None = None  # the deadline that was exceeded last
+        # Workers in which envs are being replayed, and why the worker ended meanwhile (empty: it did not).
+        self._replaying: dict[int, str] = {}
+        # Where each env last ended its worker: the seed and step of its episode.
+        self._ended_worker_at: dict[int, tuple[int, int]] = {}
 
-    def lost(self, number: int, blamed: int, why: str, limit_s: float | None) -> None:
-        """Replace a worker, which was busy with the row `blamed`, and bring back what it can."""
-        if number in self._busy:  # it fails again: whoever brings its envs back hears of it
-            self._busy[number] = why
-            self.crew.give_up(number)
-            self.crew.hire_again(number)
+    def replace_worker(
+        self, worker: int, busy_row: int, reason: str, limit_s: float | None
+    ) -> None:
+        """Replace a worker and recover its envs. It was busy with `busy_row` (-1: with none)."""
+        if worker in self._replaying:  # it failed again during the replay, which notices that
+            self._replaying[worker] = reason
+            self._pool.discard_worker(worker)
+            self._pool.respawn(worker)
             return
-        crew, board, rows = self.crew, self.crew.board, self.crew.rows[number]
-        orders = dict(zip(rows, board.todo[rows.start : rows.stop].tolist(), strict=True))
-        if blamed < 0 and board.state[number] == STARTING:
-            blamed = next((row for row, order in orders.items() if order), -1)
-        tail = crew.give_up(number)
-        self.counts.replaced_workers += 1
-        crew.hire_again(number)
-        if blamed >= 0 and not self._may_revive(blamed, limit_s):
-            self.limit_s = limit_s
-            del orders[blamed]
-            self._mark(blamed, f"{why}\n{tail}")
-        # What is to be done is ordered when all are where they were: it may end the worker again.
-        for row, order in self._bring_all_back(number, orders).items():
-            if order:
-                crew.order(row, order)
+        rows = self._pool.rows_of[worker]
+        pending = self._shared.command[rows.start : rows.stop].tolist()
+        commands = dict(zip(rows, pending, strict=True))
+        if busy_row < 0 and self._shared.state[worker] == STARTING:
+            busy_row = next((row for row, command in commands.items() if command), -1)
+        output = self._pool.discard_worker(worker)
+        self._failures.counts.replaced_workers += 1
+        self._pool.respawn(worker)
+        if busy_row >= 0 and not self._may_try_again(busy_row, limit_s):
+            self.exceeded_limit_s = limit_s
+            del commands[busy_row]
+            self._mark_failed(busy_row, f"{reason}\n{output}")
+        # Pending commands are sent when all envs are recovered, because they may end the worker again.
+        for row, command in self._recover_rows(worker, commands).items():
+            if command:
+                self._pool.send_command(row, command)
 
-    def _bring_all_back(self, number: int, orders: dict[int, int]) -> dict[int, int]:
-        """What is to be ordered then. Whoever ends the new worker, too, is lost: the others begin again."""
-        restored = self.counts.restored_envs
+    def _recover_rows(self, worker: int, commands: dict[int, int]) -> dict[int, int]:
+        """Recover these rows, and return the commands to send then.
+
+        If an env ends the new worker, too, it is lost, and the recovery of the others starts again.
+        """
+        restored_before = self._failures.counts.restored_envs
         while True:
-            self._busy[number], self.counts.restored_envs, again = "", restored, {}
-            for row, order in orders.items():
-                again[row] = self._bring_back(number, row, order)
-                if self._busy[number]:
-                    orders = {other: order for other, order in orders.items() if other != row}
+            self._replaying[worker], self._failures.counts.restored_envs = "", restored_before
+            next_commands: dict[int, int] = {}
+            for row, command in commands.items():
+                next_commands[row] = self._recover_row(worker, row, command)
+                if self._replaying[worker]:
+                    commands = {r: c for r, c in commands.items() if r != row}
                     break
             else:
-                del self._busy[number]
-                return again
+                del self._replaying[worker]
+                return next_commands
 
-    def _index(self, row: int) -> int:
-        return row % len(self.row)
+    def _may_try_again(self, row: int, limit_s: float | None) -> bool:
+        """Whether an env that was busy when its worker ended may have been killed from outside."""
+        index = self._envs.index_of(row)
+        position = (int(self._shared.seed[row]), self._envs.statistics.length(index))
+        happened_before = self._ended_worker_at.get(index) == position
+        self._ended_worker_at[index] = position
+        return limit_s is None and not happened_before
 
-    def _may_revive(self, row: int, limit_s: float | None) -> bool:
-        """Whoever was killed from outside does it again without harm; who ends by itself does not."""
-        index = self._index(row)
-        where = (int(self.crew.board.seed[row]), self.accounts.length(index))
-        again = self._revived.get(index) == where
-        self._revived[index] = where
-        return limit_s is None and not again
+    def _mark_failed(self, row: int, what: str) -> None:
+        """Write a failure as the env's next result."""
+        self._shared.write_error(row, what)
+        self._shared.flags[row] = FAILED
+        index = self._envs.index_of(row)
+        if index not in self._envs.sent and row == self._envs.row[index]:
+            self._envs.failed_while_idle.add(index)
 
-    def _mark(self, row: int, what: str) -> None:
-        """The env is lost: its next result is that it failed."""
-        self.crew.board.write(row, what)
-        self.crew.board.flags[row] = FAILED
-        index = self._index(row)
-        if index not in self.sent and row == self.row[index]:
-            self.unfit.add(index)
-
-    def _bring_back(self, number: int, row: int, order: int) -> int:
-        """Have a new worker's env be where it was; what is to be ordered then."""
-        index, board = self._index(row), self.crew.board
-        if order in (RESET, RECREATE):
+    def _recover_row(self, worker: int, row: int, command: int) -> int:
+        """Recover an env with its pending command, and return the command to send then."""
+        index, flags = self._envs.index_of(row), int(self._shared.flags[row])
+        if command in (RESET, RECREATE):
             return RESET
-        if order != STEP:
-            if board.flags[row] & (FAILED | NEXT_RESET_FAILED):
-                return IDLE  # it is begun anew anyway
-            if row != self.row[index] or self.begins[index]:
-                return RESET  # a spare, or an episode that nobody has seen: both know their seed
-            if board.flags[row] & ENDED and self.pre_reset:
+        if command != STEP:
+            if flags & (FAILED | NEXT_RESET_FAILED):
+                return IDLE  # it is restarted anyway
+            if row != self._envs.row[index] or self._envs.is_resetting[index]:
+                return (
+                    RESET  # the row has the seed of a spare's episode, or of one not received yet
+                )
+            if flags & ENDED and self._pre_reset:
                 return IDLE  # it becomes the spare
-        why = self._again(number, row, order)
-        if why:
-            board.todo[row] = IDLE
-            self._mark(row, f"its worker was replaced, and {why}")
+        problem = self._replay_row(worker, row, command)
+        if problem:
+            self._shared.command[row] = IDLE
+            self._mark_failed(row, f"its worker was replaced, and {problem}")
             return IDLE
-        self.counts.restored_envs += 1
-        return order
+        self._failures.counts.restored_envs += 1
+        return command
 
-    def _again(self, number: int, row: int, order: int) -> str:
-        """Bring an env that was in an episode back to where it was; what went wrong."""
-        index, board = self._index(row), self.crew.board
-        played, complete = self.log.episodes(index)
-        episodes: EpisodeActions = played
-        if order == STEP:
-            seed, actions = played[-1]
-            episodes = [*played[:-1], (seed, actions[:-1])]  # the last is done after that
-        elif board.flags[row] & ENDED:  # it was in the next already
-            after: EpisodeActions = [(int(board.seed[row]), [])]
-            goes_on = board.carries(row) == CONTINUES
-            episodes, complete = ([*played, *after], complete) if goes_on else (after, True)
+    def _replay_row(self, worker: int, row: int, command: int) -> str:
+        """Replay an env that was in an episode. Return what went wrong; empty if it is in the same state."""
+        index, shared = self._envs.index_of(row), self._shared
+        logged, complete = self._envs.log.episodes(index)
+        episodes: Sequence[EpisodeActions] = logged
+        if command == STEP:
+            seed, actions = logged[-1]
+            episodes = [*logged[:-1], (seed, actions[:-1])]  # the pending step is taken afterwards
+        elif shared.flags[row] & ENDED:  # the env is in the next episode already
+            next_episode: EpisodeActions = (int(shared.seed[row]), [])
+            if shared.read_carry_over(row) == CONTINUES:
+                episodes = [*logged, next_episode]
+            else:
+                episodes, complete = [next_episode], True
         if not complete:
-            return "its episode is too long to be played again"
-        if episodes[0][0] == played[0][0]:
-            board.carry(row, self.carried[index])
-        if self._same(number, row, episodes):
+            return "its episode is too long to be replayed"
+        if episodes[0][0] == logged[0][0]:
+            shared.write_carry_over(row, self._envs.carried[index])
+        if self._leads_to_same_row(worker, row, episodes):
             return ""
-        return self._busy[number] or "it did not come to the same state again"
+        return self._replaying[worker] or "replaying its episode did not lead to the same state"
 
-    def _same(self, number: int, row: int, episodes: EpisodeActions) -> bool:
-        """Whether the env of a row, played again, sees what its row says that it saw.
-
-        If so, the row is left as it was found.
-        """
-        board = self.crew.board
-        found = {name: getattr(board, name)[row].copy() for name in RESULT}
-        came = row in replay_episodes(self.crew, {row: episodes})
-        if self._busy[number] or not came or not np.array_equal(board.obs[row], found["obs"]):
+    def _leads_to_same_row(self, worker: int, row: int, episodes: Sequence[EpisodeActions]) -> bool:
+        """Replay an env, and return whether it observes what its row says. If so, the row is left as it was."""
+        shared = self._shared
+        before = {name: getattr(shared, name)[row].copy() for name in RESULT_FIELDS}
+        finished = row in replay_in_workers(self._pool, {row: episodes})
+        if self._replaying[worker] or not finished:
             return False
-        for name, value in found.items():
-            getattr(board, name)[row] = value
+        if not np.array_equal(shared.obs[row], before["obs"]):
+            return False
+        for name, value in before.items():
+            getattr(shared, name)[row] = value
         return True

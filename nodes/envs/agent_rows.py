@@ -1,4 +1,4 @@
-"""Agents that share a policy: each agent of an env is a row of its own to whoever acts.
+"""Agents that share a policy: each agent of an env is a row of its own for collectors and evaluators.
 
 To its manager an env with agents is one env. It is stepped, fails, is saved and is reset as a whole, and its
 observation is one record of what all its agents observed and received. `AgentRows` turns rows of envs into rows of
@@ -71,7 +71,7 @@ def env_spec(env: Any, count: int) -> EnvSpec:
 
 
 def as_agent_rows(envs: Any) -> Any:
-    """A manager, or what stands for one, with a row for each env or agent that acts by itself."""
+    """A manager with a row for each env, or for each agent that acts by itself."""
     return envs if isinstance(envs, AgentRows) or envs.spec().agents == 1 else AgentRows(envs)
 
 
@@ -118,7 +118,7 @@ class AgentRows:
         return env_ids, -(-least // self._spec.agents)
 
     def convert_received(self, received: tuple[Array, Steps]) -> tuple[Array, Steps]:
-        """What the manager's `recv` returned, as agents and their steps."""
+        """Convert the result of the manager's `recv` to agents and their steps."""
         env_ids, steps = received
         agents = np.arange(self._spec.agents)
         rows = (env_ids[:, None] * self._spec.agents + agents).reshape(-1)
@@ -129,15 +129,17 @@ class AgentRows:
         env_ids: Array = rows[::n] // n
         if len(rows) % n or (rows != (env_ids[:, None] * n + np.arange(n)).reshape(-1)).any():
             raise ValueError(
-                f"agents {rows.tolist()} were named; the {n} agents of an env step together: name "
-                "all of them, side by side and in order"
+                f"env manager: the ids are {rows.tolist()}; the {n} agents of an env step together; give "
+                "all of them, adjacent and in order"
             )
         return env_ids
 
     def _env_actions(self, actions: Array, count: int) -> Array:
         array = np.asarray(actions)
         if len(array) != count:
-            raise ValueError(f"{len(array)} actions for {count} agents; give each agent one")
+            raise ValueError(
+                f"env manager: {len(array)} actions for {count} agents; give one for each"
+            )
         n = self._spec.agents
         return array.reshape(count // n, n, *array.shape[1:])
 

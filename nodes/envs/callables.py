@@ -1,4 +1,4 @@
-"""An env part made of functions, for use by hand: they are given instead of an id."""
+"""An env part made of functions, for use without the engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CallableEnvs(Part):
     kind = "env"
 
     class Config(BaseConfig):
-        makers: tuple[Any, ...] = param(..., "functions without arguments, each gives a new env")
+        makers: tuple[Any, ...] = param(..., "functions without arguments; each call makes an env")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -47,7 +47,7 @@ class CallableEnvs(Part):
 
 
 def env_makers(env: Any) -> Sequence[EnvMaker]:
-    """The callables that were given instead of an env part; empty if none were."""
+    """The callables given instead of an env part; empty if it is something else."""
     if callable(env):
         return (env,)
     several = isinstance(env, list | tuple) and len(env) > 0

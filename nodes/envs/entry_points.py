@@ -1,4 +1,4 @@
-"""How envs are found: by import path, or by an id that a package registers with gymnasium. Packages may be missing."""
+"""Finds envs by import path, or by the id that a package registers with gymnasium. Packages may be missing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ EXTRAS = {  # package: the extra that installs it
     "minigrid": "minigrid",
     "pettingzoo": "pettingzoo",
 }
-REGISTERING_PACKAGES = {
-    "ALE": "ale_py",
-    "MiniGrid": "minigrid",
-    "BabyAI": "minigrid",
-}  # by namespace of ids
+# by the namespace of ids
+REGISTERING_PACKAGES = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
 BOX2D_ENVS = ("LunarLander", "BipedalWalker", "CarRacing")
 MUJOCO_ENVS = (
     "Ant",
@@ -68,7 +65,7 @@ def require_interface(
     """Raise `UnsoundError` if what `maker` made lacks an attribute of the interface."""
     missing = [name for name in interface if not hasattr(env, name)]
     if missing:
-        what = f"{maker} gives a {type(env).__name__}, which has no '{missing[0]}'"
+        what = f"{maker} returns a {type(env).__name__}, which has no '{missing[0]}'"
         raise UnsoundError(what, hint, "env.id")
 
 

@@ -34,12 +34,14 @@ class Gymnasium(Part):
         )
         kwargs: dict[str, Any] = param({}, "arguments of the env's constructor")
         each: list[dict[str, Any]] = param(
-            [], "arguments in which envs differ: env i takes entry i, modulo their number"
+            [], "arguments that differ between envs: env i takes entry i modulo their number"
         )
         max_episode_steps: int | None = param(
-            None, "steps after which an episode is truncated; default: what the id says", ge=1
+            None,
+            "steps after which an episode is truncated; default: the limit of the registered id",
+            ge=1,
         )
-        wrappers: Any = parts("wrapper", "what each env is put into, the innermost first")
+        wrappers: Any = parts("wrapper", "the wrappers of each env, innermost first")
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -59,7 +61,7 @@ class Gymnasium(Part):
         return wrap_env(env, select_for_purpose(self.config.wrappers, "collect"))
 
     def for_evaluation(self) -> Gymnasium:
-        """The same env with the wrappers that are put on for evaluation."""
+        """The same env with its wrappers for evaluation."""
         chosen = select_for_purpose(self.config.wrappers, "evaluate")
         config = self.config.model_copy(update={"wrappers": tuple(map(for_any_purpose, chosen))})
         return type(self)(config)
@@ -100,7 +102,7 @@ class Gymnasium(Part):
 
 
 def _remove_order_check(env: Any, gymnasium: Any) -> Any:
-    """Take off the wrapper that checks in each step whether there was a reset: managers ensure that."""
+    """Remove the wrapper that checks in each step that there was a reset, because managers ensure that."""
     order_check, inner = gymnasium.wrappers.OrderEnforcing, env
     if isinstance(env, order_check):
         return env.env
@@ -115,7 +117,7 @@ def _remove_order_check(env: Any, gymnasium: Any) -> Any:
 def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> UnsoundError:
     """The error for an id that its package does not know."""
     near = difflib.get_close_matches(id, registry, n=3, cutoff=0.6)
-    hint = "is its package installed? (a class of your own: `package.module:Name`)"
+    hint = "is its package installed? (write your own class as `package.module:Name`)"
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
     why = str(cause).partition(" Did you mean")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Many agents as one: their observations and actions side by side, in the order of `possible_agents`."""
+"""Many agents as one env: their observations and actions are concatenated, in the order of `possible_agents`."""
 
 from __future__ import annotations
 

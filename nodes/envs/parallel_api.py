@@ -7,8 +7,8 @@ from typing import Any
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.entry_points import require_interface
 
+# Without `agents`, which some envs have only after their first reset.
 INTERFACE = ("possible_agents", "observation_space", "action_space", "reset", "step")
-# ^ not `agents`: some envs have that only after their first reset
 
 
 def require_parallel_api(env: Any, id: str) -> None:
@@ -18,7 +18,7 @@ def require_parallel_api(env: Any, id: str) -> None:
         what = f"the agents of '{id}' act in turn"
         raise UnsoundError(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
     if not env.possible_agents:
-        raise UnsoundError("the env has no possible agents", "take another", "env")
+        raise UnsoundError("the env has no possible agents", "give an env that has some", "env")
 
 
 def common_space(env: Any, what: str) -> Any:

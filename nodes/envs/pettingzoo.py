@@ -32,12 +32,11 @@ class PettingZoo(Gymnasium):
         )
         agents: Literal["joint", "shared"] = param(
             "joint",
-            "one policy sees all agents and acts for all; or they share it, and each acts for itself",
+            "`joint`: one policy observes all agents and acts for all; `shared`: each acts by itself",
         )
         reward: Literal["sum", "mean"] | None = param(
             None,
-            "`joint`: what the agents' rewards become, by default their sum; mean: over all of "
-            "them, alive or not",
+            "for `joint`: the sum of the agents' rewards (the default), or their mean over all agents, active or not",
         )
 
         @model_validator(mode="after")

@@ -38,7 +38,7 @@ class SharedAgentsEnv:
     """The episode of the env ends when no agent is active any more."""
 
     def __init__(self, env: Any, wrappers: Wrappers, max_steps: int | None) -> None:
-        """Each agent is put into `wrappers`; after `max_steps` the episodes of all active agents are truncated."""
+        """Each agent has `wrappers` of its own. After `max_steps` the episodes of all active agents are truncated."""
         self._env, self._max_steps = env, max_steps
         self._positions = {agent: k for k, agent in enumerate(env.possible_agents)}
         spaces = common_space(env, "observation"), common_space(env, "action")
@@ -206,22 +206,22 @@ class StepPlaybackEnv(gymnasium.Env):
     def step(self, action: Any) -> Any:
         if not np.array_equal(action, self.action):
             raise ValueError(
-                f"a wrapper makes {action} of the action {self.action}; a wrapper of one agent among "
-                "others may change actions by `gymnasium.ActionWrapper` only, and not at random"
+                f"a wrapper changes the action {self.action} to {action}; a wrapper of one agent may change "
+                "actions only as a `gymnasium.ActionWrapper`, and not at random"
             )
         return self.step_result
 
 
 class WrappedAgent:
-    """One agent in its wrappers."""
+    """One agent with its wrappers."""
 
     def __init__(self, obs_space: Any, action_space: Any, wrappers: Wrappers) -> None:
         self._inner = self._outer = StepPlaybackEnv(obs_space, action_space)
         for wrapper in wrappers:
             part: Any = wrapper.make() if isinstance(wrapper, PartSpec) else wrapper
             if not part.works_per_agent:
-                what = f"{type(part).__name__} cannot be put on one of many agents"
-                hint = "leave it out: all agents of an env step together (docs/envs.md)"
+                what = f"{type(part).__name__} cannot be applied to one of many agents"
+                hint = "leave it out, because all agents of an env step together"
                 raise UnsoundError(what, hint, "env.wrappers")
             self._outer = part.wrap(self._outer)
 

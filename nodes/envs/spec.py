@@ -93,7 +93,9 @@ def _discrete(space: Any, what: str) -> Column:
 def _multi_discrete(space: Any, what: str) -> Column:
     if np.any(getattr(space, "start", 0)):
         raise UnsoundError(
-            f"{what}s are discrete and begin at {space.start}", "make them begin at 0", "env"
+            f"{what}s are discrete and begin at {space.start}",
+            "wrap the env so that they begin at 0",
+            "env",
         )
     high = np.asarray(space.nvec) - 1
     return Column(
@@ -173,6 +175,6 @@ def env_part(env: Any) -> Any:
         return env.make()
     if not callable(getattr(env, "spec", None)):
         what = repr(env) if isinstance(env, str) else f"a {type(env).__name__}"
-        hint = "by hand, give Gymnasium(id=…), a function that makes an env, or a list of such functions"
+        hint = "give Gymnasium(id=…), a function that makes an env, or a list of such functions"
         raise UnsoundError(f"{what} does not describe an env", hint, "env")
     return env

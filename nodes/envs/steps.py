@@ -1,4 +1,4 @@
-"""What stepping envs returns: columns over all envs, or one env's timestep."""
+"""The results of steps: columns over all envs, or one env's timestep."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Steps(NamedTuple):
     truncated: Array  # (B,) bool: the episode was cut off in a state that is not final
     next_obs: Array  # (B, …) what the action led to: the last observation of an episode that ended
     episodes: list[Episode]
+    # Rows whose env failed and was restarted. Only their `obs` is valid; the unfinished trajectory is not.
     failed: Sequence[int] = ()
-    # ^ rows whose env failed and was reset: only their `obs` is valid, and the env's unfinished trajectory is invalid
+    # Rows of agents that did not act. Only their `obs` is valid, if the agent is active next.
     absent: Sequence[int] | Array = ()
-    # ^ rows of agents that did not act: only their `obs` is valid, if the agent is active next
 
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "next_obs")  # of Steps
 
 
 class Timestep(NamedTuple):
-    """One step of one env, for use by hand."""
+    """One step of one env, for use without the engine."""
 
     obs: Array
     reward: float
     terminated: bool
     truncated: bool
     episode: Episode | None  # where it ended
-    failed: bool = False  # invalid: the env failed and was reset
+    failed: bool = False  # invalid: the env failed and was restarted
     absent: bool = False  # invalid: the agent did not act
 
     @property

@@ -87,7 +87,7 @@ def crashed(out: Path, fault: str) -> str:
         ("sys.exit", "it failed again: its process ended with status 1"),
         ("kill", "it failed again: its process was killed by SIGKILL"),
         ("segfault", "it failed again: its process was killed by SIGSEGV"),
-        ("hang", "it failed again: it took longer than 0.5 s, and was where this shows"),
+        ("hang", "it failed again: it took longer than 0.5 s; the traceback shows where"),
     ],
 )
 def test_replay_reports_how_an_env_ends_or_hangs_again(
@@ -112,7 +112,7 @@ def test_replay_reports_how_an_env_ends_or_hangs_again(
             ["42", "it failed again: InvalidOutputError: the observation is not finite"],
         ),
         ("hang", "p 40 + 2\nq\n", ["42", "hang()", "it failed again: TimeoutError"]),
-        ("exit", "p self.t\nq\n", ["stops before the call that does it", "step()", "0"]),
+        ("exit", "p self.t\nq\n", ["stops before the call", "step()", "0"]),
     ],
 )
 def test_the_debugger_stops_where_an_env_fails_or_before_it_ends_its_process(

@@ -1,12 +1,12 @@
-"""A worker process: `python -m flowrl.nodes.env_managers.workers.process`, told by JSON what it is."""
+"""The program of a worker process: `python -m flowrl.nodes.env_managers.workers.process`, configured by JSON."""
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 
 from flowrl.machine.child_process import begin_child
+from flowrl.nodes.env_managers.workers.pipe_waker import write_wakeup
 from flowrl.nodes.env_managers.workers.shared_rows import STOPPING, shared_rows_for
 from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
 from flowrl.nodes.envs.portable import from_portable
@@ -14,40 +14,37 @@ from flowrl.nodes.envs.spec import env_columns
 
 
 def main() -> None:
-    """Serve until the manager says otherwise, or is no more."""
-    told = begin_child()
-    faulthandler.enable()  # a segfault leaves a traceback where we print
-    part = from_portable(told["part"])
-    observed, action = env_columns(part)
-    board = shared_rows_for(observed, action, told["rows"], told["workers"], told["memory"])
-    count, first = told["count"], told["first"]
-    rows = range(*told["mine"])
-    server = WorkerLoop(
-        board,
-        told["worker"],
-        rows,
-        lambda row: part.make(first + row % count),
-        observed,
-        told["auto"],
+    """Run the worker until the manager stops it or ends."""
+    config = begin_child()
+    faulthandler.enable()  # a segfault prints a traceback to the worker's output
+    part = from_portable(config["part"])
+    obs, action = env_columns(part)
+    shared = shared_rows_for(
+        obs, action, config["total_rows"], config["workers"], config["memory_fd"]
     )
-    answer, worker, gong = told["answer"], told["worker"], board.gong
+    worker, count, first = config["worker"], config["count"], config["first_make_index"]
+    loop = WorkerLoop(
+        shared,
+        worker,
+        range(*config["own_rows"]),
+        lambda row: part.make(first + row % count),
+        obs,
+        config["auto_reset"],
+    )
+    wake_fd = config.get("wake_fd")  # only where there is no futex
 
     def sleep() -> bool:
-        if "bell" in told and not os.read(told["bell"], 4096):
-            return False
-        if gong is not None and "bell" not in told:
-            gong.sleep(worker)
-        return bool(board.state[worker] != STOPPING)
+        if wake_fd is not None:
+            if not os.read(wake_fd, 4096):
+                return False
+        elif shared.futex_waker is not None:
+            shared.futex_waker.sleep(worker)
+        return bool(shared.state[worker] != STOPPING)
 
-    server.serve(sleep, lambda: wake_reader(answer), told["look_s"])
-    if board.state[worker] == STOPPING:
-        server.close()
-
-
-def wake_reader(bell: int) -> None:
-    """Wake whoever reads there; if nobody does yet, a full pipe wakes as well."""
-    with contextlib.suppress(BlockingIOError, BrokenPipeError):
-        os.write(bell, b".")
+    manager_fd = config["manager_fd"]
+    loop.run(sleep, lambda: write_wakeup(manager_fd), config["max_spin_s"])
+    if shared.state[worker] == STOPPING:
+        loop.close()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a manager and its workers share: one row for each env, in memory that both see.
+"""The memory that a manager shares with its workers: a row for each env, and some fields for each worker.
 
-A row holds an order (what to do, with which action or seed) and the result. Only one side writes to
-it at a time: the manager writes the order, then `todo`; the worker writes the result, then clears
-`todo`. No message is sent, nothing is pickled.
+A row holds a command with its arguments (an action or a seed), and the result. Only one side writes to a row at a
+time: the manager writes the arguments and then `command`; the worker writes the result and then clears `command`. So
+no message is sent, and nothing is pickled.
 """
 
 from __future__ import annotations
@@ -11,30 +11,51 @@ import mmap
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrl.core.batch import Array, Column
-from flowrl.nodes.env_managers.carry_over import MAX_BYTES as CARRIED_BYTES
+from flowrl.nodes.env_managers.env_history import MAX_CARRY_OVER_BYTES
 from flowrl.nodes.env_managers.workers.futex_waker import FutexWaker, futex_is_available
 from flowrl.nodes.observations import ObsColumns
 
-IDLE, STEP, RESET, RECREATE = range(4)  # orders; RENEW is: close the env, make it again, begin
-TERMINATED, TRUNCATED, FAILED, NEXT_RESET_FAILED = 1, 2, 4, 8  # flags of a result
-# ^ FAILED_AFTER: the episode ended as it should, but the next could not begin
-CLOSE_FAILED = 16  # told by a worker that left: the env raised when it was closed
+# Commands. RECREATE closes the env, makes another one and resets that.
+IDLE, STEP, RESET, RECREATE = range(4)
+# Flags of a result. NEXT_RESET_FAILED: the episode ended properly, but the reset of the next one failed. CLOSE_FAILED
+# is written by a worker that stops: the env raised when it was closed.
+TERMINATED, TRUNCATED, FAILED, NEXT_RESET_FAILED, CLOSE_FAILED = 1, 2, 4, 8, 16
 ENDED = TERMINATED | TRUNCATED
-STARTING, RUNNING, STOPPING = range(3)  # states of a worker
+# States of a worker.
+STARTING, RUNNING, STOPPING = range(3)
 AWAKE, ASLEEP = range(2)
-NOTHING = 0  # in `doing`
-TEXT_BYTES = 4096
-LINE = 64  # bytes of a cache line: what different sides write lies apart
+MAX_ERROR_BYTES = 4096
+CACHE_LINE_BYTES = 64  # fields begin at cache lines, because different sides write to them
+
+Field = tuple[Any, int, Sequence[int]]  # dtype, number of rows or workers, shape of one
 
 
 class SharedRows:
-    """Rows for `rows` envs, and a few words for each of `workers` workers."""
+    """Arrays in shared memory. The first dimension is the row, or the worker."""
+
+    command: Array
+    flags: Array
+    reward: Array
+    unwrapped_return: Array  # of an ended episode, if the env knows it (else NaN)
+    seed: Array  # of the episode to begin next
+    delay_s: Array  # before that
+    action: Array
+    obs: Array  # to act on
+    final_obs: Array  # the last of an ended episode
+    error: Array  # the text of what went wrong
+    carried: Array  # the env's carry-over as text: see `env_history.py`
+    state: Array
+    asleep: Array
+    activity: Array  # what the worker is doing: see `worker_loop.py`
+    awaited: Array  # whether the manager waits for the row's result
+    # If the manager sleeps: it wants to be woken when fewer awaited rows than this are busy. 0: it is awake.
+    wake_below: Array
 
     def __init__(
         self,
@@ -42,126 +63,111 @@ class SharedRows:
         action: tuple[Any, Sequence[int]],
         rows: int,
         workers: int,
-        memory: int | None = None,
+        memory_fd: int | None = None,
     ) -> None:
-        """`obs` and `action` are dtype and shape; `memory` is the descriptor of what is shared:
-        None for threads, which share all anyway."""
-        fields = {
-            "todo": (np.uint8, rows, ()),
+        """`obs` and `action` are dtype and shape. `memory_fd` is shared memory; None for threads."""
+        fields: dict[str, Field] = {
+            "command": (np.uint8, rows, ()),
             "flags": (np.uint8, rows, ()),
             "reward": (np.float64, rows, ()),
-            "total": (np.float64, rows, ()),  # of an ended episode, where the env knows it better
-            "seed": (np.int64, rows, ()),  # of the episode to begin next
-            "pause": (np.float64, rows, ()),  # seconds to wait before that
+            "unwrapped_return": (np.float64, rows, ()),
+            "seed": (np.int64, rows, ()),
+            "delay_s": (np.float64, rows, ()),
             "action": (action[0], rows, action[1]),
-            "obs": (obs[0], rows, obs[1]),  # to act on
-            "last": (obs[0], rows, obs[1]),  # the last of an episode that ended
-            "text": (np.uint8, rows, (TEXT_BYTES,)),  # what went wrong
-            "carried": (np.uint8, rows, (CARRIED_BYTES,)),  # of episodes before: see `carried.py`
+            "obs": (obs[0], rows, obs[1]),
+            "final_obs": (obs[0], rows, obs[1]),
+            "error": (np.uint8, rows, (MAX_ERROR_BYTES,)),
+            "carried": (np.uint8, rows, (MAX_CARRY_OVER_BYTES,)),
             "state": (np.uint8, workers, ()),
-            "rest": (np.uint8, workers, ()),  # whether the worker sleeps
-            "doing": (np.int64, workers, ()),  # counts what it does: see `worker.Server`
-            "awaited": (np.bool_, rows, ()),  # whether the manager sleeps for the row's result
-            "gong": (np.uint32, 1, ()),  # wakes workers that are processes
-            "waiting": (np.int64, 1, ()),  # 0: it is awake; n: until fewer than n such are busy
+            "asleep": (np.uint8, workers, ()),
+            "activity": (np.int64, workers, ()),
+            "awaited": (np.bool_, rows, ()),
+            "futex": (np.uint32, 1, ()),
+            "wake_below": (np.int64, 1, ()),
         }
-        places, size = _places(fields)
-        self.memory = mmap.mmap(-1, size) if memory is None else _mapped(memory, size)
-        self.places, self._no_flags = places, bytes(rows)
-        shared = memory is not None and futex_is_available()
-        self.gong = FutexWaker(self.memory, places["gong"]) if shared else None
-        self._flags = slice(places["flags"], places["flags"] + rows)
+        offsets, size = _field_offsets(fields)
+        self.memory = mmap.mmap(-1, size) if memory_fd is None else _map_memory(memory_fd, size)
+        self.offsets, self._no_flags = offsets, bytes(rows)
+        has_futex = memory_fd is not None and futex_is_available()
+        self.futex_waker = FutexWaker(self.memory, offsets["futex"]) if has_futex else None
+        self._flags_slice = slice(offsets["flags"], offsets["flags"] + rows)
         self.rows, self.workers = rows, workers
         for name, (dtype, count, shape) in fields.items():
-            array = np.frombuffer(self.memory, dtype, count * _size(shape), places[name])
-            if name != "gong":
+            array = np.frombuffer(self.memory, dtype, count * _size(shape), offsets[name])
+            if name != "futex":
                 setattr(self, name, array.reshape(count, *shape))
-        self._views = {n: memoryview(self.memory)[places[n] :] for n in ("reward", "doing")}
-        self.set_reward = self._views["reward"][: 8 * rows].cast("d")
-        self.set_doing = self._views["doing"][: 8 * workers].cast("q")
+        # Views through which single numbers are written faster than through arrays.
+        memory = memoryview(self.memory)
+        self.reward_view = memory[offsets["reward"] :][: 8 * rows].cast("d")
+        self.activity_view = memory[offsets["activity"] :][: 8 * workers].cast("q")
 
-    todo: Array
-    flags: Array
-    reward: Array
-    total: Array
-    seed: Array
-    pause: Array
-    action: Array
-    obs: Array
-    last: Array
-    text: Array
-    carried: Array
-    state: Array
-    rest: Array
-    doing: Array
-    awaited: Array
-    waiting: Array
-
-    def any_flags(self) -> bool:
-        """Whether any row has flags. (Of bytes, this is far faster than numpy's `any`.)"""
-        return self.memory[self._flags] != self._no_flags
+    def has_flags(self) -> bool:
+        """Whether any row has flags. (Comparing bytes is far faster than numpy's `any`.)"""
+        return self.memory[self._flags_slice] != self._no_flags
 
     def all_flags(self) -> bytes:
-        """Those of each row."""
-        return self.memory[self._flags]
+        """The flags of all rows."""
+        return self.memory[self._flags_slice]
 
-    def write(self, row: int, text: str) -> None:
-        """What went wrong with an env; of a long text the beginning and the end."""
-        data = text.encode(errors="backslashreplace")  # names of files need not be text
-        if len(data) > TEXT_BYTES - 2:
-            half = TEXT_BYTES // 2 - 4
+    def write_error(self, row: int, text: str) -> None:
+        """Write what went wrong with an env. Of a long text, the beginning and the end are kept."""
+        data = text.encode(errors="backslashreplace")  # file names need not be valid text
+        if len(data) > MAX_ERROR_BYTES - 2:
+            half = MAX_ERROR_BYTES // 2 - 4
             data = data[:half] + b"\n...\n" + data[-half:]
-        _put(self.text[row], data)
+        _write_bytes(self.error[row], data)
 
-    def read(self, row: int) -> str:
-        """What went wrong with it."""
-        return bytes(self.text[row]).rstrip(b"\0").decode(errors="replace")
+    def read_error(self, row: int) -> str:
+        """Read what went wrong with an env."""
+        return bytes(self.error[row]).rstrip(b"\0").decode(errors="replace")
 
-    def carry(self, row: int, text: str) -> None:
-        """What the env's episode has of those before."""
-        _put(self.carried[row], text.encode())
+    def write_carry_over(self, row: int, text: str) -> None:
+        """Write what the env's episode has from earlier ones."""
+        _write_bytes(self.carried[row], text.encode())
 
-    def carries(self, row: int) -> str:
-        """The same; mostly nothing, which is soon seen."""
+    def read_carry_over(self, row: int) -> str:
+        """Read what the env's episode has from earlier ones. Usually that is nothing."""
         if not self.carried[row, 0]:
             return ""
         return bytes(self.carried[row]).rstrip(b"\0").decode()
 
 
-def _put(place: Array, data: bytes) -> None:
-    place[: len(data)] = np.frombuffer(data, np.uint8)
-    place[len(data) :] = 0
+def _write_bytes(field: Array, data: bytes) -> None:
+    field[: len(data)] = np.frombuffer(data, np.uint8)
+    field[len(data) :] = 0
 
 
 def shared_rows_for(
-    observed: ObsColumns, action: Column, rows: int, workers: int, memory: int | None = None
+    obs: ObsColumns, action: Column, rows: int, workers: int, memory_fd: int | None = None
 ) -> SharedRows:
-    """The board for such observations and actions."""
+    """The shared rows for these observations and actions."""
     return SharedRows(
-        (observed.dtype, observed.shape), (action.dtype, action.shape), rows, workers, memory
+        (obs.dtype, obs.shape), (action.dtype, action.shape), rows, workers, memory_fd
     )
 
 
 def create_shared_memory() -> int:
-    """A descriptor of memory without a name: nothing stays behind, however its users end."""
+    """Create memory without a name, which vanishes with its last user; return its file descriptor."""
     if sys.platform == "linux":
         return os.memfd_create("flowrl-envs", 0)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def _mapped(memory: int, size: int) -> mmap.mmap:
-    if os.fstat(memory).st_size < size:
-        os.ftruncate(memory, size)
-    return mmap.mmap(memory, size)
+def _map_memory(memory_fd: int, size: int) -> mmap.mmap:
+    if os.fstat(memory_fd).st_size < size:
+        os.ftruncate(memory_fd, size)
+    return mmap.mmap(memory_fd, size)
 
 
-def _places(fields: dict[str, Any]) -> tuple[dict[str, int], int]:
-    places, at = {}, 0
+def _field_offsets(fields: Mapping[str, Field]) -> tuple[dict[str, int], int]:
+    """The offset of each field, and the size of them all."""
+    offsets, end = {}, 0
     for name, (dtype, count, shape) in fields.items():
-        places[name] = at
-        at += -(-(np.dtype(dtype).itemsize * count * _size(shape)) // LINE) * LINE
-    return places, max(at, mmap.PAGESIZE)
+        offsets[name] = end
+        field_bytes = np.dtype(dtype).itemsize * count * _size(shape)
+        end += -(-field_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+    return offsets, max(end, mmap.PAGESIZE)
 
 
 def _size(shape: Sequence[int]) -> int:

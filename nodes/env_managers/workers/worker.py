@@ -1,10 +1,9 @@
-"""A worker as its manager sees it: how it is started, woken, watched, given up and sent home."""
+"""A worker as its manager sees it: how it is started, woken, watched and stopped."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import select
 import sys
 import threading
 import time
@@ -16,205 +15,168 @@ from typing import Any, BinaryIO
 from flowrl.machine.child_process import ChildProcess
 from flowrl.nodes.env_managers.env_error import describe_exit
 from flowrl.nodes.env_managers.workers.futex_waker import futex_is_available
-from flowrl.nodes.env_managers.workers.process import wake_reader
+from flowrl.nodes.env_managers.workers.pipe_waker import PipeWaker
 from flowrl.nodes.env_managers.workers.shared_rows import STOPPING, SharedRows, create_shared_memory
 from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
 
 STOP_TIMEOUT_S = 5.0
-TAIL_BYTES = 4000
-
-
-class PipeWaker:
-    """A pipe to sleep at; ringing twice wakes once."""
-
-    def __init__(self) -> None:
-        self.ear, self.rope = os.pipe()
-        os.set_blocking(self.rope, False)
-
-    def wake(self) -> None:
-        """Wake who sleeps."""
-        wake_reader(self.rope)
-
-    def close(self) -> None:
-        """Both ends."""
-        ends, self.ear, self.rope = (self.ear, self.rope), -1, -1
-        for end in ends:  # once: a number may be somebody else's by then
-            with suppress(OSError):
-                os.close(end)
-
-
-class ManagerWaker(PipeWaker):
-    """The bell that workers ring for the manager, who sleeps with a deadline."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        os.set_blocking(self.ear, False)
-        self._poll = select.poll()
-        self._poll.register(self.ear, select.POLLIN)
-
-    def wait(self, timeout_s: float) -> None:
-        """Sleep until it rings, or so long."""
-        if self._poll.poll(max(timeout_s * 1000, 0)):
-            with suppress(BlockingIOError):
-                os.read(self.ear, 4096)
+MIN_STOP_S = 0.05  # how long to wait for each worker, even after the deadline of all
+OUTPUT_TAIL_BYTES = 4000
 
 
 class ProcessWorker:
-    """A worker in a process of its own, and a session of its own: simulators that it starts go with it."""
+    """A worker in a process and session of its own, so that simulators that it starts end with it."""
 
-    own_process = True
+    is_process = True
 
-    def __init__(self, told: Mapping[str, Any], answers: PipeWaker) -> None:
-        with ExitStack() as undo:  # where it cannot be started, nothing stays open
-            self._bell = None if futex_is_available() else PipeWaker()
-            if self._bell is not None:
-                undo.callback(self._bell.close)
-            self._output = undo.enter_context(_appended())
-            fds = {"answer": answers.rope}
-            if self._bell is not None:
-                fds["bell"] = self._bell.ear
-            self._process = _started(told, fds, self._output)
+    def __init__(self, config: Mapping[str, Any], manager_waker: PipeWaker) -> None:
+        """`config` is for `process.py`. The worker wakes its manager with `manager_waker`."""
+        with ExitStack() as undo:  # if the worker cannot be started, nothing stays open
+            self._pipe_waker = None if futex_is_available() else PipeWaker()
+            fds = {"manager_fd": manager_waker.write_fd}
+            if self._pipe_waker is not None:
+                undo.callback(self._pipe_waker.close)
+                fds["wake_fd"] = self._pipe_waker.read_fd
+            self._output = undo.enter_context(_open_output())
+            self._process = _start_process(config, fds, self._output)
             undo.pop_all()
 
     @property
     def pid(self) -> int:
-        """Of its process."""
         return self._process.pid
 
     def wake(self) -> None:
-        """There is something to do. (Where there is a gong, that wakes several at once.)"""
-        if self._bell is not None:
-            self._bell.wake()
+        """Wake the worker, if it has a pipe. (A futex wakes several workers at once.)"""
+        if self._pipe_waker is not None:
+            self._pipe_waker.wake()
 
-    def why_dead(self) -> str | None:
-        """How its process ended, if it did."""
-        code = self._process.exit_status()
-        return None if code is None else describe_exit(code)
+    def failure(self) -> str | None:
+        """How the process ended; None while it runs."""
+        status = self._process.exit_status()
+        return None if status is None else describe_exit(status)
 
-    def printed_bytes(self) -> int:
-        """How much it has printed since that was last dropped."""
+    def output_bytes(self) -> int:
+        """The size of its output since that was last dropped."""
         return os.fstat(self._output.fileno()).st_size
 
-    def tail(self) -> str:
-        """The end of what it printed."""
-        size = self.printed_bytes()
-        return os.pread(self._output.fileno(), TAIL_BYTES, max(size - TAIL_BYTES, 0)).decode(
-            errors="replace"
-        )
+    def output_tail(self) -> str:
+        """The end of its output."""
+        begin = max(self.output_bytes() - OUTPUT_TAIL_BYTES, 0)
+        return os.pread(self._output.fileno(), OUTPUT_TAIL_BYTES, begin).decode(errors="replace")
 
     def drop_output(self) -> None:
-        """Forget what it printed: a flood fills no disk."""
+        """Drop its output, so that it cannot fill the memory."""
         os.ftruncate(self._output.fileno(), 0)
 
     def memory_bytes(self) -> int:
-        """What it has resident, where the system says so."""
+        """Its resident memory; 0 if the system does not say."""
         with suppress(OSError), open(f"/proc/{self.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return 0
 
-    def give_up(self) -> None:
-        """End it now, and all that it started."""
+    def discard(self) -> None:
+        """Kill the process and everything that it started."""
         self._process.kill()
-        self._free()
-
-    def leave(self, deadline: float) -> bool:
-        """It was told to leave: wait for that, but not for ever; whether it did."""
-        left = self._process.wait(max(deadline, time.monotonic() + 0.05)) is not None
-        self.give_up()
-        return left
-
-    def _free(self) -> None:
-        if self._bell is not None:
-            self._bell.close()
+        if self._pipe_waker is not None:
+            self._pipe_waker.close()
         self._output.close()
 
+    def join(self, deadline: float) -> bool:
+        """Wait until the worker, which was stopped, has ended; discard it. Return whether it ended in time."""
+        deadline = max(deadline, time.monotonic() + MIN_STOP_S)
+        has_ended = self._process.wait(deadline) is not None
+        self.discard()
+        return has_ended
 
-def _appended() -> BinaryIO:
-    """A file for what a worker prints."""
-    output = os.fdopen(create_shared_memory(), "w+b")  # no full disk ends an env that prints
+
+def _open_output() -> BinaryIO:
+    """A file for the output of a worker. It is in memory, so a full disk does not end an env that prints."""
+    output = os.fdopen(create_shared_memory(), "w+b")
     flags = fcntl.fcntl(output, fcntl.F_GETFL)
-    fcntl.fcntl(output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be cut
+    fcntl.fcntl(output, fcntl.F_SETFL, flags | os.O_APPEND)  # so that it can be truncated
     return output
 
 
-def _started(told: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO) -> ChildProcess:
+def _start_process(
+    config: Mapping[str, Any], fds: Mapping[str, int], output: BinaryIO
+) -> ChildProcess:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.setdefault("OMP_NUM_THREADS", "1")  # many workers share few cores
     return ChildProcess(
         "flowrl.nodes.env_managers.workers.process",
-        {**told, **fds},
+        {**config, **fds},
         output=output,
-        fds=(told["memory"], *fds.values()),
+        fds=(config["memory_fd"], *fds.values()),
         environment=environment,
     )
 
 
 class ThreadWorker:
-    """A worker in a thread. It cannot be ended, only left alone: then it writes nothing any more."""
+    """A worker in a thread. A thread that hangs cannot be ended, only abandoned: then it writes no results anymore."""
 
-    own_process = False
+    is_process = False
 
     def __init__(
-        self, make: Callable[[], WorkerLoop], board: SharedRows, answers: PipeWaker
+        self, make_loop: Callable[[], WorkerLoop], shared: SharedRows, manager_waker: PipeWaker
     ) -> None:
-        self._board, self._server = board, make()
-        self._more: SimpleQueue[None] = SimpleQueue()  # far cheaper to wait at than an `Event`
-        self._failed: str | None = None
-        self._answers = answers
+        self._shared, self._loop = shared, make_loop()
+        self._wakeups: SimpleQueue[None] = SimpleQueue()  # far cheaper to wait for than an `Event`
+        self._failure: str | None = None
+        self._manager_waker = manager_waker
         self._thread = threading.Thread(target=self._run, name="flowrl-env", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._server.serve(self._sleep, self._answers.wake, 0.0)
-            if self._server.alive:
-                self._server.close()
+            self._loop.run(self._sleep, self._manager_waker.wake, 0.0)
+            if self._loop.is_active:
+                self._loop.close()
         except BaseException as error:  # an env may call sys.exit()
-            self._failed = f"its thread ended by {type(error).__name__}: {error}"
-            self._answers.wake()
+            self._failure = f"its thread ended by {type(error).__name__}: {error}"
+            self._manager_waker.wake()
 
     def _sleep(self) -> bool:
-        self._more.get()
-        leaving = self._board.state[self._server.worker] == STOPPING
-        return self._server.alive and not leaving
+        self._wakeups.get()
+        is_stopping = self._shared.state[self._loop.worker] == STOPPING
+        return self._loop.is_active and not is_stopping
 
     def wake(self) -> None:
-        """There is something to do."""
-        self._more.put(None)
+        """Wake the worker."""
+        self._wakeups.put(None)
 
-    def why_dead(self) -> str | None:
-        """How its thread ended, if it did."""
+    def failure(self) -> str | None:
+        """How the thread ended; None while it runs."""
         if self._thread.is_alive():
             return None
-        return self._failed or "its thread ended"
+        return self._failure or "its thread ended"
 
-    def printed_bytes(self) -> int:
-        """Threads print where the process does."""
+    def output_bytes(self) -> int:
+        """0: threads print to the output of this process."""
         return 0
 
-    def tail(self) -> str:
-        """Nothing: see above."""
+    def output_tail(self) -> str:
+        """The empty text: threads print to the output of this process."""
         return ""
 
     def drop_output(self) -> None:
-        """Nothing: see above."""
+        """Do nothing: threads print to the output of this process."""
 
     def memory_bytes(self) -> int:
-        """Not to be told apart from the process's."""
+        """0: the memory of one thread is not known."""
         return 0
 
-    def give_up(self) -> None:
-        """Let it be: what it does from now on is seen by nobody."""
-        with self._server.lock:
-            self._server.alive = False
-        self._more.put(None)
+    def discard(self) -> None:
+        """Abandon the thread."""
+        with self._loop.lock:
+            self._loop.is_active = False
+        self._wakeups.put(None)
 
-    def leave(self, deadline: float) -> bool:
-        """It was told to leave: wait for that, but not for ever; whether it did."""
-        self._thread.join(max(deadline - time.monotonic(), 0.05))
-        left = not self._thread.is_alive()
-        self.give_up()
-        return left
+    def join(self, deadline: float) -> bool:
+        """Wait until the worker, which was stopped, has ended; discard it. Return whether it ended in time."""
+        self._thread.join(max(deadline - time.monotonic(), MIN_STOP_S))
+        has_ended = not self._thread.is_alive()
+        self.discard()
+        return has_ended
 
 
 Worker = ProcessWorker | ThreadWorker

@@ -1,4 +1,8 @@
-"""The worker's side of a board: does what is ordered for its envs, in a process or a thread."""
+"""What a worker does, in a process or a thread: it carries out the commands in its rows.
+
+Whatever a worker is doing stands in its `activity` word: from the lowest bit on, the command (2 bits), the row plus 1
+(0: none), and above `ACTIVITY_BITS` a counter, so that the manager sees whether the worker makes progress.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.nodes.env_managers.carry_over import CarryOverLayers, carry_over_layers
 from flowrl.nodes.env_managers.env_error import describe_failure
+from flowrl.nodes.env_managers.env_history import CarryOverLayers, carry_over_layers
 from flowrl.nodes.env_managers.workers.adaptive_wait import AdaptiveWait
 from flowrl.nodes.env_managers.workers.shared_rows import (
     ASLEEP,
@@ -37,206 +41,217 @@ from flowrl.nodes.envs.output_checks import (
 )
 from flowrl.nodes.observations import NestedColumns, ObsColumns
 
-DOING_BITS = 24  # of `doing`: the row and the order; above them, how many things were done before
+ACTIVITY_BITS = 24
 
 
 class WorkerLoop:
-    """The envs of one worker. `alive` says whether this worker has not been given up."""
+    """The envs of one worker.
+
+    A thread that hangs cannot be ended, only abandoned. Then `is_active` is false, and it writes no results anymore:
+    results are written under `lock`, which is held to clear `is_active`.
+    """
 
     def __init__(
         self,
-        board: SharedRows,
+        shared: SharedRows,
         worker: int,
         rows: range,
-        make: Callable[[int], Any],
-        observed: ObsColumns,
-        auto: bool,
-        lock: Any = None,
+        make_env: Callable[[int], Any],
+        obs: ObsColumns,
+        auto_reset: bool,
     ) -> None:
-        """`make` makes the env of a row; `auto`: an ended episode's next begins in the same step."""
-        self.board, self.worker, self.rows, self._make, self._auto = board, worker, rows, make, auto
-        self.alive = True
-        self.lock = lock or Lock()  # held while a result is written; whoever gives us up takes it
-        self._observed, self._dtype = observed, np.dtype(observed.dtype)
-        choices = not isinstance(observed, NestedColumns) and observed.n is not None
-        self._shape = (
-            None if choices else board.obs.shape[1:]
-        )  # of arrays that are taken as they are
+        """`make_env` makes the env of a row. With `auto_reset`, a step that ends an episode begins the next one."""
+        self.shared, self.worker, self.rows = shared, worker, rows
+        self._make_env, self._auto_reset = make_env, auto_reset
+        self.is_active = True
+        self.lock = Lock()
+        self._obs_columns, self._obs_dtype = obs, np.dtype(obs.dtype)
+        # An array of this shape and dtype needs no further check. (Observations of choices and nested ones do.)
+        is_array = not isinstance(obs, NestedColumns) and obs.n is None
+        self._array_shape = shared.obs.shape[1:] if is_array else None
         self._envs: dict[int, Any] = {}
-        self._steps: dict[int, Callable[[Any], Any]] = {}
-        self._carriers: dict[int, CarryOverLayers] = {}  # of the envs that have any
-        self._know_returns: set[int] = set()  # the rows whose envs know their episode's better
-        self._done = 0
-        self._memory, self._todo = board.memory, board.places["todo"]
-        self._flags = board.places["flags"]
+        self._step_calls: dict[int, Callable[[Any], Any]] = {}
+        self._carry_over: dict[int, CarryOverLayers] = {}  # of envs that carry data over
+        self._rows_with_own_return: set[int] = set()
+        self._activity_count = 0
+        self._memory = shared.memory
+        self._command_offset = shared.offsets["command"]
+        self._flags_offset = shared.offsets["flags"]
 
-    def serve(self, sleep: Callable[[], bool], wake: Callable[[], None], look_s: float) -> None:
-        """Work until `sleep` says that it is over; `wake` is called when the manager sleeps."""
-        board, memory, clock = self.board, self._memory, time.perf_counter
-        begin, end = self._todo + self.rows.start, self._todo + self.rows.stop
-        idle, adaptive_wait = bytes(len(self.rows)), AdaptiveWait(look_s)
+    def run(
+        self, sleep: Callable[[], bool], wake_manager: Callable[[], None], max_spin_s: float
+    ) -> None:
+        """Carry out commands until `sleep`, which waits for one, returns false."""
+        shared, memory, clock = self.shared, self._memory, time.perf_counter
+        begin = self._command_offset + self.rows.start
+        end = self._command_offset + self.rows.stop
+        idle, adaptive_wait = bytes(len(self.rows)), AdaptiveWait(max_spin_s)
 
-        def ordered() -> bool:
+        def has_command() -> bool:
             return memory[begin:end] != idle
 
-        if board.state[self.worker] == STOPPING:
-            return  # sent home before it began
-        board.state[self.worker] = RUNNING
-        while self.alive:
+        if shared.state[self.worker] == STOPPING:
+            return  # stopped before it started
+        shared.state[self.worker] = RUNNING
+        while self.is_active:
             since_s = clock()
-            if not adaptive_wait.spin(ordered):
-                board.rest[self.worker] = ASLEEP
+            if not adaptive_wait.spin(has_command):
+                shared.asleep[self.worker] = ASLEEP
                 while True:
-                    with self.lock:  # its atomic instruction: no look at `todo` before that is seen
-                        found = ordered()
+                    # The lock is a memory fence: the manager sees `asleep` before this reads `command`.
+                    with self.lock:
+                        found = has_command()
                     if found:
                         break
                     if not sleep():
                         return
-                board.rest[self.worker] = AWAKE
+                shared.asleep[self.worker] = AWAKE
             adaptive_wait.record_wait(since_s)
-            self._work(memory[begin:end])
-            if self.alive and self._waited_for():
-                wake()
+            self._execute(memory[begin:end])
+            if self.is_active and self._manager_waits():
+                wake_manager()
 
-    def _waited_for(self) -> bool:
-        """Whether the manager sleeps, and fewer are busy than it waits for."""
-        board = self.board
-        if not (fewer_than := board.waiting[0]):
+    def _manager_waits(self) -> bool:
+        """Whether the manager sleeps until fewer rows are busy than now."""
+        shared = self.shared
+        if not (wake_below := shared.wake_below[0]):
             return False
-        return bool(np.count_nonzero(board.todo[board.awaited]) < fewer_than)
+        return bool(np.count_nonzero(shared.command[shared.awaited]) < wake_below)
 
-    def _work(self, todo: bytes) -> None:
-        """Steps come first: whoever ordered them waits, while resets may be for later."""
-        board, first = self.board, self.rows.start
-        steps = [row for row, order in enumerate(todo, first) if order == STEP]
+    def _execute(self, commands: bytes) -> None:
+        """Carry out all steps, or else one reset. Steps come first, because resets may be ahead of time."""
+        shared, first = self.shared, self.rows.start
+        steps = [row for row, command in enumerate(commands, first) if command == STEP]
         if steps:
-            actions = list(board.action[first : self.rows.stop].copy())  # envs may keep them
+            actions = list(shared.action[first : self.rows.stop].copy())  # envs may keep them
             for row in steps:
                 self._step(row, actions[row - first])
             return
-        row, order = next((row, order) for row, order in enumerate(todo, first) if order)
-        if board.pause[row]:
-            time.sleep(board.pause[row])
-        self._finish(row, self._begin(row, order == RECREATE) and FAILED)
+        row, command = next(
+            (row, command) for row, command in enumerate(commands, first) if command
+        )
+        if shared.delay_s[row]:
+            time.sleep(shared.delay_s[row])
+        has_begun = self._begin_episode(row, recreate=command == RECREATE)
+        self._finish(row, 0 if has_begun else FAILED)
 
     def _step(self, row: int, action: Any) -> None:
-        """(Every word here costs: `_tell` and `_is_done` are written out.)"""
-        board = self.board
-        self._done = done = self._done + 1
-        if self.alive:
-            board.set_doing[self.worker] = done << DOING_BITS | (row + 1) << 2 | STEP
+        """Step an env. (For speed, `_write_activity` and `_finish` are inlined.)"""
+        shared = self.shared
+        self._activity_count = activity_count = self._activity_count + 1
+        if self.is_active:
+            activity = activity_count << ACTIVITY_BITS | (row + 1) << 2 | STEP
+            shared.activity_view[self.worker] = activity
         try:
-            obs, reward, final, cut, _ = self._steps[row](action)
+            obs, reward, terminated, truncated, _ = self._step_calls[row](action)
             if not (isinstance(reward, float) and -MAX_REWARD <= reward <= MAX_REWARD):
                 reward = check_rewards([reward])[0]
-            over = final or cut
-            into = board.last if over else board.obs
+            over = terminated or truncated
+            target = shared.final_obs if over else shared.obs
             with self.lock:
-                if not self.alive:
+                if not self.is_active:
                     return
-                board.set_reward[row] = reward
+                shared.reward_view[row] = reward
                 if (
                     type(obs) is np.ndarray
-                    and obs.dtype == self._dtype
-                    and obs.shape == self._shape
+                    and obs.dtype == self._obs_dtype
+                    and obs.shape == self._array_shape
                 ):
-                    into[row] = obs
+                    target[row] = obs
                 else:
-                    into[row] = check_observations([obs], self._observed, self._dtype)[0]
+                    target[row] = check_observations([obs], self._obs_columns, self._obs_dtype)[0]
                 if not over:
-                    self._memory[self._flags + row] = 0
-                    board.set_doing[self.worker] = done << DOING_BITS
-                    self._memory[self._todo + row] = IDLE
+                    self._memory[self._flags_offset + row] = 0
+                    shared.activity_view[self.worker] = activity_count << ACTIVITY_BITS
+                    self._memory[self._command_offset + row] = IDLE
         except Exception as error:
-            self._write(row, "step", error)
+            self._write_error(row, "step", error)
             return self._finish(row, FAILED)
         if over:
-            self._end(row, (TERMINATED if final else 0) | (TRUNCATED if cut else 0))
+            self._end_episode(
+                row, (TERMINATED if terminated else 0) | (TRUNCATED if truncated else 0)
+            )
 
-    def _end(self, row: int, flags: int) -> None:
-        knows = row in self._know_returns
-        self.board.total[row] = self._envs[row].unwrapped_return if knows else np.nan
-        if self._auto:
-            flags |= self._begin(row) and NEXT_RESET_FAILED
+    def _end_episode(self, row: int, flags: int) -> None:
+        has_own_return = row in self._rows_with_own_return
+        own_return = self._envs[row].unwrapped_return if has_own_return else np.nan
+        self.shared.unwrapped_return[row] = own_return
+        if self._auto_reset and not self._begin_episode(row):
+            flags |= NEXT_RESET_FAILED
         self._finish(row, flags)
 
-    def _begin(self, row: int, renew: bool = False) -> bool:
-        """Begin an episode; whether that failed."""
-        self._tell(row, RESET)
-        board = self.board
+    def _begin_episode(self, row: int, recreate: bool = False) -> bool:
+        """Begin an episode. Return whether that succeeded."""
+        self._write_activity(row, RESET)
+        shared = self.shared
         try:
-            if renew:  # it has nothing of what was before
-                board.carry(row, "")
-            if renew or row not in self._envs:
-                self._renew(row, board.carries(row))
-            carriers = self._carriers.get(row)
-            carried = "" if carriers is None else carriers.get()
-            obs, _ = self._envs[row].reset(seed=int(board.seed[row]))
-            found = check_observation(obs, self._observed, self._dtype)
+            if recreate:
+                shared.write_carry_over(row, "")  # the new env has nothing from earlier episodes
+            if recreate or row not in self._envs:
+                self._make(row, shared.read_carry_over(row))
+            layers = self._carry_over.get(row)
+            carried = "" if layers is None else layers.get()
+            obs, _ = self._envs[row].reset(seed=int(shared.seed[row]))
+            checked_obs = check_observation(obs, self._obs_columns, self._obs_dtype)
         except Exception as error:
-            self._write(row, "reset", error)
-        else:
-            with self.lock:
-                if self.alive:
-                    board.obs[row] = found
-                    if carried:
-                        board.carry(row, carried)
+            self._write_error(row, "reset", error)
             return False
+        with self.lock:
+            if self.is_active:
+                shared.obs[row] = checked_obs
+                if carried:
+                    shared.write_carry_over(row, carried)
         return True
 
-    def _renew(self, row: int, carried: str) -> None:
-        """Make the env anew; it goes on with what another one carried."""
-        old = self._envs.pop(row, None)
-        if old is not None:
+    def _make(self, row: int, carried: str) -> None:
+        """Make the env of a row, with what another env carried over."""
+        old_env = self._envs.pop(row, None)
+        if old_env is not None:
             try:
-                old.close()
-            except Exception as error:  # it has failed before: that it cannot be closed is no news
-                print(
-                    f"env {row} could not be closed: {describe_failure('close', error)}", flush=True
-                )
-        env = self._envs[row] = self._make(row)
-        self._steps[row] = env.step
+                old_env.close()
+            except Exception as error:  # expected of an env that has failed
+                description = describe_failure("close", error)
+                print(f"env {row} could not be closed: {description}", flush=True)
+        env = self._envs[row] = self._make_env(row)
+        self._step_calls[row] = env.step
         if hasattr(env, "unwrapped_return"):
-            self._know_returns.add(row)
-        if (carriers := carry_over_layers(env)) is not None:
-            carriers.set(carried)
-            self._carriers[row] = carriers
+            self._rows_with_own_return.add(row)
+        if (layers := carry_over_layers(env)) is not None:
+            layers.set(carried)
+            self._carry_over[row] = layers
 
-    def _tell(self, row: int, order: int) -> None:
-        self._done += 1
-        if self.alive:
-            self.board.set_doing[self.worker] = self._done << DOING_BITS | (row + 1) << 2 | order
+    def _write_activity(self, row: int, command: int) -> None:
+        self._activity_count += 1
+        if self.is_active:
+            activity = self._activity_count << ACTIVITY_BITS | (row + 1) << 2 | command
+            self.shared.activity_view[self.worker] = activity
 
-    def _write(self, row: int, doing: str, error: Exception) -> None:
-        what = f"{describe_failure(doing, error)}\n{''.join(traceback.format_exception(error))}"
+    def _write_error(self, row: int, call: str, error: Exception) -> None:
+        text = f"{describe_failure(call, error)}\n{''.join(traceback.format_exception(error))}"
         with self.lock:
-            if self.alive:
-                self.board.write(row, what)
+            if self.is_active:
+                self.shared.write_error(row, text)
 
     def _finish(self, row: int, flags: int) -> None:
+        """Write the flags of a result, and at last clear the command: then the row belongs to the manager."""
         with self.lock:
-            if self.alive:
-                self._is_done(row, flags)
-
-    def _is_done(self, row: int, flags: int) -> None:
-        """Last of all the order is cleared: then the result is the manager's."""
-        self._memory[self._flags + row] = flags
-        self.board.set_doing[self.worker] = self._done << DOING_BITS
-        self._memory[self._todo + row] = IDLE
+            if self.is_active:
+                self._memory[self._flags_offset + row] = flags
+                self.shared.activity_view[self.worker] = self._activity_count << ACTIVITY_BITS
+                self._memory[self._command_offset + row] = IDLE
 
     def close(self) -> None:
-        """Close the envs, each of them, whatever others do."""
+        """Close all envs, even if some raise."""
         for row, env in self._envs.items():
             try:
                 env.close()
             except Exception as error:
-                self._write(row, "close", error)
-                self._memory[self._flags + row] = CLOSE_FAILED
+                self._write_error(row, "close", error)
+                self._memory[self._flags_offset + row] = CLOSE_FAILED
         self._envs.clear()
 
 
-def decode_activity(word: int) -> tuple[int, int]:
-    """The row and the order that a worker's word `doing` names; -1 and IDLE where it rests."""
-    low = word & ((1 << DOING_BITS) - 1)
-    return (low >> 2) - 1, low & 3
+def decode_activity(activity: int) -> tuple[int, int]:
+    """The row and the command of a worker's `activity`; -1 and IDLE if it rests."""
+    low_bits = activity & ((1 << ACTIVITY_BITS) - 1)
+    return (low_bits >> 2) - 1, low_bits & 3

@@ -1,4 +1,9 @@
-"""All workers of a manager: they are given orders, waited for, watched, and replaced where they fail."""
+"""The workers of a manager: sends them commands, waits for results, and replaces workers that fail.
+
+A worker has failed if its process or thread ended, if it exceeds a deadline, or if its process grew too large. The
+pool checks this while it waits, and at regular numbers of steps. The owner's `replace_worker` decides what to do with
+the envs; it calls `discard_worker` and `respawn`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.workers.adaptive_wait import AdaptiveWait
+from flowrl.nodes.env_managers.workers.pipe_waker import ManagerWaker
 from flowrl.nodes.env_managers.workers.scheduling_hints import (
     request_precise_timers,
     request_short_slices,
@@ -25,258 +31,262 @@ from flowrl.nodes.env_managers.workers.shared_rows import (
     STOPPING,
     SharedRows,
 )
-from flowrl.nodes.env_managers.workers.worker import STOP_TIMEOUT_S, ManagerWaker, Worker
+from flowrl.nodes.env_managers.workers.worker import STOP_TIMEOUT_S, Worker
 from flowrl.nodes.env_managers.workers.worker_loop import decode_activity
 
-NAP_S = 0.05  # the longest sleep without a look at the workers
-MOST_OUTPUT_BYTES = 16 << 20  # of a worker; what is printed beyond is dropped
-LOOK_EVERY = 1000  # steps between two looks at workers that never made us wait
+MAX_CHECK_INTERVAL_S = 0.05  # between checks of the workers while the manager waits
+MAX_OUTPUT_BYTES = 16 << 20  # of a worker; more is dropped
+STEPS_PER_CHECK = 1000  # so that workers are checked even if the manager never waits
 
-Lost = Callable[
-    [int, int, str, "float | None"], None
-]  # worker, row that it was busy with, why, deadline
+# Arguments: the worker, the row that it is busy with (-1: none), what happened, and the deadline that it exceeded.
+ReplaceWorker = Callable[[int, int, str, "float | None"], None]
 
 
 class WorkerPool:
-    """The workers; `lost` is called when one had to be given up, and calls `hire_again`."""
+    """All workers of a manager."""
 
     def __init__(
         self,
-        board: SharedRows,
-        rows: Sequence[range],
-        hire: Callable[[int, ManagerWaker], Worker],
-        lost: Lost,
+        shared: SharedRows,
+        rows_of: Sequence[range],
+        start_worker: Callable[[int, ManagerWaker], Worker],
+        replace_worker: ReplaceWorker,
         config: Any,
-        look_s: float,
+        max_spin_s: float,
     ) -> None:
-        self.board, self.rows, self._hire, self._lost, self._config = (
-            board,
-            rows,
-            hire,
-            lost,
-            config,
-        )
-        request_short_slices()  # who is hired inherits this
-        request_precise_timers()  # and this
+        """`rows_of` are the rows of each worker."""
+        self.shared, self.rows_of = shared, rows_of
+        self._start_worker, self._replace_worker = start_worker, replace_worker
+        self._config = config
+        request_short_slices()  # workers inherit this and the next
+        request_precise_timers()
         self.dropped_output_bytes = 0
-        self.answers = ManagerWaker()
-        self._fence = Lock()
-        self._adaptive_wait = AdaptiveWait(look_s)
-        limits = [config.step_timeout_s, config.reset_timeout_s]
-        self.nap_s = min([NAP_S, *(limit / 5 for limit in limits if limit is not None)])
-        self._looked_s, self._steps = 0.0, 0
-        now = time.monotonic()
-        self._seen = [(0, now)] * len(rows)  # each worker's `doing`, and since when
-        places, n = board.places, len(rows)
-        self._rest = slice(places["rest"], places["rest"] + n)
-        self._todo = places["todo"]
-        self._every = slice(self._todo, self._todo + board.rows)
-        self._idle = bytes(board.rows)
+        self.manager_waker = ManagerWaker()
+        self._fence = Lock()  # acquiring it is a memory fence
+        self._adaptive_wait = AdaptiveWait(max_spin_s)
+        limits_s = [config.step_timeout_s, config.reset_timeout_s]
+        self.check_interval_s = min(
+            [MAX_CHECK_INTERVAL_S, *(limit / 5 for limit in limits_s if limit is not None)]
+        )
+        self._checked_s, self._steps = 0.0, 0
+        count, now_s = len(rows_of), time.monotonic()
+        self._last_activity = [(0, now_s)] * count  # of each worker, and since when
+        offsets = shared.offsets
+        self._asleep_slice = slice(offsets["asleep"], offsets["asleep"] + count)
+        self._command_offset = offsets["command"]
+        self._command_slice = slice(self._command_offset, self._command_offset + shared.rows)
+        self._all_idle = bytes(shared.rows)
         self.workers: list[Worker] = []
         try:
-            for worker in range(n):
-                self.workers.append(self._begin(worker))
+            for worker in range(count):
+                self.workers.append(self._start(worker))
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, worker: int) -> Worker:
-        self.board.state[worker] = STARTING
-        self.board.rest[worker] = 0
-        self.board.doing[worker] = 0
-        self._seen[worker] = (0, time.monotonic())
+    def _start(self, worker: int) -> Worker:
+        self.shared.state[worker] = STARTING
+        self.shared.asleep[worker] = 0
+        self.shared.activity[worker] = 0
+        self._last_activity[worker] = (0, time.monotonic())
         try:
-            return self._hire(worker, self.answers)
+            return self._start_worker(worker, self.manager_waker)
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"worker {worker} of {len(self.rows)} cannot be started: {error.strerror}; fewer are "
-                "needed with a larger envs_per_worker, or raise the limits (ulimit -n, ulimit -u)",
+                f"env worker {worker} of {len(self.rows_of)} cannot be started: {error.strerror}; use "
+                "fewer workers (a larger envs_per_worker), or raise the limits (ulimit -n, ulimit -u)",
             ) from error
 
-    # orders
+    # commands
 
-    def order(self, rows: Array | slice | int, order: int) -> None:
-        """Have something done with these rows; all else that it needs is on the board already."""
-        self.board.todo[rows] = order
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake those who sleep, and have something to do."""
-        memory = self.board.memory
-        with self._fence:  # its atomic instruction: what we wrote is seen by who sleeps after it
-            resting = memory[self._rest]
-        if ASLEEP in resting:
-            self._wake(
-                [n for n, rests in enumerate(resting) if rests and not self._rests_rightly(n)]
-            )
+    def send_command(self, rows: Array | slice | int, command: int) -> None:
+        """Have a command carried out in these rows. Its arguments have been written before."""
+        self.shared.command[rows] = command
+        memory = self.shared.memory
+        with self._fence:  # a worker that falls asleep after this sees the command
+            asleep = memory[self._asleep_slice]
+        if ASLEEP in asleep:
+            sleepers = [worker for worker, is_asleep in enumerate(asleep) if is_asleep]
+            self._wake([worker for worker in sleepers if self._has_command(worker)])
 
     def _wake(self, workers: Iterable[int]) -> None:
-        if self.board.gong is not None:
-            self.board.gong.wake(workers)
+        if self.shared.futex_waker is not None:
+            self.shared.futex_waker.wake(workers)
             return
         for worker in workers:
             self.workers[worker].wake()
 
-    def _rests_rightly(self, worker: int) -> bool:
-        rows = self.rows[worker]
-        begin, end = self._todo + rows.start, self._todo + rows.stop
-        return self.board.memory[begin:end] == self._idle[: len(rows)]
+    def _has_command(self, worker: int) -> bool:
+        rows = self.rows_of[worker]
+        begin, end = self._command_offset + rows.start, self._command_offset + rows.stop
+        return self.shared.memory[begin:end] != self._all_idle[: len(rows)]
 
-    def all_idle(self) -> bool:
+    # waiting
+
+    def all_are_idle(self) -> bool:
         """Whether every row has its result."""
-        return self.board.memory[self._every] == self._idle
+        return self.shared.memory[self._command_slice] == self._all_idle
 
-    def wait(self, rows: Array | None = None, busy: int = 0, until_s: float | None = None) -> None:
-        """Until at most `busy` of these rows (by default of all) are, or a moment has come."""
-        ready = self.all_idle if rows is None and not busy else lambda: self.busy(rows) <= busy
-        if ready():
+    def count_busy(self, rows: Array | None = None) -> int:
+        """The number of these rows (None: of all) that have no result yet."""
+        if rows is None:
+            return self.shared.rows - self.shared.memory[self._command_slice].count(IDLE)
+        return int(np.count_nonzero(self.shared.command[rows]))
+
+    def wait(
+        self, rows: Array | None = None, max_busy: int = 0, deadline: float | None = None
+    ) -> None:
+        """Wait until at most `max_busy` of these rows (None: of all) are busy, or until the deadline."""
+
+        def few_are_busy() -> bool:
+            return self.count_busy(rows) <= max_busy
+
+        is_ready = self.all_are_idle if rows is None and not max_busy else few_are_busy
+        if is_ready():
             return
         since_s = time.perf_counter()
-        if not self._adaptive_wait.spin(ready):
-            self._sleep_until(ready, rows, busy, until_s)
+        if not self._adaptive_wait.spin(is_ready):
+            self._sleep_until(is_ready, rows, max_busy, deadline)
         self._adaptive_wait.record_wait(since_s)
 
-    def busy(self, rows: Array | None = None) -> int:
-        """How many of these rows (by default of all) have no result yet."""
-        if rows is None:
-            return self.board.rows - self.board.memory[self._every].count(IDLE)
-        return int(np.count_nonzero(self.board.todo[rows]))
-
     def _sleep_until(
-        self, ready: Callable[[], bool], rows: Array | None, busy: int, until_s: float | None
+        self,
+        is_ready: Callable[[], bool],
+        rows: Array | None,
+        max_busy: int,
+        deadline: float | None,
     ) -> None:
-        clock = time.monotonic
-        while not ready():
-            now = clock()
-            if until_s is not None and now >= until_s:
+        while not is_ready():
+            now_s = time.monotonic()
+            if deadline is not None and now_s >= deadline:
                 return
-            self.board.awaited[:] = rows is None
+            self.shared.awaited[:] = rows is None
             if rows is not None:
-                self.board.awaited[rows] = True
-            self._sleep(ready, busy, self.nap_s if until_s is None else until_s - now)
-            self.look_again()
+                self.shared.awaited[rows] = True
+            timeout_s = self.check_interval_s
+            if deadline is not None:
+                timeout_s = min(timeout_s, deadline - now_s)
+            self._sleep(is_ready, max_busy, timeout_s)
+            self.check_workers_if_due()
 
-    def _sleep(self, ready: Callable[[], bool], busy: int, longest_s: float) -> None:
-        """Nobody wakes us for less than we wait for."""
-        waiting = self.board.waiting
-        waiting[0] = busy + 1
-        with self._fence:
-            now = ready()
-        if not now:
-            self.answers.wait(min(longest_s, self.nap_s))
-        waiting[0] = 0
+    def _sleep(self, is_ready: Callable[[], bool], max_busy: int, timeout_s: float) -> None:
+        """Sleep until a worker sees that at most `max_busy` awaited rows are busy, or for this time."""
+        wake_below = self.shared.wake_below
+        wake_below[0] = max_busy + 1
+        with self._fence:  # a worker that finishes after this sees `wake_below`
+            ready = is_ready()
+        if not ready:
+            self.manager_waker.sleep(timeout_s)
+        wake_below[0] = 0
 
     @contextmanager
     def listening(self, rows: Array) -> Iterator[int]:
-        """Meanwhile workers ring when they are done with one of these rows: at this descriptor."""
-        self.board.awaited[:] = False
-        self.board.awaited[rows] = True
-        self.board.waiting[0] = self.busy(rows)
-        with self._fence:  # its atomic instruction: see `_sleep`
+        """Have workers signal each result in one of these rows at a descriptor, which then becomes readable."""
+        self.shared.awaited[:] = False
+        self.shared.awaited[rows] = True
+        self.shared.wake_below[0] = self.count_busy(rows)
+        with self._fence:  # a worker that finishes after this sees `wake_below`
             pass
         try:
-            yield self.answers.ear
+            yield self.manager_waker.read_fd
         finally:
-            self.board.waiting[0] = 0
-            self.answers.wait(0.0)
+            self.shared.wake_below[0] = 0
+            self.manager_waker.sleep(0.0)
 
-    def look_again(self) -> None:
-        """Look after them, if it is time."""
-        if time.monotonic() - self._looked_s > self.nap_s:
-            self.look()
+    # failures
 
-    # looking after them
-
-    def look_at_times(self) -> None:
-        """Called at each step: at all workers now and then, also where none ever makes us wait."""
+    def count_step(self) -> None:
+        """Count a step of the manager, and check the workers if enough were taken since the last check."""
         self._steps += 1
-        if self._steps >= LOOK_EVERY:
+        if self._steps >= STEPS_PER_CHECK:
             self._steps = 0
-            self.look()
-            self.look_at_sizes()
+            self.check_workers()
+            self.check_memory()
 
-    def look(self) -> None:
-        """Replace who died, hangs, or grew too large; drop what nobody will read."""
-        self._looked_s = time.monotonic()
+    def check_workers_if_due(self) -> None:
+        """Check the workers if the last check was long enough ago."""
+        if time.monotonic() - self._checked_s > self.check_interval_s:
+            self.check_workers()
+
+    def check_workers(self) -> None:
+        """Replace workers that ended or exceed a deadline; drop excessive output."""
+        self._checked_s = time.monotonic()
         for number, worker in enumerate(self.workers):
-            why, limit_s = worker.why_dead(), None
-            if why is None:
-                why, limit_s = self._too_long(number)
-            if why is not None:
-                row, _ = decode_activity(int(self.board.doing[number]))
-                self._lost(number, row, why, limit_s)
-            elif (printed := worker.printed_bytes()) > MOST_OUTPUT_BYTES:
-                self.dropped_output_bytes += printed
+            reason, limit_s = worker.failure(), None
+            if reason is None:
+                reason, limit_s = self._exceeded_deadline(number)
+            if reason is not None:
+                row, _ = decode_activity(int(self.shared.activity[number]))
+                self._replace_worker(number, row, reason, limit_s)
+            elif (output_bytes := worker.output_bytes()) > MAX_OUTPUT_BYTES:
+                self.dropped_output_bytes += output_bytes
                 worker.drop_output()
 
-    def look_at_sizes(self) -> None:
-        """Replace those that hold too much memory. (Not as often: a limit too low is no endless loop.)"""
-        most = self._config.max_worker_bytes
+    def check_memory(self) -> None:
+        """Replace workers that hold too much memory. (This is rare, so a limit that is too low is no endless loop.)"""
+        limit = self._config.max_worker_bytes
         for number, worker in enumerate(self.workers):
-            if most is not None and worker.memory_bytes() > most:
-                self._lost(number, -1, "it grew too large (max_worker_bytes)", None)
+            if limit is not None and worker.memory_bytes() > limit:
+                self._replace_worker(number, -1, "it grew too large (max_worker_bytes)", None)
 
-    def _too_long(self, number: int) -> tuple[str | None, float | None]:
-        """Whether a worker has been busy with one thing for longer than is allowed."""
-        word, now = int(self.board.doing[number]), time.monotonic()
+    def _exceeded_deadline(self, worker: int) -> tuple[str | None, float | None]:
+        """What a worker has been doing for too long, and the deadline of that; None if it has not."""
+        activity, now_s = int(self.shared.activity[worker]), time.monotonic()
         config = self._config
-        if self.board.state[number] == STARTING:
-            if now - self._seen[number][1] > config.connect_timeout_s:
-                return (
-                    f"no worker began in {config.connect_timeout_s:g} s (connect_timeout_s)",
-                    None,
-                )
+        if self.shared.state[worker] == STARTING:
+            limit_s = config.connect_timeout_s
+            if now_s - self._last_activity[worker][1] > limit_s:
+                return f"it did not start within {limit_s:g} s (connect_timeout_s)", None
             return None, None
-        row, order = decode_activity(word)
-        pause_s = 0.0
-        if row < 0:  # it rests, though there is something to do: perhaps somebody has stopped it
-            row, order = self._ordered(number)
-            pause_s = float(self.board.pause[row])
-            word = -1 - word if order else word
-        if word != self._seen[number][0]:
-            self._seen[number] = (word, now)
-        if order == IDLE:
+        row, command = decode_activity(activity)
+        delay_s = 0.0
+        if row < 0:  # it rests; if it has a command, something may have stopped it
+            row, command = self._pending_command(worker)
+            delay_s = float(self.shared.delay_s[row])
+            activity = -1 - activity if command else activity
+        if activity != self._last_activity[worker][0]:
+            self._last_activity[worker] = (activity, now_s)
+        if command == IDLE:
             return None, None
-        doing = "step" if order == STEP else "reset"
-        name = f"{doing}_timeout_s"
-        limit = getattr(config, name)
-        if limit is None or now - self._seen[number][1] <= limit + pause_s:
+        call = "step" if command == STEP else "reset"
+        limit_s = getattr(config, f"{call}_timeout_s")
+        if limit_s is None or now_s - self._last_activity[worker][1] <= limit_s + delay_s:
             return None, None
-        return f"{doing} took longer than {limit:g} s ({name})", limit
+        return f"{call} took longer than {limit_s:g} s ({call}_timeout_s)", limit_s
 
-    def _ordered(self, number: int) -> tuple[int, int]:
-        """A row and an order of a worker's that it has not begun; any row and IDLE where there is none."""
-        rows = self.rows[number]
-        orders = self.board.todo[rows.start : rows.stop].tolist()
-        return max(zip(rows, orders, strict=True), key=lambda ordered: ordered[1])
+    def _pending_command(self, worker: int) -> tuple[int, int]:
+        """A row of the worker with a command, and the command; any row and IDLE if there is none."""
+        rows = self.rows_of[worker]
+        commands = self.shared.command[rows.start : rows.stop].tolist()
+        return max(zip(rows, commands, strict=True), key=lambda pending: pending[1])
 
-    def give_up(self, number: int) -> str:
-        """End a worker; the end of what it printed. Its rows are idle then."""
+    def discard_worker(self, number: int) -> str:
+        """End a worker, and make its rows idle. Return the end of its output."""
         worker = self.workers[number]
-        tail = worker.tail()
-        worker.give_up()
-        rows = self.rows[number]
-        self.board.todo[rows.start : rows.stop] = IDLE
-        return tail
+        output = worker.output_tail()
+        worker.discard()
+        rows = self.rows_of[number]
+        self.shared.command[rows.start : rows.stop] = IDLE
+        return output
 
-    def hire_again(self, number: int) -> None:
-        """Another worker in its place."""
-        self.workers[number] = self._begin(number)
+    def respawn(self, number: int) -> None:
+        """Start another worker in place of a discarded one."""
+        self.workers[number] = self._start(number)
 
     def close(self) -> list[int]:
-        """Send all home, in bounded time; the workers that had envs and did not leave by themselves."""
+        """Stop all workers in bounded time. Return those that had started and did not stop by themselves."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        began = (self.board.state != STARTING).tolist()
-        self.board.state[:] = STOPPING
+        had_started = (self.shared.state != STARTING).tolist()
+        self.shared.state[:] = STOPPING
         self._wake(range(len(self.workers)))
-        left = [worker.leave(deadline) for worker in self.workers]
-        self.answers.close()
-        return [n for n, has_left in enumerate(left) if began[n] and not has_left]
+        has_ended = [worker.join(deadline) for worker in self.workers]
+        self.manager_waker.close()
+        return [n for n, ended in enumerate(has_ended) if had_started[n] and not ended]
 
 
 def usable_cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Wrappers that change actions on their way to the env: sticky, repeated, rescaled."""
+"""Wrappers that change actions: sticky, repeated, rescaled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ class StickyActions(Wrapper):
     works_per_agent = False
 
     class Config(Wrapper.Config):
-        probability: float = param(0.25, "that the last action is taken again", ge=0, lt=1)
+        probability: float = param(
+            0.25, "the probability that the last action is repeated", ge=0, lt=1
+        )
 
     def wrap(self, env: Any) -> Any:
         return StickyActionsEnv(env, self.config.probability)
@@ -49,9 +51,10 @@ class ActionRepeat(Wrapper):
     works_per_agent = False
 
     class Config(Wrapper.Config):
-        n: int = param(4, "steps of the env in one of the agent", ge=1)
+        n: int = param(4, "env steps in each step of the agent", ge=1)
         brightest: bool = param(
-            False, "observe the maximum of the last two frames: old consoles draw by turns"
+            False,
+            "observe the maximum of the last two frames, because old consoles draw some objects in every second one",
         )
 
     def wrap(self, env: Any) -> Any:

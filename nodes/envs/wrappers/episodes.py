@@ -16,7 +16,7 @@ class TimeLimit(Wrapper):
     works_per_agent = False
 
     class Config(Wrapper.Config):
-        steps: int = param(..., "steps of the longest episode", ge=1)
+        steps: int = param(..., "steps after which an episode is truncated", ge=1)
 
     def wrap(self, env: Any) -> Any:
         from gymnasium.wrappers import TimeLimit
@@ -30,8 +30,8 @@ class NoopStart(Wrapper):
     works_per_agent = False
 
     class Config(Wrapper.Config):
-        most: int = param(30, "steps at most; their number is drawn from 1 on", ge=1)
-        action: int = param(0, "the action without effect", ge=0)
+        most: int = param(30, "the largest number of no-op steps; it is drawn from 1 to this", ge=1)
+        action: int = param(0, "the action that has no effect", ge=0)
 
     def wrap(self, env: Any) -> Any:
         _require_action(env, self.config.action, "noop_start")
@@ -61,7 +61,7 @@ class FireOnReset(Wrapper):
     works_per_agent = False
 
     class Config(Wrapper.Config):
-        action: int = param(1, "the button", ge=0)
+        action: int = param(1, "the action of the button", ge=0)
 
     def wrap(self, env: Any) -> Any:
         _require_action(env, self.config.action, "fire_on_reset")
@@ -90,7 +90,7 @@ class EpisodicLife(Wrapper):
     works_per_agent = False
 
     class Config(Wrapper.Config):
-        action: int = param(0, "what is done to begin the next life", ge=0)
+        action: int = param(0, "the action that begins the next life", ge=0)
 
     def wrap(self, env: Any) -> Any:
         _require_action(env, self.config.action, "episodic_life")

@@ -21,7 +21,7 @@ class FrameStack(Wrapper):
     """
 
     class Config(Wrapper.Config):
-        n: int = param(4, "frames that are seen at once", ge=1)
+        n: int = param(4, "number of frames", ge=1)
         leaf: str | None = param(None, LEAF_HELP)
 
     def wrap(self, env: Any) -> Any:

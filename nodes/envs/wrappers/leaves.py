@@ -74,7 +74,7 @@ class ActionMask(Wrapper):
 
     class Config(Wrapper.Config):
         key: str = param(
-            "action_mask", "of `info`: a number for each action, 0 where it is not allowed"
+            "action_mask", "the key of `info` that has a number for each action; 0: not allowed"
         )
 
     def wrap(self, env: Any) -> Any:
@@ -107,10 +107,12 @@ class ActionMaskEnv(EnvWrapper):
 
     def _mask(self, info: Any) -> Array:
         if self._key not in info:
-            raise ValueError(f"action_mask: the env's info has no '{self._key}'; give its `key`")
+            raise ValueError(
+                f"action_mask: the env's info has no '{self._key}'; set `key` to that of the mask"
+            )
         mask: Array = (np.asarray(info[self._key]) != 0).astype(np.int8)
         if mask.shape != (self._n,):
             raise ValueError(
-                f"action_mask: the mask {mask} does not have one number for each of {self._n} actions"
+                f"action_mask: the mask is {mask}; expected a number for each of {self._n} actions"
             )
         return mask

@@ -14,12 +14,12 @@ from flowrl.nodes.moments import Moments
 
 
 class RewardClip(Wrapper):
-    """Rewards are held within bounds, or become their sign."""
+    """Clips rewards to bounds, or replaces them by their sign."""
 
     class Config(Wrapper.Config):
         low: float = param(-1.0, "the least reward")
         high: float = param(1.0, "the greatest reward")
-        how: Literal["clip", "sign"] = param("clip", "`sign`: -1, 0 or 1 (the bounds do not count)")
+        how: Literal["clip", "sign"] = param("clip", "`clip`: to the bounds; `sign`: to -1, 0 or 1")
 
         @model_validator(mode="after")
         def require_low_below_high(self) -> RewardClip.Config:
@@ -56,9 +56,9 @@ class RewardNormalise(Wrapper):
 
     class Config(Wrapper.Config):
         gamma: float = param(
-            0.99, "discount of the returns whose deviation is the unit", ge=0, lt=1
+            0.99, "discount of the returns whose standard deviation is the unit", ge=0, lt=1
         )
-        limit: float = param(10.0, "rewards are held within +- this", gt=0)
+        limit: float = param(10.0, "rewards are clipped to +- this", gt=0)
 
     def wrap(self, env: Any) -> Any:
         return RewardNormaliseEnv(env, self.config.gamma, self.config.limit)

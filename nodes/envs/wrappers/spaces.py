@@ -1,4 +1,4 @@
-"""Helpers for wrappers: gymnasium's spaces, and functions that work on one leaf of an observation."""
+"""Spaces of wrapped envs, and wrappers that change one leaf of an observation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Box, Dict
 
 OBSERVATION = "observation"  # the leaf of an observation that was not nested before
-LEAF_HELP = "leaf of a Dict of observations that is changed; default: the observation"
+LEAF_HELP = "the leaf of a Dict observation to change; default: the whole observation"
 
 ObsFunction = Callable[[Array], Array]
 
@@ -27,7 +27,7 @@ def find_box(env: Any, leaf: str | None, wrapper: str) -> Box:
     if leaf is not None:
         if not isinstance(space, Dict) or leaf not in space.spaces:
             raise UnsoundError(
-                f"{wrapper}: observations {space} have no '{leaf}'", "name a leaf", "env"
+                f"{wrapper}: observations {space} have no '{leaf}'", "name one of its leaves", "env"
             )
         space = space.spaces[leaf]
     if not isinstance(space, Box):

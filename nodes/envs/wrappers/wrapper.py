@@ -1,6 +1,6 @@
-"""The base class of wrappers, and how a list of them is put around an env.
+"""The base class of wrappers, and functions that apply a list of them to an env.
 
-A wrapper in a graph is a description (`Wrapper`). Its `wrap` is called anew for each env that is made.
+A wrapper in a graph is a description (`Wrapper`). Its `wrap` is called for each env that is made.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Wrapper(Part):
     spans_episodes: ClassVar[bool] = False
     """Whether an episode depends on those before it."""
     works_per_agent: ClassVar[bool] = True
-    """Whether it can be put on one of many agents, who all step at once.
+    """Whether it can be applied to one of many agents, which step together.
 
-    Such a wrapper takes exactly one step when told, with the action it was given, and ends no episode.
+    Such a wrapper takes exactly one step per step, with the action it was given, and ends no episode.
     """
 
     class Config(BaseConfig):
         only: Literal["collect", "evaluate"] | None = param(
-            None, "where the wrapper is put on; default: wherever the env is made"
+            None, "apply the wrapper only where envs collect, or evaluate; default: to both"
         )
 
     def wrap(self, env: Any) -> Any:
@@ -41,7 +41,7 @@ class Wrapper(Part):
 
 
 class ImportedWrapper(Wrapper):
-    """A wrapper of gymnasium's, or a class or function of your own, by its import path; called with the env."""
+    """A wrapper of gymnasium, or a class or function of your own, by its import path. It is called with the env."""
 
     class Config(Wrapper.Config):
         id: str = param(
@@ -57,7 +57,7 @@ Wrappers = Sequence[PartSpec | Wrapper]
 
 
 def select_for_purpose(wrappers: Wrappers, purpose: str) -> tuple[PartSpec | Wrapper, ...]:
-    """Those that are put on for a purpose: "collect" or "evaluate"."""
+    """The wrappers that apply to a purpose: "collect" or "evaluate"."""
     return tuple(w for w in wrappers if _only(w) in (None, purpose))
 
 
@@ -89,7 +89,7 @@ class RewardSumEnv(EnvWrapper):
     """The innermost wrapper: sums the env's own rewards."""
 
     reward_sum = 0.0
-    spec = None  # an id of the registry does not make this env again
+    spec = None  # no registered id makes this env
 
     def step(self, action: Any) -> Any:
         stepped = self.env.step(action)
@@ -116,19 +116,19 @@ class UnwrappedReturnEnv(EnvWrapper):
 
 
 def refuse_wrappers_across_episodes(env: Any) -> None:
-    """Raise `UnsoundError` if a wrapper makes episodes depend on those before: they cannot be reset ahead."""
-    for wrapper in getattr(getattr(env, "config", None), "wrappers", ()):  # a function has none
+    """Raise `UnsoundError` if a wrapper makes episodes depend on earlier ones: these cannot be begun ahead of time."""
+    for wrapper in getattr(getattr(env, "config", None), "wrappers", ()):  # functions have none
         cls = wrapper.cls if isinstance(wrapper, PartSpec) else type(wrapper)
         if issubclass(cls, Wrapper) and cls.spans_episodes and _only(wrapper) != "evaluate":
-            what = f"with {cls.__name__} an env goes on where its last episode ended"
-            raise UnsoundError(what, "leave the wrapper out, or do not reset ahead", "pre_reset")
+            what = f"{cls.__name__} makes episodes depend on earlier ones"
+            raise UnsoundError(what, "leave out the wrapper or pre_reset", "pre_reset")
 
 
 def refuse_carry_over(carried: Sequence[str]) -> None:
-    """Raise `UnsoundError` if envs carry data from episode to episode: they cannot be reset ahead."""
+    """Raise `UnsoundError` if envs carry data over to their next episodes: these cannot be begun ahead of time."""
     if any(carried):
         what = "the envs carry data from one episode to the next"
-        raise UnsoundError(what, "do not reset ahead: leave pre_reset out", "pre_reset")
+        raise UnsoundError(what, "leave out pre_reset", "pre_reset")
 
 
 class EpisodeRng:
@@ -140,7 +140,7 @@ class EpisodeRng:
         self._rng = np.random.Generator(np.random.PCG64(self._purpose))
 
     def begin(self, seed: int | None) -> np.random.Generator:
-        """The generator of a new episode; without a seed the last one continues."""
+        """The generator of a new episode. Without a seed, the last generator continues."""
         if seed is not None:
             self._rng = np.random.Generator(np.random.PCG64([seed, self._purpose]))
         return self._rng

@@ -108,7 +108,7 @@ def test_rows_are_those_of_the_slow_implementation(
 ) -> None:
     node = collector(count, 1, nstep, seed, length=length, ends=ends)
     tokens = [node.collect(n) for n in amounts]
-    lives = [life(env.seeds, length, ends) for env in node.envs._here.envs]
+    lives = [life(env.seeds, length, ends) for env in node.envs.local_envs.envs]
     for token, rows in zip(tokens, tokens_of(lives, amounts, nstep), strict=True):
         same(token, rows)
 
@@ -122,7 +122,9 @@ def test_every_firing_counts_its_rows_also_where_envs_do_not_divide_them(
     for _ in range(4):
         batch = node.fire(weights(0))
         assert len(batch) == n_sample == node.ctx.take_count().env_steps
-    stepped = sum(env.t + sum(1 + s % 5 for s in env.seeds[:-1]) for env in node.envs._here.envs)
+    stepped = sum(
+        env.t + sum(1 + s % 5 for s in env.seeds[:-1]) for env in node.envs.local_envs.envs
+    )
     assert 4 * n_sample <= stepped < 4 * n_sample + count * nstep  # no step more than it must
 
 
@@ -134,7 +136,7 @@ def test_finished_episodes_are_counted_when_they_are_seen(count: int, n: int, se
     for _ in range(5):
         node.fire(weights(0))
         counted += node.ctx.take_count().episodes
-    assert counted == sum(len(env.seeds) - 1 for env in node.envs._here.envs)
+    assert counted == sum(len(env.seeds) - 1 for env in node.envs.local_envs.envs)
 
 
 @pytest.mark.parametrize("nstep", [1, 3])

@@ -166,7 +166,7 @@ def test_the_first_firing_steps_further_for_its_windows_and_counts_its_rows() ->
     counts = []
     for _ in range(3):
         node.fire(weights(0))
-        counts.append((node.ctx.take_count().env_steps, int(node.envs._accounts.lengths[0])))
+        counts.append((node.ctx.take_count().env_steps, int(node.envs.statistics.lengths[0])))
     assert counts == [(4, 4), (4, 6), (4, 8)]
 
 

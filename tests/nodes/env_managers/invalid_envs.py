@@ -1,4 +1,4 @@
-"""Envs that break gymnasium's interface, each in one way, in the first step of their first episode."""
+"""Envs that violate gymnasium's interface, each in one way, in the first step of their first episode."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OBSERVATIONS = {
 }
 
 
-class Unprintable(Exception):
-    """Its text cannot be had."""
+class UnprintableError(Exception):
+    """Formatting it raises another error."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
 
 
-class Sound(gymnasium.Env):
-    """Nothing is wrong with it."""
+class ValidEnv(gymnasium.Env):
+    """Keeps to the interface."""
 
     observation_space: Any = Box(-10, 10, (2,), np.float32)
     action_space = Discrete(2)
@@ -34,65 +34,65 @@ class Sound(gymnasium.Env):
         self.what = what
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action: Any) -> Any:
-        return self.seen(), 1.0, False, False, {}
+        return self.observe(), 1.0, False, False, {}
 
-    def seen(self) -> Any:
+    def observe(self) -> Any:
         return np.zeros(2, np.float32)
 
 
-class OddReward(Sound):
+class InvalidReward(ValidEnv):
     def step(self, action: Any) -> Any:
-        return self.seen(), REWARDS[self.what], False, False, {}
+        return self.observe(), REWARDS[self.what], False, False, {}
 
 
-class OddObservation(Sound):
+class InvalidObservation(ValidEnv):
     def step(self, action: Any) -> Any:
         return OBSERVATIONS[self.what], 1.0, False, False, {}
 
 
-class OutOfRange(Sound):
+class OutOfRange(ValidEnv):
     observation_space = Discrete(5)
 
     def __init__(self) -> None:
-        self.at = 0
+        self.value = 0
 
-    def seen(self) -> Any:
-        self.at += 7
-        return self.at - 7
+    def observe(self) -> Any:
+        self.value += 7
+        return self.value - 7
 
 
-class Switches(Sound):
-    """Says 0 and 1, and gives what it is told to."""
+class FixedBits(ValidEnv):
+    """Each step returns the same two values."""
 
     observation_space = MultiBinary(2)
 
     def __init__(self, value: int, dtype: str = "int8") -> None:
-        self.given = np.array([value, 0], dtype)
+        self.values = np.array([value, 0], dtype)
 
     def step(self, action: Any) -> Any:
-        return self.given, 1.0, False, False, {}
+        return self.values, 1.0, False, False, {}
 
-    def seen(self) -> Any:
+    def observe(self) -> Any:
         return np.zeros(2, np.int8)
 
 
-class Raising(Sound):
+class RaisingEnv(ValidEnv):
     def step(self, action: Any) -> Any:
-        raise Unprintable if self.what == "unprintable" else OSError("no file \udc80")
+        raise UnprintableError if self.what == "unprintable" else OSError("no file \udc80")
 
 
-class FourResults(Sound):
-    """The step of the old gym package."""
+class FourResults(ValidEnv):
+    """A step as in the old gym package."""
 
     def step(self, action: Any) -> Any:
-        return self.seen(), 1.0, False, {}
+        return self.observe(), 1.0, False, {}
 
 
-class OneResult(Sound):
-    """The reset of the old gym package."""
+class OneResult(ValidEnv):
+    """A reset as in the old gym package."""
 
     observation_space = Box(-10, 10, (3,), np.float32)
 
@@ -100,12 +100,14 @@ class OneResult(Sound):
         return np.zeros(3, np.float32)
 
 
-class NoSeed(Sound):
+class NoSeed(ValidEnv):
     def reset(self) -> Any:  # type: ignore[override]
-        return self.seen(), {}
+        return self.observe(), {}
 
 
-class OwnMistake(Sound):
+class UnpackingMistake(ValidEnv):
+    """The step itself unpacks a wrong number of values."""
+
     def step(self, action: Any) -> Any:
         one, two = [1, 2, 3]
         return one, two

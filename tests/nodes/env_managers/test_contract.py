@@ -1,4 +1,4 @@
-"""Whatever kind an env manager is: the same columns, episodes, seeds and errors, to the bit."""
+"""Every kind of env manager gives the same observations, episodes, seeds and errors, to the bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def zeros(count: int = 3) -> Any:
 
 
 @others
-def test_every_kind_gives_the_bits_of_the_base_kind(kind: str) -> None:
+def test_every_kind_gives_the_same_bits_as_the_serial_one(kind: str) -> None:
     with open_manager("serial") as base, open_manager(kind) as other:
         np.testing.assert_array_equal(base.reset(), other.reset())
         for _ in range(40):
@@ -30,7 +30,7 @@ def test_every_kind_gives_the_bits_of_the_base_kind(kind: str) -> None:
 
 
 @others
-def test_halves_and_single_envs_are_sent_and_received_as_in_the_base_kind(kind: str) -> None:
+def test_parts_of_the_envs_can_be_sent_and_received_in_any_order(kind: str) -> None:
     turns = [[[0, 1], [2]], [[2, 0], [1]], [[1], [0], [2]], [[0, 2, 1]]] * 4
     with open_manager("serial") as base, open_manager(kind) as other:
         base.reset(), other.reset()
@@ -46,7 +46,7 @@ def test_halves_and_single_envs_are_sent_and_received_as_in_the_base_kind(kind: 
 
 @others
 @pytest.mark.parametrize("cls", ["Pushing", "Stubborn", "Reusing"])
-def test_other_observations_and_actions_pass_as_in_the_base_kind(kind: str, cls: str) -> None:
+def test_other_spaces_give_the_same_bits_as_in_the_serial_kind(kind: str, cls: str) -> None:
     with open_manager("serial", cls) as base, open_manager(kind, cls) as other:
         np.testing.assert_array_equal(base.reset(), other.reset())
         rng, column = np.random.default_rng(0), base.spec().action
@@ -58,7 +58,7 @@ def test_other_observations_and_actions_pass_as_in_the_base_kind(kind: str, cls:
 
 
 @kinds
-def test_arrays_that_were_given_are_not_written_to_again(kind: str) -> None:
+def test_returned_arrays_are_not_written_to_again(kind: str) -> None:
     with open_manager(kind, length=2) as envs:
         given = [envs.reset()]
         for _ in range(4):
@@ -68,7 +68,7 @@ def test_arrays_that_were_given_are_not_written_to_again(kind: str) -> None:
 
 
 @kinds
-def test_fixed_seeds_begin_the_same_episodes_again(kind: str) -> None:
+def test_with_fixed_seeds_a_reset_begins_the_same_episodes(kind: str) -> None:
     with open_manager(kind, dynamic_seeds=False) as envs:
         plays = []
         for _ in range(2):
@@ -78,7 +78,7 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: str) -> None:
 
 @kinds
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ("raises", "step raised ZeroDivisionError: the simulator fell over"),
         ("nan", r"the observation is not finite: \[nan nan\]"),
@@ -86,33 +86,33 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: str) -> None:
         ("reward", "the reward is nan; it must be a finite number"),
     ],
 )
-def test_a_failing_env_is_named_with_seed_step_actions_and_traceback(
-    kind: str, how: str, told: str
+def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(
+    kind: str, how: str, message: str
 ) -> None:
     with open_manager(kind, "Broken", how=how) as envs:
         obs = envs.reset()
         envs.advance(zeros(1), [1])  # so that env 1 is the first to reach its third step
         envs.advance(np.array([0, 1, 2]))
-        with pytest.raises(EnvError, match=told) as error:
+        with pytest.raises(EnvError, match=message) as raised:
             envs.advance(np.array([0, 2, 2]))
-        told_of = error.value
-        assert (told_of.index, told_of.step, told_of.actions) == (1, 3, (0, 1, 2))
-        assert told_of.seed % 1_000_000 == obs[1, 0]
+        error = raised.value
+        assert (error.index, error.step, error.actions) == (1, 3, (0, 1, 2))
+        assert error.seed % 1_000_000 == obs[1, 0]
         if how == "raises":
-            assert "in step" in str(told_of.files)
-            assert "ZeroDivisionError" in str(told_of.files)
+            assert "in step" in str(error.files)
+            assert "ZeroDivisionError" in str(error.files)
 
 
 @kinds
-def test_an_env_that_cannot_begin_is_named_too(kind: str) -> None:
+def test_the_error_of_a_failed_reset_names_the_env(kind: str) -> None:
     with open_manager(kind, "BrokenReset", length=1) as envs:
-        envs.reset()  # pre-reset envs may have failed already, but nobody waits for them yet
+        envs.reset()  # spare envs may have failed already, but their episodes are not needed yet
         with pytest.raises(EnvError, match="step 0: reset raised OSError: no simulator answers"):
             [envs.advance(zeros()) for _ in range(3)]
 
 
 @kinds
-def test_misuse_is_refused_and_changes_nothing(kind: str) -> None:
+def test_a_refused_call_changes_nothing(kind: str) -> None:
     with open_manager(kind) as envs:
         envs.reset()
         with pytest.raises(ValueError, match="4 actions for 3 envs"):
@@ -120,9 +120,9 @@ def test_misuse_is_refused_and_changes_nothing(kind: str) -> None:
         with pytest.raises(ValueError, match="actions are float64"):
             envs.advance(np.full(3, 0.5))
         envs.send(np.array([0, 2]), zeros(2))
-        with pytest.raises(ValueError, match="env 2 is being stepped"):
+        with pytest.raises(ValueError, match="env 2: its step is pending"):
             envs.send(np.array([1, 2]), zeros(2))
-        with pytest.raises(ValueError, match="env 1 was not sent"):
+        with pytest.raises(ValueError, match="env 1: it was not sent"):
             envs.recv(np.array([1]))
         ids, steps = envs.recv(np.array([2, 0]))
         assert (ids.tolist(), steps.next_obs[:, 1].tolist()) == ([2, 0], [1.0, 1.0])
@@ -130,55 +130,53 @@ def test_misuse_is_refused_and_changes_nothing(kind: str) -> None:
 
 @kinds
 @pytest.mark.parametrize(
-    ("ids", "told"),
+    ("ids", "message"),
     [
-        ([0, 3], "there is no env 3; they are 0 to 2"),
-        ([-1, 0], "there is no env -1"),
-        ([1, 1], r"envs \[1, 1\] are named; name each once"),
+        ([0, 3], "env 3 does not exist; ids are 0 to 2"),
+        ([-1, 0], "env -1 does not exist"),
+        ([1, 1], r"the ids \[1, 1\] repeat an env; give each env once"),
     ],
 )
-def test_only_envs_that_there_are_can_be_stepped_each_once(
-    kind: str, ids: list[int], told: str
-) -> None:
+def test_unknown_and_repeated_ids_are_refused(kind: str, ids: list[int], message: str) -> None:
     with open_manager(kind) as envs:
         envs.reset()
         for step in (envs.advance, lambda acts, at: envs.send(np.array(at), acts)):
-            with pytest.raises(ValueError, match=told):
+            with pytest.raises(ValueError, match=message):
                 step(zeros(2), ids)
         assert envs.advance(zeros()).next_obs[:, 1].tolist() == [1.0, 1.0, 1.0]
 
 
 @kinds
-def test_envs_that_have_not_begun_cannot_be_stepped(kind: str) -> None:
+def test_envs_cannot_be_stepped_before_a_reset(kind: str) -> None:
     with open_manager(kind) as envs:
-        with pytest.raises(ValueError, match=r"^the envs have not begun; call reset\(\) first"):
+        with pytest.raises(ValueError, match=r"no episode has begun; call reset\(\) first"):
             envs.advance(zeros())
-        with pytest.raises(ValueError, match=r"^nothing was launched; call launch\(\) first"):
+        with pytest.raises(ValueError, match=r"the envs were not launched; call launch\(\) first"):
             envs.step({0: 0})
 
 
 @kinds
 @pytest.mark.parametrize(
-    ("actions", "told"),
+    ("actions", "message"),
     [
-        ({}, "no action is given; give one for each env of ready_obs"),
-        ({3: 0}, "there is no env 3; they are 0 to 2"),
-        ({-1: 0}, "there is no env -1"),
-        ({"a": 0}, "there is no env 'a'"),
-        ({0: None}, "an action is None; it must be int64"),
-        ({0: "left"}, "an action is .*left.*; it must be int64"),
+        ({}, "no action is given; give one for an env of ready_obs"),
+        ({3: 0}, "env 3 does not exist; ids are 0 to 2"),
+        ({-1: 0}, "env -1 does not exist"),
+        ({"a": 0}, "env 'a' does not exist"),
+        ({0: None}, "an action is None; expected int64"),
+        ({0: "left"}, "an action is .*left.*; expected int64"),
         ({0: 0.5}, "actions are float64"),
     ],
 )
-def test_by_hand_what_is_no_action_of_an_env_is_told_and_changes_nothing(
-    kind: str, actions: Any, told: str
+def test_invalid_actions_of_step_are_refused_and_change_nothing(
+    kind: str, actions: Any, message: str
 ) -> None:
     with open_manager(kind) as envs:
-        with pytest.raises(ValueError, match=r"episodes is 0; give 1 or more"):
+        with pytest.raises(ValueError, match=r"episodes is 0; give at least 1"):
             envs.launch(episodes=0)
         envs.launch(episodes=1)
         before = envs.ready_obs
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             envs.step(actions)
         assert envs.ready_obs.keys() == before.keys() == {0, 1, 2}
         timestep = envs.step({0: 0})
@@ -186,7 +184,7 @@ def test_by_hand_what_is_no_action_of_an_env_is_told_and_changes_nothing(
 
 
 @kinds
-def test_by_hand_every_env_plays_its_episodes_and_is_done(kind: str) -> None:
+def test_launched_envs_play_their_episodes_and_are_done(kind: str) -> None:
     with open_manager(kind) as envs:
         envs.launch(episodes=2)
         ended: list[int] = []
@@ -200,10 +198,10 @@ def test_by_hand_every_env_plays_its_episodes_and_is_done(kind: str) -> None:
 
 
 @kinds
-def test_after_closing_a_reset_begins_anew(kind: str) -> None:
+def test_a_reset_after_closing_begins_new_episodes(kind: str) -> None:
     with open_manager(kind) as envs:
         first = envs.reset()
         envs.close()
         again = envs.reset()
-        assert not np.array_equal(first, again)  # seeds go on
+        assert not np.array_equal(first, again)  # seeds continue
         assert envs.advance(zeros()).next_obs[:, 1].tolist() == [1.0, 1.0, 1.0]

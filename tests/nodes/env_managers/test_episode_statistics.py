@@ -1,4 +1,4 @@
-"""What is known of each env's episode."""
+"""The returns and lengths of episodes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import numpy as np
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
 
-def stepped() -> EpisodeStatistics:
-    """Three envs, of which the first began one step later than the others."""
-    accounts = EpisodeStatistics(3, 0, True)
+def statistics_of_three_envs() -> EpisodeStatistics:
+    """The first env's episode began one step after the others."""
+    statistics = EpisodeStatistics(3, 0, True)
     for index in range(3):
-        accounts.begin(index)
-    accounts.count_steps(None, np.array([1.0, 2.0, 4.0]))
-    accounts.begin(0)
-    accounts.count_steps(None, np.array([0.5, 0.25, 0.125]))
-    return accounts
+        statistics.start_episode(index)
+    statistics.count_steps(None, np.array([1.0, 2.0, 4.0]))
+    statistics.start_episode(0)
+    statistics.count_steps(None, np.array([0.5, 0.25, 0.125]))
+    return statistics
 
 
-def test_episodes_that_end_together_are_told_as_if_each_ended_alone() -> None:
-    together = stepped().end_several(np.array([0, 2]))
+def test_several_finished_episodes_are_the_same_as_one_by_one() -> None:
+    together = statistics_of_three_envs().finished_episodes(np.array([0, 2]))
     assert together == [(0, 0.5, 1), (2, 4.125, 2)]
-    alone = stepped()
-    assert together == [alone.end(0), alone.end(2)]
+    single = statistics_of_three_envs()
+    assert together == [single.finished_episode(0), single.finished_episode(2)]
 
 
-def test_none_ends_where_none_is_named() -> None:
-    assert stepped().end_several(np.zeros(0, np.int64)) == []
+def test_without_envs_there_are_no_finished_episodes() -> None:
+    assert statistics_of_three_envs().finished_episodes(np.zeros(0, np.int64)) == []

@@ -17,41 +17,41 @@ IDS = sorted(
     if any(f"envs.{family}" in str(spec.entry_point) for family in FAMILIES)
 )
 STEPS = 1000
-LEAVES_TRACES = {"BipedalWalker-v3"}  # a seeded reset does not wipe out what was before it
-ONE_THREAD = {"CarRacing-v3"}  # it draws with pygame, whose state all threads share
+DEPENDS_ON_THE_PAST = {"BipedalWalker-v3"}  # a seeded reset does not clear all of its state
+ONE_THREAD = {"CarRacing-v3"}  # it draws with pygame, which has global state
 
 
 def actions_for(space: Any, count: int, steps: int) -> list[np.ndarray]:
-    """Random actions, the same each time."""
+    """The same random actions in each call."""
     space.seed(0)
     return [np.array([space.sample() for _ in range(count)]) for _ in range(steps)]
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of envs that are out of date
+@pytest.mark.filterwarnings("ignore")  # about outdated envs
 @pytest.mark.parametrize("id", IDS)
-def test_all_kinds_play_it_alike(id: str) -> None:
+def test_all_kinds_of_managers_give_the_same_steps(id: str) -> None:
     env = gymnasium.make(id, disable_env_checker=True)
     count = 2
-    taken = actions_for(env.action_space, count, STEPS // count)
+    action_sequence = actions_for(env.action_space, count, STEPS // count)
     env.close()
     with open_manager("serial", id, count=count) as base:
         first = base.reset()
-        expected = [base.advance(actions) for actions in taken]
+        expected = [base.advance(actions) for actions in action_sequence]
     for kind in ("sync", "thread", "async, received by id", "sync, pre-reset"):
-        if kind == "sync, pre-reset" and id in LEAVES_TRACES | ONE_THREAD:
+        if kind == "sync, pre-reset" and id in DEPENDS_ON_THE_PAST | ONE_THREAD:
             continue  # CarRacing takes as long as all others together
         shared = {"envs_per_worker": count} if kind == "thread" and id in ONE_THREAD else {}
         with open_manager(kind, id, count=count, **shared) as envs:
             np.testing.assert_array_equal(first, envs.reset())
-            for actions, steps in zip(taken, expected, strict=True):
+            for actions, steps in zip(action_sequence, expected, strict=True):
                 assert steps_are_equal(steps, envs.advance(actions))
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("id", sorted({*IDS} - ONE_THREAD))
-def test_it_is_played_as_envs_become_ready(id: str) -> None:
+def test_the_asynchronous_manager_plays_without_failures(id: str) -> None:
     with open_manager("async, received by id", id, count=2) as envs:
         envs.reset()
         space = gymnasium.make(id, disable_env_checker=True).action_space

@@ -1,4 +1,4 @@
-"""Envs that fail: begun anew, their trajectories dropped and counted, and nobody else notices."""
+"""Envs that fail are restarted, their trajectories are dropped and counted, and other envs are not affected."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.nodes.env_managers.crash_replay import replay
+from flowrl.nodes.env_managers.crash_files import replay_crash_file
 from flowrl.nodes.env_managers.env_error import EnvError
 from tests.nodes.env_managers.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
 from tests.nodes.env_managers.transition_checker import TransitionChecker
 
 FAILING = "tests.nodes.env_managers.failing_envs:FaultyEnv"
-KILLED_TWICE = "tests.nodes.env_managers.unreproducible_envs:KilledTwice"
+UNREPRODUCIBLE = "tests.nodes.env_managers.unreproducible_envs"
 kinds = pytest.mark.parametrize("kind", KINDS)
 processes = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "async, received by id"])
-apart = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "thread"])
+isolating = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "thread"])
 
 
 def failing(kind: str, *faults: str, count: int = 3, **params: Any) -> Any:
@@ -33,19 +33,19 @@ def failing(kind: str, *faults: str, count: int = 3, **params: Any) -> Any:
 
 @kinds
 @pytest.mark.parametrize("retry_type", ["reset", "renew"])
-def test_envs_that_fail_are_begun_anew_and_all_kept_transitions_are_right(
+def test_failed_envs_are_restarted_and_all_kept_transitions_are_correct(
     kind: str, retry_type: str
 ) -> None:
     with failing(kind, *STEP_FAULTS, *RESET_FAULTS, retry_type=retry_type) as envs:
-        follower = TransitionChecker(envs)
-        follower.play(60)
-        follower.check_counts()
+        checker = TransitionChecker(envs)
+        checker.play(60)
+        checker.check_counts()
         assert envs.failures.dropped_trajectories > 0
         assert envs.failures.replaced_workers == 0
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "serial" and "pre-reset" not in k])
-def test_failures_that_follow_from_seeds_have_the_same_consequences_in_every_kind(
+def test_the_same_failures_have_the_same_consequences_in_every_kind(
     kind: str,
 ) -> None:
     with failing("serial", *STEP_FAULTS) as base, failing(kind, *STEP_FAULTS) as other:
@@ -57,29 +57,27 @@ def test_failures_that_follow_from_seeds_have_the_same_consequences_in_every_kin
 
 @processes
 @pytest.mark.parametrize("fault", ["exit", "sys.exit", "kill", "segfault"])
-def test_a_worker_that_ends_is_replaced_and_its_other_envs_go_on_where_they_were(
-    kind: str, fault: str
-) -> None:
+def test_a_worker_that_ends_is_replaced_and_its_other_envs_continue(kind: str, fault: str) -> None:
     with failing(kind, fault, probability=0.06, envs_per_worker=3) as envs:
-        follower = TransitionChecker(envs)
-        follower.play(25)
-        follower.check_counts()
+        checker = TransitionChecker(envs)
+        checker.play(25)
+        checker.check_counts()
         assert envs.failures.replaced_workers > 0
         assert envs.failures.dropped_trajectories == envs.failures.failures > 0
 
 
-@apart
-def test_an_env_that_hangs_is_ended_at_its_deadline(kind: str) -> None:
+@isolating
+def test_an_env_that_hangs_has_failed_at_its_deadline(kind: str) -> None:
     limits = {"step_timeout_s": 0.3, "reset_timeout_s": 0.3}
     with failing(kind, "hang", "reset hangs", probability=0.1, **limits) as envs:
-        follower = TransitionChecker(envs)
-        follower.play(30)
-        follower.check_counts()
+        checker = TransitionChecker(envs)
+        checker.play(30)
+        checker.check_counts()
         assert envs.failures.replaced_workers > 0
 
 
 @processes
-def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: str) -> None:
+def test_a_worker_that_is_killed_from_outside_changes_no_transition(kind: str) -> None:
     with (
         open_manager("serial", FAILING, count=4) as base,
         open_manager(kind, FAILING, count=4) as envs,
@@ -88,7 +86,7 @@ def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: 
         for _ in range(4):
             one.play(6)
             two.play(6)
-            for worker in envs._crew.workers[::2]:
+            for worker in envs.pool.workers[::2]:
                 os.kill(worker.pid, signal.SIGKILL)
         one.play(6), two.play(6)
         assert one.kept == two.kept
@@ -97,50 +95,70 @@ def test_a_worker_that_is_killed_from_outside_costs_time_and_nothing_else(kind: 
         assert envs.failures.dropped_trajectories == 0
 
 
-def test_an_env_that_ends_the_next_worker_too_is_lost_and_its_neighbours_go_on(
+def test_an_env_that_ends_two_workers_has_failed_and_its_neighbours_continue(
     tmp_path: Path,
 ) -> None:
-    """It ends one worker in its fifth step, and the next while the envs are brought back."""
+    """It ends one worker in its fifth step, and the next one while the envs are replayed."""
     kills = str(tmp_path / "kills")
     Path(kills).write_text("0")
-    with open_manager("sync", KILLED_TWICE, kills=kills, envs_per_worker=3, max_retry=2) as envs:
+    with open_manager(
+        "sync", f"{UNREPRODUCIBLE}:KilledTwice", kills=kills, envs_per_worker=3, max_retry=2
+    ) as envs:
         first = envs.reset()
         steps = [envs.advance(np.zeros(3, np.int64)) for _ in range(9)]
         assert [k for k, step in enumerate(steps) if len(step.failed)] == [4]
-        (broken,) = steps[4].failed
-        others = [index for index in range(3) if index != broken]
+        (failed,) = steps[4].failed
+        others = [index for index in range(3) if index != failed]
         for step in steps:
             assert (step.obs[others, 0] == first[others, 0]).all()
         assert steps[-1].obs[others, 1].tolist() == [9, 9]
         assert (envs.failures.failures, envs.failures.restored_envs) == (1, 2)
 
 
-def test_a_worker_that_prints_floods_is_let_to_and_the_flood_is_dropped() -> None:
+def test_envs_that_cannot_be_replayed_after_their_worker_died_fail_their_next_step(
+    tmp_path: Path,
+) -> None:
+    """Also for the second time, while no step is pending."""
+    mark = tmp_path / "mark"
+    params = {"mark": str(mark), "max_retry": 5, "retry_waiting_time_s": 0.0}
+    with open_manager("sync", f"{UNREPRODUCIBLE}:ChangedObservation", **params) as envs:
+        envs.reset()
+        for replaced in (1, 2):
+            assert list(envs.advance(np.zeros(3, np.int64)).failed) == []
+            mark.unlink() if mark.exists() else mark.touch()
+            for worker in envs.pool.workers:
+                os.kill(worker.pid, signal.SIGKILL)
+            while envs.failures.replaced_workers < replaced * len(envs.pool.workers):
+                envs.pool.check_workers()
+            assert list(envs.advance(np.zeros(3, np.int64)).failed) == [0, 1, 2]
+
+
+def test_excessive_output_of_a_worker_is_dropped() -> None:
     with failing("sync", "flood", probability=1.0, at=1, envs_per_worker=3) as envs:
-        follower, crew = TransitionChecker(envs), envs._crew
-        while crew.workers[0].printed_bytes() <= 16 << 20 and not crew.dropped_output_bytes:
-            follower.play(1)
-        crew.look()
-        assert crew.dropped_output_bytes > 16 << 20
-        assert crew.workers[0].printed_bytes() < 16 << 20
+        checker, pool = TransitionChecker(envs), envs.pool
+        while pool.workers[0].output_bytes() <= 16 << 20 and not pool.dropped_output_bytes:
+            checker.play(1)
+        pool.check_workers()
+        assert pool.dropped_output_bytes > 16 << 20
+        assert pool.workers[0].output_bytes() < 16 << 20
 
 
 @pytest.mark.real_processes
-def test_a_worker_that_grows_too_large_is_replaced_and_nobody_notices() -> None:
+def test_replacing_a_worker_that_grew_too_large_changes_no_transition() -> None:
     with (
         open_manager("serial", FAILING) as base,
         open_manager("sync", FAILING, max_worker_bytes=1) as envs,
     ):
         one, two = TransitionChecker(base), TransitionChecker(envs)
         one.play(5), two.play(5)
-        envs._crew.look_at_sizes()
+        envs.pool.check_memory()
         one.play(5), two.play(5)
         assert one.kept == two.kept
         assert envs.failures.replaced_workers >= 1
 
 
 @pytest.mark.parametrize("kind", ["serial", "sync"])
-def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
+def test_a_failure_without_an_attempt_left_writes_a_crash_file_that_fails_again(
     kind: str, tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -150,14 +168,14 @@ def test_what_cannot_be_mended_is_written_down_and_fails_again_when_replayed(
         TransitionChecker(envs).play(20)
     (path,) = raised.value.save(tmp_path)
     assert path.name == f"crash-envs-{raised.value.index}.json"
-    assert replay(str(path))
-    told = capfd.readouterr()
-    assert "it failed again: ZeroDivisionError: the simulator fell over" in told.out
-    assert "in raise_error" in told.err
+    assert replay_crash_file(str(path))
+    output = capfd.readouterr()
+    assert "it failed again: ZeroDivisionError: the simulator fell over" in output.out
+    assert "in raise_error" in output.err
 
 
 @pytest.mark.real_processes
-def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() -> None:
+def test_the_error_of_an_env_that_ended_its_worker_says_how() -> None:
     with (
         failing("sync", "segfault", probability=1.0, count=1, max_retry=1) as envs,
         pytest.raises(EnvError, match="killed by SIGSEGV") as raised,
@@ -167,7 +185,7 @@ def test_an_env_that_always_kills_its_worker_ends_in_an_error_that_says_how() ->
 
 
 @pytest.mark.real_processes
-def test_a_worker_that_cannot_begin_ends_in_an_error_that_shows_what_it_printed() -> None:
+def test_the_error_of_a_worker_that_cannot_start_shows_its_output() -> None:
     with (
         open_manager("sync", "tests.nodes.env_managers.failing_envs:CrashingEnv") as envs,
         pytest.raises(EnvError, match="ended with status 7") as raised,
@@ -176,7 +194,7 @@ def test_a_worker_that_cannot_begin_ends_in_an_error_that_shows_what_it_printed(
     assert "I cannot live here" in "".join(raised.value.files.values())
 
 
-def test_an_env_in_this_process_that_is_late_is_told_of_while_it_is_and_counted_after(
+def test_a_late_step_in_this_process_is_reported_while_it_runs_and_counted_afterwards(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with open_manager(
@@ -185,27 +203,27 @@ def test_an_env_in_this_process_that_is_late_is_told_of_while_it_is_and_counted_
         envs.reset()
         envs.advance(np.array([0, 1, 0]))
         assert envs.failures.late == 1
-    told = capsys.readouterr().err
-    assert "env 1: step has taken longer than 0.05 s" in told
-    assert "in step" in told
+    errors = capsys.readouterr().err
+    assert "env 1: step has taken longer than 0.05 s" in errors
+    assert "in step" in errors
 
 
 @pytest.mark.real_processes
-def test_no_process_is_left_when_a_manager_is_closed() -> None:
+def test_closing_a_manager_ends_its_processes() -> None:
     with open_manager("sync, one env per worker") as envs:
         envs.reset()
-        pids = [worker.pid for worker in envs._crew.workers]
+        pids = [worker.pid for worker in envs.pool.workers]
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
-def test_workers_end_with_their_manager_however_it_ends() -> None:
+def test_workers_end_with_their_managers_process() -> None:
     program = (
         "from tests.nodes.env_managers.manager_kinds import open_manager\n"
         "with open_manager('sync', 'tests.nodes.env_managers.failing_envs:FaultyEnv', faults=['hang'], at=1) as envs:\n"
         "    envs.reset()\n"
-        "    print(*(w.pid for w in envs._crew.workers), flush=True)\n"
+        "    print(*(w.pid for w in envs.pool.workers), flush=True)\n"
         "    import numpy\n"
         "    envs.advance(numpy.zeros(3, int))\n"
     )
@@ -222,6 +240,6 @@ def test_workers_end_with_their_manager_however_it_ends() -> None:
 def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().split()[2] != "Z"  # nobody may be there to reap it
+            return file.read().split()[2] != "Z"  # it may be unreaped
     except FileNotFoundError:
         return False

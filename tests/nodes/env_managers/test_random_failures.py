@@ -1,4 +1,4 @@
-"""Envs that fail at random in every way at once: the run goes on, and every kept sample is right."""
+"""Envs that fail at random in every way: the run continues, and every kept transition is correct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.nodes.env_managers.transition_checker import TransitionChecker
 
 FAILING = "tests.nodes.env_managers.failing_envs:FaultyEnv"
 ENVS = 6
-TOLERANT = {
+RETRY_PARAMS = {
     "max_retry": 20,
     "retry_waiting_time_s": 0.001,
     "step_timeout_s": 0.4,
@@ -23,49 +23,49 @@ TOLERANT = {
 
 
 def play(kind: str, episodes: int, faults: Any, probability: float, **params: Any) -> Any:
-    """Play so many episodes, taking envs in whatever order they come."""
-    params = {**TOLERANT, "faults": faults, "probability": probability, **params}
+    """Play this many episodes, with envs in the order in which they are received; return counts and checker."""
+    params = {**RETRY_PARAMS, "faults": faults, "probability": probability, **params}
     with open_manager(kind, FAILING, count=ENVS, **params) as envs:
-        follower = TransitionChecker(envs)
-        pids = {worker.pid for worker in envs._crew.workers if worker.own_process}
+        checker = TransitionChecker(envs)
+        pids = {worker.pid for worker in envs.pool.workers if worker.is_process}
         ids = np.arange(ENVS)
-        while follower.episodes < episodes:
-            envs.send(ids, follower.actions(ids))
+        while checker.episodes < episodes:
+            envs.send(ids, checker.actions(ids))
             ids, steps = envs.recv(None if kind.startswith("async") else ids)
-            follower.check(ids, steps)
-            pids |= {worker.pid for worker in envs._crew.workers if worker.own_process}
-        while envs._sent:  # what failed is counted before its row is received
-            follower.check(*envs.recv())
-        follower.check_counts()
-    left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
-    assert left == []
-    return envs.failures, follower
+            checker.check(ids, steps)
+            pids |= {worker.pid for worker in envs.pool.workers if worker.is_process}
+        while envs._sent:  # failures are counted before their rows are received
+            checker.check(*envs.recv())
+        checker.check_counts()
+    remaining = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+    assert remaining == []
+    return envs.failures, checker
 
 
-def check(failures: Any, episodes: int) -> None:
-    """What was told adds up."""
+def check_failures(failures: Any) -> None:
+    """Check that the counts agree with each other."""
     assert failures.dropped_trajectories > 0
     assert failures.failures >= failures.dropped_trajectories
     assert failures.replaced_workers > 0
 
 
 @pytest.mark.parametrize("kind", ["sync", "async, received by id"])
-def test_a_short_storm_is_weathered(kind: str) -> None:
+def test_a_run_survives_failures_of_all_kinds(kind: str) -> None:
     faults = STEP_FAULTS * 4 + RESET_FAULTS * 4 + PROCESS_FAULTS + ("hang",)
-    failures, follower = play(kind, 300, faults, 0.1)
-    check(failures, follower.episodes)
+    failures, _ = play(kind, 300, faults, 0.1)
+    check_failures(failures)
 
 
-def test_threads_weather_all_that_does_not_end_the_process() -> None:
+def test_threads_survive_all_failures_that_do_not_end_the_process() -> None:
     faults = STEP_FAULTS * 6 + RESET_FAULTS * 6 + HANGS + ("sys.exit",)
-    failures, follower = play("thread", 300, faults, 0.1)
-    check(failures, follower.episodes)
+    failures, _ = play("thread", 300, faults, 0.1)
+    check_failures(failures)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "async, received by id"])
-def test_a_long_storm_is_weathered(kind: str) -> None:
-    """10,000 episodes in all."""
+def test_a_long_run_survives_failures_of_all_kinds(kind: str) -> None:
+    """10,000 episodes in total."""
     faults = STEP_FAULTS * 20 + RESET_FAULTS * 20 + PROCESS_FAULTS + HANGS
-    failures, follower = play(kind, 3334, faults, 0.06)
-    check(failures, follower.episodes)
+    failures, _ = play(kind, 3334, faults, 0.06)
+    check_failures(failures)

@@ -1,4 +1,4 @@
-"""The env manager against envs that are stepped one by one, by all of its three ways to step."""
+"""The serial env manager against envs that are stepped one by one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def manager(count: int, seed: int, **kwargs: Any) -> SerialEnvManager:
     return SerialEnvManager(env=part, count=count, seed=seed)
 
 
-class Alone:
-    """One env that begins its next episode by itself, with the seeds that the manager gave."""
+class SingleEnv:
+    """One env that begins its next episode by itself, with the seeds of the manager."""
 
     def __init__(self, env_id: int, seeds: list[int]) -> None:
         self.env, self.env_id, self.seeds = Counting(), env_id, iter(seeds)
@@ -27,15 +27,15 @@ class Alone:
         self.obs = self.env.reset(seed=next(self.seeds))[0]
 
     def step(self) -> tuple[Any, float, bool, bool, Any, Any]:
-        """As a row of Steps: obs to act on, reward, ends, what was reached, the episode."""
-        reached, reward, final, cut, _ = self.env.step(np.int64(0))
+        """A row of `Steps`, and the episode if it ended."""
+        next_obs, reward, final, cut, _ = self.env.step(np.int64(0))
         self.total, self.length, episode = self.total + reward, self.length + 1, None
-        self.obs = reached
+        self.obs = next_obs
         if final or cut:
             episode = (self.env_id, self.total, self.length)
             self.total, self.length = 0.0, 0
             self.obs = self.env.reset(seed=next(self.seeds))[0]
-        return self.obs, reward, final, cut, reached, episode
+        return self.obs, reward, final, cut, next_obs, episode
 
 
 subsets = st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=25)
@@ -43,27 +43,25 @@ subsets = st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**40), subsets)
-def test_any_envs_are_stepped_in_any_order_as_if_they_were_alone(
-    seed: int, turns: list[set[int]]
-) -> None:
+def test_envs_step_independently_of_each_other(seed: int, turns: list[set[int]]) -> None:
     envs = manager(4, seed)
     first = envs.reset()
-    given_ = [
+    received = [
         envs.advance(np.zeros(len(turn), np.int64), None if len(turn) == 4 else sorted(turn))
         for turn in turns
     ]
-    alone = [Alone(i, env.seeds) for i, env in enumerate(envs._here.envs)]
-    np.testing.assert_array_equal(first, [one.obs for one in alone])
-    for turn, steps in zip(turns, given_, strict=True):
-        rows = [alone[i].step() for i in sorted(turn)]
-        for array, wanted in zip(steps[:5], zip(*rows, strict=True), strict=False):
-            np.testing.assert_array_equal(array, wanted)
+    singles = [SingleEnv(i, env.seeds) for i, env in enumerate(envs.local_envs.envs)]
+    np.testing.assert_array_equal(first, [single.obs for single in singles])
+    for turn, steps in zip(turns, received, strict=True):
+        rows = [singles[i].step() for i in sorted(turn)]
+        for array, expected in zip(steps[:5], zip(*rows, strict=True), strict=False):
+            np.testing.assert_array_equal(array, expected)
         assert steps.episodes == [row[5] for row in rows if row[5]]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**40), st.data())
-def test_by_hand_every_env_plays_its_quota_whatever_is_stepped_when(
+def test_every_launched_env_plays_its_quota_in_any_order_of_steps(
     count: int, quota: int, seed: int, data: st.DataObject
 ) -> None:
     envs = manager(count, seed)
@@ -75,7 +73,7 @@ def test_by_hand_every_env_plays_its_quota_whatever_is_stepped_when(
         steps = envs.step(dict.fromkeys(chosen, 0))
         assert set(steps) == chosen
         for i in chosen:
-            assert steps[i].obs[1] == waiting[i][1] + 1  # one step further in the same episode
+            assert steps[i].obs[1] == waiting[i][1] + 1  # the next step of the same episode
             assert steps[i].done is (steps[i].episode is not None)
         for i in set(waiting) - chosen:
             np.testing.assert_array_equal(envs.ready_obs[i], waiting[i])
@@ -107,7 +105,9 @@ def test_fixed_seeds_play_the_same_episodes_after_every_reset(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**40))
-def test_more_envs_beside_them_do_not_change_the_first(few: int, more: int, seed: int) -> None:
+def test_more_envs_do_not_change_the_episodes_of_the_first_ones(
+    few: int, more: int, seed: int
+) -> None:
     a, b = manager(few, seed), manager(few + more, seed)
     np.testing.assert_array_equal(a.reset(), b.reset()[:few])
     for _ in range(12):

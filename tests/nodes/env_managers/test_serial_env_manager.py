@@ -1,4 +1,4 @@
-"""The env manager: columns, seeds, episodes, errors, and use by hand."""
+"""The serial env manager: columns, seeds, episodes, errors, and use without the engine."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def zeros(count: int = 2) -> Any:
 
 
 def seeds(envs: SerialEnvManager) -> list[list[int]]:
-    return [env.seeds for env in envs._here.envs]
+    return [env.seeds for env in envs.local_envs.envs]
 
 
-def test_the_service_is_described_by_the_columns_and_the_count() -> None:
+def test_its_facts_have_the_columns_and_the_count() -> None:
     config = SerialEnvManager.Config(env=Gymnasium(id="CartPole-v1"), count=3)
     spec = SerialEnvManager.describe(config, Surroundings({}, {}, frozenset())).service
     assert spec == SerialEnvManager(config=config).spec()
@@ -39,7 +39,7 @@ def test_the_service_is_described_by_the_columns_and_the_count() -> None:
     assert (str(spec.obs), spec.action.n, spec.count) == ("float32[4]", 2, 3)
 
 
-def test_a_step_gives_columns_over_all_envs() -> None:
+def test_a_step_returns_columns_over_all_envs() -> None:
     envs = manager(length=5)
     first = envs.reset()
     steps = envs.advance(zeros())
@@ -52,7 +52,7 @@ def test_a_step_gives_columns_over_all_envs() -> None:
 
 
 @pytest.mark.parametrize("ends", ["final", "cut"])
-def test_termination_and_truncation_are_told_apart(ends: str) -> None:
+def test_termination_and_truncation_are_distinguished(ends: str) -> None:
     envs = manager(length=1, ends=ends)
     envs.reset()
     steps = envs.advance(zeros())
@@ -79,7 +79,7 @@ def test_returns_and_lengths_are_counted_by_the_manager() -> None:
     assert episodes == [(0, 6.0, 3), (1, 6.0, 3)] * 2
 
 
-def test_arrays_that_were_given_are_not_written_to_again() -> None:
+def test_returned_arrays_are_not_written_to_again() -> None:
     envs = manager("Reusing", length=2)
     given = [envs.reset()]
     for _ in range(4):
@@ -88,7 +88,7 @@ def test_arrays_that_were_given_are_not_written_to_again() -> None:
     assert [a[0, 1] for a in given] == [0.0, 1.0, 1.0, 0.0, 2.0, 1.0, 1.0, 0.0, 2.0]
 
 
-def test_an_envs_episode_has_the_same_seed_however_many_envs_there_are() -> None:
+def test_the_seeds_of_an_env_do_not_depend_on_the_number_of_envs() -> None:
     few, many = manager(count=2, length=1), manager(count=5, length=1)
     few.reset(), many.reset()
     for _ in range(3):
@@ -106,9 +106,9 @@ def test_the_runs_seed_changes_every_episode() -> None:
     assert not {s for of in seeds(a) for s in of} & {s for of in seeds(b) for s in of}
 
 
-def test_dynamic_seeds_go_on_at_a_reset_and_fixed_ones_begin_again() -> None:
+def test_at_a_reset_dynamic_seeds_continue_and_fixed_ones_repeat() -> None:
     dynamic, fixed = manager(length=1), manager(length=1)
-    fixed.seed(fixed._accounts.seed, dynamic_seeds=False)
+    fixed.seed(fixed.statistics.seed, dynamic_seeds=False)
     for envs in (dynamic, fixed):
         for _ in range(2):
             envs.reset()
@@ -120,7 +120,7 @@ def test_dynamic_seeds_go_on_at_a_reset_and_fixed_ones_begin_again() -> None:
     assert [one[:2] for one in seeds(fixed)] == [one[:2] for one in seeds(dynamic)]
 
 
-def test_some_envs_can_be_stepped_and_the_others_stay_where_they_are() -> None:
+def test_some_envs_can_be_stepped_without_the_others() -> None:
     envs = manager(count=3, length=9)
     envs.reset()
     steps = envs.advance(zeros(2), [0, 2])
@@ -128,7 +128,7 @@ def test_some_envs_can_be_stepped_and_the_others_stay_where_they_are() -> None:
     assert envs.advance(zeros(3)).obs[:, 1].tolist() == [2.0, 1.0, 2.0]
 
 
-def test_envs_are_sent_and_received_in_any_order_as_if_each_were_stepped_alone() -> None:
+def test_envs_can_be_sent_and_received_in_any_order() -> None:
     sent, stepped = manager(count=4), manager(count=4)
     sent.reset(), stepped.reset()
     for halves in ([0, 1], [2, 3]), ([3, 0], [1, 2]), ([2], [1, 3, 0]):
@@ -144,7 +144,7 @@ def test_envs_are_sent_and_received_in_any_order_as_if_each_were_stepped_alone()
             assert steps.failed == ()
 
 
-def test_what_was_sent_is_received_as_it_was_sent() -> None:
+def test_without_ids_all_sent_envs_are_received_in_their_order() -> None:
     envs = manager(count=4)
     envs.reset()
     envs.send(np.array([2, 0]), zeros(2))
@@ -154,17 +154,17 @@ def test_what_was_sent_is_received_as_it_was_sent() -> None:
     assert steps.next_obs[:, 1].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_an_env_is_sent_once_and_received_once() -> None:
+def test_an_env_is_sent_once_and_then_received_once() -> None:
     envs = manager(count=3)
     envs.reset()
     envs.send(np.array([0, 2]), zeros(2))
-    with pytest.raises(ValueError, match="env 2 is being stepped; receive it before"):
+    with pytest.raises(ValueError, match="env 2: its step is pending; receive it before"):
         envs.send(np.array([1, 2]), zeros(2))
-    with pytest.raises(ValueError, match="env 1 was not sent; send it before"):
+    with pytest.raises(ValueError, match="env 1: it was not sent; send it before"):
         envs.recv(np.array([0, 1]))
     with pytest.raises(ValueError, match="1 actions for 2 envs"):
         envs.send(np.array([0, 1]), zeros(1))
-    with pytest.raises(ValueError, match="env 0 is being stepped"):
+    with pytest.raises(ValueError, match="env 0: its step is pending"):
         envs.advance(zeros(3))
     assert envs.recv(np.array([2, 0]))[0].tolist() == [2, 0]
 
@@ -186,7 +186,7 @@ def test_a_wrong_number_of_actions_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ("raises", "step raised ZeroDivisionError: the simulator fell over"),
         ("nan", r"the observation is not finite: \[nan nan\]"),
@@ -198,12 +198,12 @@ def test_a_wrong_number_of_actions_is_refused() -> None:
         ("no reward", "the reward is None; it must be a finite number"),
     ],
 )
-def test_a_failing_env_is_named_with_seed_step_and_actions(how: str, told: str) -> None:
+def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(how: str, message: str) -> None:
     envs = manager("Broken", count=3, how=how)
     obs = envs.reset()
     envs.advance(zeros(1), [1])  # so that env 1 is the first to reach its third step
     envs.advance(np.array([0, 1, 2]))
-    with pytest.raises(EnvError, match=told) as error:
+    with pytest.raises(EnvError, match=message) as error:
         envs.advance(np.array([0, 2, 2]))
     assert (error.value.index, error.value.step, error.value.actions) == (1, 3, (0, 1, 2))
     assert error.value.seed % 1_000_000 == obs[1, 0]
@@ -213,7 +213,7 @@ def test_a_failing_env_is_named_with_seed_step_and_actions(how: str, told: str) 
     assert error.value.__cause__ is not None
 
 
-def test_an_error_shows_the_last_ten_actions_only() -> None:
+def test_an_error_shows_only_the_last_ten_actions() -> None:
     envs = manager(count=1, length=12)
     envs.reset()
     for action in [0, 1, 2] * 4:
@@ -229,7 +229,7 @@ def test_an_error_shows_the_last_ten_actions_only() -> None:
     assert error.value.actions == (1, 2, 0, 1, 2, 0, 1, 2, 1, 9)
 
 
-def test_an_env_that_cannot_begin_is_named_too() -> None:
+def test_the_error_of_a_failed_reset_names_the_env() -> None:
     envs = manager("BrokenReset", length=1)
     envs.reset()
     with pytest.raises(
@@ -238,18 +238,18 @@ def test_an_env_that_cannot_begin_is_named_too() -> None:
         envs.advance(zeros())
 
 
-def test_large_but_finite_observations_are_let_through() -> None:
+def test_large_finite_observations_are_accepted() -> None:
     envs = manager("Pushing", count=1)
     envs.reset()
-    envs._here.envs[0].step = lambda action: (np.full(3, 1e30), 1.0, False, False, {})
-    envs._here.step_one = [env.step for env in envs._here.envs]
+    envs.local_envs.envs[0].step = lambda action: (np.full(3, 1e30), 1.0, False, False, {})
+    envs.local_envs.step_calls = [env.step for env in envs.local_envs.envs]
     assert envs.advance(np.zeros((1, 2), np.float32)).obs.tolist() == [[np.float32(1e30)] * 3]
 
 
-def test_an_observation_that_single_precision_cannot_hold_is_not_finite() -> None:
+def test_an_observation_that_overflows_single_precision_is_not_finite() -> None:
     envs = manager("Pushing", count=1)
     envs.reset()
-    envs._here.step_one = [lambda action: (np.full(3, 1e300), 1.0, False, False, {})]
+    envs.local_envs.step_calls = [lambda action: (np.full(3, 1e300), 1.0, False, False, {})]
     with pytest.raises(EnvError, match="not finite"):
         envs.advance(np.zeros((1, 2), np.float32))
 
@@ -257,14 +257,14 @@ def test_an_observation_that_single_precision_cannot_hold_is_not_finite() -> Non
 def test_closing_closes_every_env_and_a_reset_makes_new_ones() -> None:
     envs = manager()
     envs.reset()
-    old = list(envs._here.envs)
+    old = list(envs.local_envs.envs)
     envs.close()
     assert [env.closed for env in old] == [True, True]
     envs.reset()
-    assert not set(envs._here.envs) & set(old)
+    assert not set(envs.local_envs.envs) & set(old)
 
 
-def test_by_hand_every_env_plays_its_episodes_and_is_done() -> None:
+def test_launched_envs_play_their_episodes_and_are_done() -> None:
     envs = manager(count=3)
     envs.launch(episodes=2)
     ended: list[int] = []
@@ -278,11 +278,11 @@ def test_by_hand_every_env_plays_its_episodes_and_is_done() -> None:
             ended += [env_id] * timestep.done
     assert sorted(ended) == [0, 0, 1, 1, 2, 2]
     assert envs.ready_obs == {}
-    with pytest.raises(ValueError, match="env 1 is done"):
+    with pytest.raises(ValueError, match="env 1: it is done"):
         envs.step({1: 0})
 
 
-def test_by_hand_without_a_quota_it_is_never_done() -> None:
+def test_envs_launched_without_a_quota_are_never_done() -> None:
     envs = manager(length=1)
     envs.launch()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Time limits of registered envs: the base kind counts them itself, and nobody sees a difference."""
+"""The serial env manager counts time limits itself, with the same results as the wrapper `TimeLimit`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def zeros(count: int) -> Any:
     return np.zeros(count, np.int64)
 
 
-@pytest.mark.parametrize("wrappers", [[], ["own"]])
-def test_an_episode_is_truncated_at_its_limit(wrappers: list[Any]) -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_episode_is_truncated_at_its_limit(wrapped: bool) -> None:
     from flowrl.nodes.envs.wrappers.rewards import RewardClip
 
-    envs = manager(wrappers=[RewardClip() for _ in wrappers])
+    envs = manager(wrappers=[RewardClip()] if wrapped else [])
     envs.reset()
     cuts = [envs.advance(zeros(3)).truncated.tolist() for _ in range(2 * LIMIT)]
     assert cuts == ([[False] * 3] * (LIMIT - 1) + [[True] * 3]) * 2
 
 
-def test_envs_that_are_stepped_apart_come_to_their_limits_apart() -> None:
+def test_envs_that_are_stepped_separately_reach_their_limits_separately() -> None:
     envs = manager()
     envs.reset()
     ended = []
@@ -47,16 +47,16 @@ def test_envs_that_are_stepped_apart_come_to_their_limits_apart() -> None:
     assert len(ended) == 3 * 45 // LIMIT
 
 
-def test_an_env_that_ends_by_itself_at_its_limit_has_terminated_and_is_truncated() -> None:
+def test_an_env_that_terminates_at_its_limit_is_both_terminated_and_truncated() -> None:
     always_left = zeros(1)
-    alone = gymnasium.make("CartPole-v1")
+    single = gymnasium.make("CartPole-v1")
     envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=1, seed=1)
     obs = envs.reset()
-    seed = envs._accounts.seeds[0]
-    first, _ = alone.reset(seed=seed)
+    seed = envs.statistics.seeds[0]
+    first, _ = single.reset(seed=seed)
     assert obs[0].tolist() == first.tolist()
     steps = 1
-    while not alone.step(0)[2]:
+    while not single.step(0)[2]:
         steps += 1
     limited = SerialEnvManager(
         env=Gymnasium(id="CartPole-v1", max_episode_steps=steps), count=1, seed=1
@@ -66,23 +66,23 @@ def test_an_env_that_ends_by_itself_at_its_limit_has_terminated_and_is_truncated
     assert (last.terminated.tolist(), last.truncated.tolist()) == ([True], [True])
 
 
-def test_only_gymnasiums_own_limit_is_taken_over() -> None:
-    class Mine(gymnasium.wrappers.TimeLimit):
+def test_only_gymnasiums_own_wrapper_is_removed() -> None:
+    class CustomTimeLimit(gymnasium.wrappers.TimeLimit):
         pass
 
     limits, bare = TimeLimits(2), gymnasium.make("CartPole-v1").unwrapped
-    mine = Mine(bare, 3)
-    assert limits.stepped(0, mine) is mine
-    assert limits.stepped(1, gymnasium.wrappers.TimeLimit(bare, 3)) is bare
-    accounts = EpisodeStatistics(2, 0, True)
+    custom = CustomTimeLimit(bare, 3)
+    assert limits.remove_wrapper(0, custom) is custom
+    assert limits.remove_wrapper(1, gymnasium.wrappers.TimeLimit(bare, 3)) is bare
+    statistics = EpisodeStatistics(2, 0, True)
     found = []
     for _ in range(4):
-        found.append(list(limits.reached(accounts, None)))
-        accounts.count_steps(None, np.ones(2))
+        found.append(list(limits.rows_at_limit(statistics, None)))
+        statistics.count_steps(None, np.ones(2))
     assert found == [[], [], [1], [1]]
 
 
-def test_a_registered_env_has_no_wrapper_that_looks_for_a_reset() -> None:
+def test_a_registered_env_has_no_order_checking_wrapper() -> None:
     env = Gymnasium(id="CartPole-v1").make(0)
     assert "OrderEnforcing" not in str(env)
     assert env.spec.max_episode_steps == 500

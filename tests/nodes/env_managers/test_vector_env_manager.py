@@ -1,4 +1,4 @@
-"""Pools: their episodes are counted as those of single envs, and their void steps told as such."""
+"""Pools: their episodes are counted as those of single envs, and the steps that reset an env are invalid."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def manager(kind: Any, count: int = ENVS, **params: Any) -> Any:
 
 
 @kinds
-def test_episodes_are_counted_and_the_step_that_begins_one_is_void(kind: Any) -> None:
+def test_episodes_are_counted_and_the_step_that_begins_one_is_invalid(kind: Any) -> None:
     envs = manager(kind)
     obs = envs.reset()
     lengths, over, episodes = np.zeros(ENVS), np.zeros(ENVS, bool), 0
     for _ in range(200):
         steps = envs.advance((obs[:, 2] > 0).astype(np.int64))
         assert list(steps.failed) == np.flatnonzero(over).tolist()
-        assert (np.abs(steps.obs[over]) <= 0.05).all()  # where CartPole begins
+        assert (np.abs(steps.obs[over]) <= 0.05).all()  # the initial states of CartPole
         lengths = np.where(over, 0, lengths + 1)
         over = steps.terminated | steps.truncated
         assert [e.env_id for e in steps.episodes] == np.flatnonzero(over).tolist()
@@ -51,11 +51,11 @@ def test_episodes_are_counted_and_the_step_that_begins_one_is_void(kind: Any) ->
     envs.close()
 
 
-def test_gymnasiums_pool_gives_what_it_gives_bare() -> None:
+def test_steps_are_those_of_gymnasiums_pool() -> None:
     envs = manager(VectorEnvManager)
     first = envs.reset()
     bare = gymnasium.make_vec("CartPole-v1", ENVS, vectorization_mode="vector_entry_point")
-    np.testing.assert_array_equal(first, bare.reset(seed=envs._accounts.seeds[0])[0])
+    np.testing.assert_array_equal(first, bare.reset(seed=envs.statistics.seeds[0])[0])
     rng = np.random.default_rng(0)
     for _ in range(100):
         actions = rng.integers(2, size=ENVS)
@@ -65,7 +65,7 @@ def test_gymnasiums_pool_gives_what_it_gives_bare() -> None:
 
 
 @kinds
-def test_fixed_seeds_begin_the_same_episodes_again(kind: Any) -> None:
+def test_with_fixed_seeds_a_reset_begins_the_same_episodes(kind: Any) -> None:
     envs = manager(kind, dynamic_seeds=False)
     first, again = envs.reset(), envs.reset()
     np.testing.assert_array_equal(first, again)
@@ -75,9 +75,9 @@ def test_fixed_seeds_begin_the_same_episodes_again(kind: Any) -> None:
 
 
 @kinds
-def test_a_pool_says_why_it_cannot_be_saved(kind: Any) -> None:
+def test_a_pool_cannot_be_saved_after_its_reset(kind: Any) -> None:
     envs, other = manager(kind), manager(kind)
-    other.load_state_dict(envs.state_dict())  # nothing has begun: there is nothing to lose
+    other.load_state_dict(envs.state_dict())  # before a reset there is no state
     assert envs.state_dict()["envs"] is None
     envs.reset()
     with pytest.raises(ValueError, match=r"a pool cannot be saved.*begin with new episodes"):
@@ -92,46 +92,46 @@ def test_all_envs_are_sent_and_received_together(kind: Any) -> None:
     envs.reset()
     order = np.array([4, 2, 0, 1, 3])
     envs.send(order, np.array([1, 0, 1, 0, 1]))
-    with pytest.raises(ValueError, match="is being stepped"):
+    with pytest.raises(ValueError, match="its step is pending"):
         envs.send(order, np.zeros(5, np.int64))
     ids, steps = envs.recv(order)
     np.testing.assert_array_equal(ids, order)
-    assert np.sign(steps.obs[:, 1]).tolist() == [1, -1, 1, -1, 1]  # pushed so
+    assert np.sign(steps.obs[:, 1]).tolist() == [1, -1, 1, -1, 1]  # the direction of the push
     with pytest.raises(ValueError, match="was not sent"):
         envs.recv()
-    with pytest.raises(ValueError, match="a pool steps all its 5 at once"):
+    with pytest.raises(ValueError, match="a pool steps all its 5 envs at once"):
         envs.advance(np.zeros(2, np.int64), [0, 1])
     envs.close()
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("params", "message"),
     [
         ({"id": "Acrobot-v1"}, "gymnasium has no vector env 'Acrobot-v1'; "),
         ({"id": "Cartpole-v1"}, r"did you mean 'CartPole-v1'\?"),
-        ({"id": "CartPole-v1", "each": [{"a": 1}]}, "a pool's envs have no each"),
+        ({"id": "CartPole-v1", "each": [{"a": 1}]}, "a pool's envs cannot have each"),
     ],
 )
-def test_what_a_pool_cannot_do_is_said_before_the_run(params: Any, told: str) -> None:
+def test_check_refuses_what_a_pool_cannot_do(params: Any, message: str) -> None:
     config = VectorEnvManager.Config(env=Gymnasium(**params))
-    with pytest.raises(UnsoundError, match=told):
+    with pytest.raises(UnsoundError, match=message):
         VectorEnvManager.describe(config, Surroundings({}, {}, frozenset()))
 
 
-def test_a_pool_is_not_made_by_an_id_that_names_something_else() -> None:
+def test_a_pool_is_not_made_from_another_kind_of_env() -> None:
     config = VectorEnvManager.Config(env=LegacyGym(id="CartPole-v1"))
     with pytest.raises(
-        UnsoundError, match="an id of its own, and the env is a LegacyGym; give Gymnas"
+        UnsoundError, match="made from an id, and the env is a LegacyGym; give Gymnas"
     ):
         VectorEnvManager.describe(config, Surroundings({}, {}, frozenset()))
 
 
 @kinds
-def test_by_hand_the_loop_of_every_other_kind_plays_each_envs_episodes(kind: Any) -> None:
+def test_launched_envs_play_their_episodes_with_the_same_loop_as_other_kinds(kind: Any) -> None:
     envs = manager(kind, count=3)
-    with pytest.raises(ValueError, match="nothing was launched"):
+    with pytest.raises(ValueError, match="the envs were not launched"):
         envs.step({0: 0})
-    with pytest.raises(ValueError, match=r"the envs have not begun; call reset\(\) first"):
+    with pytest.raises(ValueError, match=r"no episode has begun; call reset\(\) first"):
         envs.advance(np.zeros(3, np.int64))
     envs.launch(episodes=1)
     ended: list[int] = []
@@ -141,12 +141,12 @@ def test_by_hand_the_loop_of_every_other_kind_plays_each_envs_episodes(kind: Any
         assert timesteps.keys() == ready.keys()
         ended += [i for i, timestep in timesteps.items() if timestep.done]
     assert sorted(ended) == [0, 1, 2]
-    assert ended[0] == 0  # which fell first: the others went on
+    assert ended[0] == 0  # it fell first, and the others continued
     envs.close()
 
 
 @kinds
-def test_what_a_pool_cannot_be_made_of_is_told_as_for_every_env(kind: Any) -> None:
+def test_an_error_of_the_constructor_is_reported_as_for_every_env(kind: Any) -> None:
     config = kind.Config(env=Gymnasium(id="CartPole-v1", kwargs={"nope": 1}))
     with pytest.raises(
         UnsoundError,
@@ -156,7 +156,7 @@ def test_what_a_pool_cannot_be_made_of_is_told_as_for_every_env(kind: Any) -> No
 
 
 def test_envpool_says_why_two_runs_may_differ() -> None:
-    assert "streams of their own" in EnvPoolEnvManager.nondeterministic(None)
+    assert "random streams" in EnvPoolEnvManager.nondeterministic(None)
 
 
 def test_a_time_limit_reaches_the_pool() -> None:

@@ -75,7 +75,7 @@ class TransitionChecker:
     def seed_of(self, before: Any, env: int, t: int) -> int:
         """The episode's seed: the only one of those that the env can have which explains the observation."""
         for ahead in range(-40, 1):
-            seed: int = self.envs._accounts.seed_of(env, ahead)
+            seed: int = self.envs.statistics.next_seed(env, ahead)
             if np.array_equal(before, observation_after(seed, t - 1)):
                 return seed
         raise AssertionError(f"no episode of env {env} begins with this observation: {before}")

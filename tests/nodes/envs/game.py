@@ -1,4 +1,4 @@
-"""A small game with colours, lives and a mask, whose every number can be told beforehand."""
+"""A small deterministic game with images, lives and an action mask; and wrappers for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from flowrl.nodes.catalogue import CATALOGUE
+from flowrl.nodes.envs.entry_points import import_entry_point
+from flowrl.nodes.envs.wrappers.wrapper import Wrapper
+
+GAME = "tests.nodes.envs.game:Game"
+
 
 class Game(gymnasium.Env):
-    """Shows noise; rewards come in turns; `length` steps are divided into lives."""
+    """Observations are noise; rewards repeat in order; `length` steps are divided into `lives`."""
 
     def __init__(
         self, length: int = 20, lives: int = 2, rewards: list[float] | None = None
@@ -43,5 +49,11 @@ class Game(gymnasium.Env):
 
 
 def make_game(size: int) -> Game:
-    """A factory."""
+    """A function that makes an env."""
     return Game(length=size)
+
+
+def make_wrapper(name: str, **params: Any) -> Wrapper:
+    """A wrapper by its type in graphs."""
+    wrapper: Wrapper = import_entry_point(CATALOGUE["wrapper"][name])(**params)
+    return wrapper

@@ -1,4 +1,4 @@
-"""Envs that functions make, given by hand instead of an id."""
+"""Envs that are made by functions instead of an id."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.nodes.toy_envs import Counting
 CARTPOLE = partial(gymnasium.make, "CartPole-v1", disable_env_checker=True)
 
 
-def short() -> Any:
+def make_short_env() -> Any:
     return Counting(length=2)
 
 
-def played(envs: Any, steps: int = 30) -> list[Any]:
-    """What so many steps give."""
+def play(envs: Any, steps: int = 30) -> list[Any]:
+    """The first observations and the steps."""
     try:
         return [envs.reset(), *(envs.advance(np.zeros(3, np.int64)) for _ in range(steps))]
     finally:
@@ -48,21 +48,21 @@ def played(envs: Any, steps: int = 30) -> list[Any]:
     ],
     ids=["function", "in threads", "list", "partial in processes"],
 )
-def test_it_is_as_if_the_id_had_been_given(make: Any) -> None:
+def test_a_function_gives_the_same_steps_as_an_id(make: Any) -> None:
     named = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=3)
     named.seed(5)
     envs = make()
     envs.seed(5)
     assert str(envs.spec()) == str(named.spec())
-    first, *expected = played(named)
-    begun, *found = played(envs)
-    np.testing.assert_array_equal(first, begun)
+    first, *expected = play(named)
+    own_first, *found = play(envs)
+    np.testing.assert_array_equal(first, own_first)
     assert all(map(steps_are_equal, expected, found))
 
 
 @pytest.mark.parametrize("kind", [SerialEnvManager, SyncSubprocessEnvManager])
 def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
-    envs = kind(env=[short, Counting, partial(Counting, length=4)])
+    envs = kind(env=[make_short_env, Counting, partial(Counting, length=4)])
     envs.reset()
     lengths: dict[int, list[int]] = {0: [], 2: []}
     for _ in range(8):
@@ -72,10 +72,10 @@ def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
     assert (lengths[0], lengths[2]) == ([2] * 4, [4] * 2)
 
 
-def test_a_list_says_how_many_envs_there_are() -> None:
-    assert SerialEnvManager(env=[short, short]).spec().count == 2
+def test_the_length_of_a_list_is_the_number_of_envs() -> None:
+    assert SerialEnvManager(env=[make_short_env, make_short_env]).spec().count == 2
     with pytest.raises(ValueError, match="2 functions for 3 envs; give one for each"):
-        SerialEnvManager(env=[short, short], count=3)
+        SerialEnvManager(env=[make_short_env, make_short_env], count=3)
 
 
 def test_an_evaluator_takes_a_function_too() -> None:
@@ -85,43 +85,43 @@ def test_an_evaluator_takes_a_function_too() -> None:
     assert len(evaluator.eval(n_episode=3).returns) == 3
 
 
-@pytest.mark.parametrize("made", [lambda: Counting(), partial(Counting, length=object())])
-def test_an_env_that_cannot_be_sent_to_a_process_is_refused_at_once(made: Any) -> None:
+@pytest.mark.parametrize("maker", [lambda: Counting(), partial(Counting, length=object())])
+def test_a_function_that_processes_cannot_import_is_refused_at_once(maker: Any) -> None:
     with pytest.raises(UnsoundError, match="another process"):
-        SyncSubprocessEnvManager(env=made, count=2)
+        SyncSubprocessEnvManager(env=maker, count=2)
 
 
 def test_a_pool_needs_an_id() -> None:
-    with pytest.raises(UnsoundError, match="a pool is made by an id"):
+    with pytest.raises(UnsoundError, match="a pool is made from an id"):
         VectorEnvManager(env=CARTPOLE, count=2)
 
 
-def test_a_function_that_makes_no_env_is_told() -> None:
+def test_a_function_that_returns_no_env_is_refused() -> None:
     with pytest.raises(
-        UnsoundError, match="the function gives a NoneType, which has no 'observation_sp"
+        UnsoundError, match="the function returns a NoneType, which has no 'observation_sp"
     ):
         SerialEnvManager(env=lambda: None, count=2)
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
-        ("CartPole-v1", "'CartPole-v1' does not describe an env; by hand, give Gymnasium"),
+        ("CartPole-v1", "'CartPole-v1' does not describe an env; give Gymnasium"),
         ([], "a list does not describe an env"),
         (Counting(), "a Counting does not describe an env; .* a function that makes an env"),
     ],
 )
-def test_what_describes_no_env_is_told(env: Any, told: str) -> None:
-    with pytest.raises(UnsoundError, match=told):
+def test_anything_else_is_refused_with_what_to_give(env: Any, message: str) -> None:
+    with pytest.raises(UnsoundError, match=message):
         SerialEnvManager(env=env, count=2)
 
 
-def test_an_env_that_ends_the_program_when_it_is_made_is_told() -> None:
-    def leaves() -> Any:
+def test_a_function_that_calls_sys_exit_is_reported() -> None:
+    def exit_program() -> Any:
         sys.exit("no licence")
 
     with pytest.raises(UnsoundError, match="the env cannot be made: SystemExit: no licence"):
-        SerialEnvManager(env=leaves, count=2)
+        SerialEnvManager(env=exit_program, count=2)
 
 
 def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
@@ -134,7 +134,7 @@ def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
     envs.close()
 
 
-def test_a_function_that_fails_is_named() -> None:
+def test_a_function_that_raises_is_reported() -> None:
     def broken() -> Any:
         raise OSError("no simulator answers")
 
@@ -142,18 +142,16 @@ def test_a_function_that_fails_is_named() -> None:
         SerialEnvManager(env=broken, count=2)
 
 
-def test_a_failing_env_of_a_function_leaves_a_crash_file_that_says_why_it_cannot_be_replayed() -> (
-    None
-):
+def test_the_crash_file_of_a_local_class_says_why_it_cannot_be_replayed() -> None:
     class Fails(Counting):
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("it fell over")
 
     envs = SerialEnvManager(env=Fails, count=1)
     envs.reset()
-    with pytest.raises(EnvError, match="it fell over") as told:
+    with pytest.raises(EnvError, match="it fell over") as raised:
         envs.advance(np.zeros(1, np.int64))
-    assert "cannot be made again" in next(iter(told.value.files.values()))
+    assert "cannot be made again" in next(iter(raised.value.files.values()))
 
 
 def test_a_policy_that_needs_weights_is_not_evaluated_without() -> None:

@@ -1,4 +1,4 @@
-"""Envs of gymnasium and of gym, by id and by import path."""
+"""Envs of gymnasium and gym, by id and by import path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_registered_id_is_made_without_the_checker() -> None:
     assert "PassiveEnvChecker" not in str(env)
 
 
-def test_the_columns_come_from_one_env_that_is_closed_again(monkeypatch: Any) -> None:
+def test_the_columns_come_from_one_env_that_is_then_closed(monkeypatch: Any) -> None:
     made: list[Counting] = []
     part = Gymnasium(id=COUNTING)
     monkeypatch.setattr(part, "make", lambda index: made.append(Counting()) or made[-1])
@@ -47,7 +47,7 @@ def test_arguments_reach_the_constructor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id", "told"),
+    ("id", "message"),
     [
         ("CartPol-v1", r"cannot make the env 'CartPol-v1'.*; did you mean 'CartPole-v1'"),
         ("Zzzzzzzzz-v0", r"cannot make the env 'Zzzzzzzzz-v0'.*; is its package installed\?"),
@@ -56,21 +56,21 @@ def test_arguments_reach_the_constructor() -> None:
         ("tests.nodes.toy_envs:Countin", r"'tests.nodes.toy_envs' has no 'Countin'"),
         (
             "toy_envs",
-            r"cannot make the env 'toy_envs': .*\(a class of your own: `package.module:Name`",
+            r"cannot make the env 'toy_envs': .*\(write your own class as `package.module:Name`",
         ),
         (
             "os:getpid",
-            r"'os:getpid' gives a int, which has no 'observation_space'; an env is a sub",
+            r"'os:getpid' returns a int, which has no 'observation_space'; an env is a sub",
         ),
     ],
 )
-def test_an_unknown_id_is_unsound_with_a_hint(id: str, told: str) -> None:
-    with pytest.raises(UnsoundError, match=told) as error:
+def test_an_unknown_id_is_unsound_with_a_hint(id: str, message: str) -> None:
+    with pytest.raises(UnsoundError, match=message) as error:
         Gymnasium(id=id).spec()
     assert error.value.key == "env.id"
 
 
-def test_a_missing_package_is_unsound_that_names_the_command_to_install_it(
+def test_the_error_of_a_missing_package_has_the_command_to_install_it(
     monkeypatch: Any,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gym", None)  # as if it were not installed
@@ -106,7 +106,7 @@ class OldCounting:
         pass
 
 
-def old(module: ModuleType, monkeypatch: Any, env: Any = OldCounting) -> None:
+def install_gym(module: ModuleType, monkeypatch: Any, env: Any = OldCounting) -> None:
     """Install a package 'gym' with one env."""
 
     def make(id: str, max_episode_steps: int | None = None, **kwargs: Any) -> Any:
@@ -123,12 +123,14 @@ def old(module: ModuleType, monkeypatch: Any, env: Any = OldCounting) -> None:
 @pytest.fixture
 def gym(monkeypatch: Any) -> ModuleType:
     module = ModuleType("gym")
-    old(module, monkeypatch)
+    install_gym(module, monkeypatch)
     return module
 
 
 @pytest.mark.parametrize(("cut", "ends"), [(False, (True, False)), (True, (False, True))])
-def test_one_done_of_the_old_interface_becomes_two(gym: Any, cut: bool, ends: tuple) -> None:
+def test_done_of_the_old_interface_becomes_terminated_or_truncated(
+    gym: Any, cut: bool, ends: tuple
+) -> None:
     env = LegacyGym(id="Old-v0", kwargs={"cut": cut}).make(0)
     obs, info = env.reset(seed=5)
     assert (obs.tolist(), info) == ([0.0], {})
@@ -136,21 +138,21 @@ def test_one_done_of_the_old_interface_becomes_two(gym: Any, cut: bool, ends: tu
     assert env.step(0)[2:4] == ends
 
 
-def test_the_old_interface_is_seeded_by_a_call(gym: Any) -> None:
+def test_an_old_env_is_seeded_by_its_seed_method(gym: Any) -> None:
     env = LegacyGym(id="Old-v0").make(0)
     env.reset(seed=5)
     assert env._env.seeded == 5
 
 
-def test_the_newer_interface_of_gym_passes_through(gym: Any, monkeypatch: Any) -> None:
-    old(gym, monkeypatch, Counting)
+def test_the_newer_interface_of_gym_is_not_changed(gym: Any, monkeypatch: Any) -> None:
+    install_gym(gym, monkeypatch, Counting)
     env = LegacyGym(id="Old-v0", kwargs={"length": 2, "ends": "cut"}).make(0)
     obs, _ = env.reset(seed=7)
     assert obs.tolist() == [7.0, 0.0]
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
 
-def test_a_class_with_the_old_interface_takes_an_episode_limit() -> None:
+def test_an_old_env_can_have_an_episode_limit() -> None:
     env = LegacyGym(id=f"{__name__}:OldCounting", max_episode_steps=1).make(0)
     env.reset(seed=1)
     assert env.step(0)[2:4] == (False, True)
@@ -163,7 +165,7 @@ def test_an_unknown_id_of_gym_names_the_nearest(gym: Any) -> None:
         LegacyGym(id="Odl-v0").make(0)
 
 
-def test_a_manager_cannot_tell_an_old_env_from_a_new_one(gym: Any) -> None:
+def test_a_manager_steps_old_envs_like_new_ones(gym: Any) -> None:
     envs = SerialEnvManager(env=LegacyGym(id="Old-v0"), count=2)
     envs.reset()
     envs.advance(np.zeros(2, np.int64))

@@ -1,4 +1,4 @@
-"""Many agents, played as one."""
+"""Agents that one policy plays jointly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.env_managers.manager_kinds import KINDS
 
 
-def crowd(*wrappers: Any, reward: str = "sum", limit: int | None = None, **kwargs: Any) -> Any:
+def joint_agents(
+    *wrappers: Any, reward: str = "sum", limit: int | None = None, **kwargs: Any
+) -> Any:
     return PettingZoo(
         id="tests.nodes.envs.agent_envs:NumberedAgents",
         kwargs=kwargs,
@@ -31,35 +33,35 @@ def crowd(*wrappers: Any, reward: str = "sum", limit: int | None = None, **kwarg
 
 
 def test_agents_are_an_axis_of_observations_and_actions() -> None:
-    obs, action = crowd().spec()
+    obs, action = joint_agents().spec()
     assert isinstance(obs, NestedColumns)
     assert obs.columns == {"agents": Column("float32", (3, 2)), "alive": Column("int8", (3,))}
     assert (action, action.high) == (Column("int64", (3,)), (2.0, 2.0, 2.0))
-    assert crowd(continuous=True).spec()[1] == Column("float32", (3, 2))
+    assert joint_agents(continuous=True).spec()[1] == Column("float32", (3, 2))
 
 
 @pytest.mark.parametrize("params", [{}, {"masks": True}, {"continuous": True}])
-def test_gymnasiums_checker_passes_over_a_crowd(params: dict[str, Any]) -> None:
+def test_gymnasiums_checker_accepts_joint_agents(params: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*WARN.*")
-        check_env(crowd(**params).make(0), skip_render_check=True)
+        check_env(joint_agents(**params).make(0), skip_render_check=True)
 
 
 @pytest.mark.parametrize(("reward", "each"), [("sum", 1.0), ("mean", 1 / 3)])
-def test_rewards_are_those_of_all_agents(reward: str, each: float) -> None:
-    env = crowd(reward=reward).make(0)
+def test_the_reward_is_the_sum_or_mean_over_agents(reward: str, each: float) -> None:
+    env = joint_agents(reward=reward).make(0)
     env.reset(seed=0)
     assert env.step(np.array([0, 1, 2]))[1] == pytest.approx(3 * each)
     assert env.step(np.array([0, 0, 0]))[1] == pytest.approx(each)
 
 
-def test_who_plays_no_more_is_a_row_of_zeros_and_acts_without_effect() -> None:
-    env = crowd(stays=[3, 1, 3]).make(0)
+def test_an_inactive_agent_is_a_row_of_zeros_and_its_actions_have_no_effect() -> None:
+    env = joint_agents(stays=[3, 1, 3]).make(0)
     first, _ = env.reset(seed=0)
     assert first["alive"].tolist() == [1, 1, 1]
     last = env.step(np.array([0, 1, 2]))
     assert last[0]["alive"].tolist() == [1, 0, 1]
-    assert last[0]["agents"][1].tolist() == [2, 2]  # what it saw last
+    assert last[0]["agents"][1].tolist() == [2, 2]  # its last observation
     later = env.step(np.array([0, 1, 2]))
     assert later[0]["agents"].tolist() == [[1, 3], [0, 0], [3, 3]]
     assert later[1:4] == (2.0, False, False)
@@ -67,7 +69,7 @@ def test_who_plays_no_more_is_a_row_of_zeros_and_acts_without_effect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "flags"),
     [
         ({"stays": [2, 2]}, (True, False)),
         ({"stays": [9, 9], "cut_after": 2}, (False, True)),
@@ -76,23 +78,23 @@ def test_who_plays_no_more_is_a_row_of_zeros_and_acts_without_effect() -> None:
     ],
 )
 def test_an_episode_ends_with_its_last_agent(
-    kwargs: dict[str, Any], told: tuple[bool, bool]
+    kwargs: dict[str, Any], flags: tuple[bool, bool]
 ) -> None:
-    env = crowd(**kwargs).make(0)
+    env = joint_agents(**kwargs).make(0)
     env.reset(seed=0)
     assert env.step(np.zeros(2, np.int64))[2:4] == (False, False)
-    assert env.step(np.zeros(2, np.int64))[2:4] == told
+    assert env.step(np.zeros(2, np.int64))[2:4] == flags
 
 
-def test_a_limit_and_wrappers_are_put_around_all() -> None:
-    for env in (crowd(limit=2), crowd(TimeLimit(steps=2))):
+def test_a_limit_and_wrappers_apply_to_all_agents_together() -> None:
+    for env in (joint_agents(limit=2), joint_agents(TimeLimit(steps=2))):
         one = env.make(0)
         one.reset(seed=0)
         assert [one.step(np.zeros(3, np.int64))[3] for _ in range(2)] == [False, True]
 
 
-class InTurn:
-    """As far as an env goes whose agents act one after another."""
+class TurnBasedEnv:
+    """The part of the interface of turn-based envs that is checked."""
 
     possible_agents = ("one", "other")
     observation_space = action_space = reset = step = agent_iter = print
@@ -102,35 +104,38 @@ class InTurn:
     ("env", "what"),
     [
         (
-            crowd(odd="agent_1"),
+            joint_agents(odd="agent_1"),
             r"observations of agent_0 are .*, those of agent_1 .*; wrap the env",
         ),
         (PettingZoo(id="tests.nodes.toy_envs:Counting"), "has no 'possible_agents'; give an env"),
-        (PettingZoo(id=f"{__name__}:InTurn"), "the agents of .*:InTurn' act in turn; give its par"),
+        (
+            PettingZoo(id=f"{__name__}:TurnBasedEnv"),
+            "the agents of .*:TurnBasedEnv' act in turn; give its par",
+        ),
     ],
 )
-def test_what_cannot_be_played_as_one_says_so(env: PettingZoo, what: str) -> None:
+def test_envs_that_cannot_be_played_jointly_are_refused(env: PettingZoo, what: str) -> None:
     with pytest.raises(UnsoundError, match=what):
         env.spec()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_manager_plays_a_crowd_alike(kind: str) -> None:
-    told = []
-    for made, own in (KINDS["serial"], KINDS[kind]):
-        node = made(config=made.Config(env=crowd(stays=[3, 2, 4]), count=2, **own), seed=1)
+def test_every_kind_of_manager_gives_the_same_steps(kind: str) -> None:
+    played = []
+    for cls, params in (KINDS["serial"], KINDS[kind]):
+        node = cls(config=cls.Config(env=joint_agents(stays=[3, 2, 4]), count=2, **params), seed=1)
         try:
             node.reset()
             rows = [node.advance(np.tile([0, 1, 2], (2, 1))) for _ in range(6)]
-            told.append([(r.obs.tobytes(), r.reward.tolist(), list(r.episodes)) for r in rows])
+            played.append([(r.obs.tobytes(), r.reward.tolist(), list(r.episodes)) for r in rows])
         finally:
             node.close()
-    assert told[0] == told[1]
+    assert played[0] == played[1]
 
 
-def test_one_policy_learns_to_act_for_all_within_their_masks() -> None:
-    made, own = KINDS["serial"]
-    envs = made(config=made.Config(env=crowd(masks=True), count=8, **own), seed=1)
+def test_one_policy_learns_to_act_for_all_agents_within_their_masks() -> None:
+    cls, params = KINDS["serial"]
+    envs = cls(config=cls.Config(env=joint_agents(masks=True), count=8, **params), seed=1)
     spec = envs.spec()
     assert isinstance(spec.obs, NestedColumns)
     assert spec.obs.columns["action_mask"] == Column("int8", (9,))

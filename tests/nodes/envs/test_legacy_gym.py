@@ -1,4 +1,4 @@
-"""The real package gym 0.26 behind the env manager, beside gymnasium."""
+"""Envs of the real package gym 0.26 in an env manager, compared with gymnasium."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manager(env: Gymnasium, seed: int = 7) -> SerialEnvManager:
 
 
 def actions(envs: SerialEnvManager, steps: int) -> list[Any]:
-    """The same actions for the same steps, whichever package the envs are of."""
+    """Random actions, which are the same for both packages."""
     rng, column = np.random.default_rng(0), envs.spec().action
     if column.n is not None:
         return list(rng.integers(column.n, size=(steps, ENVS)))
@@ -32,20 +32,20 @@ def actions(envs: SerialEnvManager, steps: int) -> list[Any]:
 
 
 def trajectory(env: Gymnasium, steps: int) -> list[Any]:
-    """Every array that so many steps give."""
+    """All arrays of this many steps."""
     envs = manager(env)
-    seen: list[Any] = [envs.reset()]
+    arrays: list[Any] = [envs.reset()]
     for action in actions(envs, steps):
         stepped = envs.advance(action)
-        seen += [*stepped[:5], np.array(stepped.episodes)]
+        arrays += [*stepped[:5], np.array(stepped.episodes)]
     envs.close()
-    return seen
+    return arrays
 
 
 @pytest.mark.parametrize("id", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1"])
-def test_gym_gives_what_gymnasium_gives_for_equal_seeds_and_actions(id: str) -> None:
+def test_gym_and_gymnasium_give_the_same_steps_for_equal_seeds_and_actions(id: str) -> None:
     old, new = trajectory(LegacyGym(id=id), 450), trajectory(Gymnasium(id=id), 450)
-    assert sum(len(episodes) for episodes in old[6::6]) >= ENVS  # episodes ended, and began again
+    assert sum(len(episodes) for episodes in old[6::6]) >= ENVS  # episodes ended and new ones began
     for ours, theirs in zip(old, new, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -69,7 +69,7 @@ def test_the_limit_of_a_registered_env_truncates() -> None:
     assert [episode.length for episode in steps[199].episodes] == [200] * ENVS
 
 
-def test_a_limit_in_the_graph_goes_before_that_of_the_id() -> None:
+def test_a_limit_in_the_graph_overrides_that_of_the_id() -> None:
     envs = manager(LegacyGym(id="Pendulum-v1", max_episode_steps=5))
     envs.reset()
     assert [envs.advance(a).truncated.all() for a in actions(envs, 6)] == [False] * 4 + [
@@ -83,13 +83,13 @@ def test_arguments_reach_the_constructor_of_a_registered_env() -> None:
     assert env._env.unwrapped.g == 9.81
 
 
-def test_an_unknown_id_names_the_nearest_of_the_real_registry() -> None:
+def test_an_unknown_id_names_the_nearest_registered_one() -> None:
     with pytest.raises(UnsoundError, match=r"cannot make the env 'CartPol-v1'.*'CartPole-v1'"):
         LegacyGym(id="CartPol-v1").make(0)
 
 
 class Old(gym.Env):
-    """As for gym 0.21: four results of a step, one of a reset, and `seed`."""
+    """The interface of gym 0.21: four results of a step, one of a reset, and `seed`."""
 
     observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -114,7 +114,7 @@ class Old(gym.Env):
 
 
 class OldUnseeded(Old):
-    """Has no `seed`, as gym 0.26 took it from the base class; draws from the base's generator."""
+    """Without `seed`, which the base class of gym 0.26 lacks. It draws from the generator of the base class."""
 
     seed = property()  # type: ignore[assignment]
 
@@ -123,8 +123,8 @@ class OldUnseeded(Old):
         return self._obs()
 
 
-class Between(Old):
-    """As for gym 0.22 to 0.25: `reset` takes the seed, a step gives four results."""
+class OldSeededByReset(Old):
+    """The interface of gym 0.22 to 0.25: `reset` takes the seed, and a step has four results."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None:
@@ -144,18 +144,18 @@ def register() -> Iterator[Callable[..., LegacyGym]]:
     del gym.envs.registry["FlowrlOld-v0"]
 
 
-@pytest.mark.parametrize("entry", [Old, OldUnseeded, Between])
-def test_an_old_env_in_the_registry_is_seeded(register: Any, entry: Any) -> None:
+@pytest.mark.parametrize("entry", [Old, OldUnseeded, OldSeededByReset])
+def test_an_old_registered_env_is_seeded(register: Any, entry: Any) -> None:
     env = register(entry)
     first, again, other = (manager(env, seed).reset() for seed in (1, 1, 2))
     assert first.tolist() == again.tolist() != other.tolist()
-    assert len({obs[0] for obs in first.tolist()}) == ENVS  # each env, an episode of its own
+    assert len({obs[0] for obs in first.tolist()}) == ENVS  # each env has another episode
 
 
-@pytest.mark.parametrize("entry", [Old, OldUnseeded, Between])
-@pytest.mark.parametrize(("ends", "told"), [(6, "truncated"), (3, "terminated")])
-def test_an_old_env_in_the_registry_ends_for_the_right_reason(
-    register: Any, entry: Any, ends: int, told: str
+@pytest.mark.parametrize("entry", [Old, OldUnseeded, OldSeededByReset])
+@pytest.mark.parametrize(("ends", "reason"), [(6, "truncated"), (3, "terminated")])
+def test_an_old_registered_env_terminates_or_is_truncated(
+    register: Any, entry: Any, ends: int, reason: str
 ) -> None:
     envs = manager(register(entry, kwargs={"ends": ends}))
     envs.reset()
@@ -163,15 +163,15 @@ def test_an_old_env_in_the_registry_ends_for_the_right_reason(
     ended = [s for s in steps if s.episodes]
     assert [s.episodes[0].length for s in ended] == [min(ends, 4)]
     assert {name: bool(getattr(ended[0], name).all()) for name in ("truncated", "terminated")} == {
-        "truncated": told == "truncated",
-        "terminated": told == "terminated",
+        "truncated": reason == "truncated",
+        "terminated": reason == "terminated",
     }
     assert ended[0].next_obs[:, 1].tolist() == [min(ends, 4)] * ENVS
     assert ended[0].obs[:, 1].tolist() == [0] * ENVS
 
 
-def test_a_limit_that_the_env_brings_itself_stays(register: Any) -> None:
-    """A user's own wrapper below those of `gym.make` is not taken off."""
+def test_wrappers_of_the_user_are_not_removed(register: Any) -> None:
+    """Only those of `gym.make` are."""
 
     class Doubled(gym.Wrapper):
         def step(self, action: int) -> Any:
@@ -189,10 +189,10 @@ def test_a_limit_that_the_env_brings_itself_stays(register: Any) -> None:
     assert not second.terminated.any()
 
 
-def test_a_graph_learns_the_same_with_gym_as_with_gymnasium(tmp_path: Any) -> None:
-    ends = []
+def test_a_graph_gives_the_same_digest_with_gym_and_gymnasium(tmp_path: Any) -> None:
+    results = []
     for kind in ("gym", "gymnasium"):
         graph = load("cartpole_dqn", {"env": {"type": kind, "id": "CartPole-v1"}})
-        ends.append(graph.run(train_iters=50, seed=3, out=tmp_path / kind))
-    assert [end.train_iters for end in ends] == [50, 50]
-    assert ends[0].digest == ends[1].digest
+        results.append(graph.run(train_iters=50, seed=3, out=tmp_path / kind))
+    assert [result.train_iters for result in results] == [50, 50]
+    assert results[0].digest == results[1].digest

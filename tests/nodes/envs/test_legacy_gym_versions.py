@@ -1,4 +1,4 @@
-"""The versions of gym that were before 0.26, as they were released: each beside its own envs stepped by hand."""
+"""Released versions of gym before 0.26: an env manager gives the same steps as stepping the envs directly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-TOOLS = ("pip==23.2.1", "setuptools==65.5.0", "wheel==0.38.4")  # the last that build gym 0.21
-HERE = Path(__file__).parents[3]
+TOOLS = (
+    "pip==23.2.1",
+    "setuptools==65.5.0",
+    "wheel==0.38.4",
+)  # the last versions that build gym 0.21
+REPOSITORY = Path(__file__).parents[3]
 
 
 def pip(into: Path, *wanted: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    """Install into a folder, with what the environment says of where packages come from."""
+    """Install packages into a folder."""
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(into)]
     build = ["--no-build-isolation"] if path else []
     environment = {**os.environ, "PYTHONPATH": path}
@@ -32,24 +36,27 @@ def pip(into: Path, *wanted: str, path: str = "") -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Old tools to build old packages with."""
+    """A folder with old build tools."""
     folder = tmp_path_factory.mktemp("tools")
     done = pip(folder, *TOOLS)
     if done.returncode:
-        pytest.skip(f"no registry of packages can be reached: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"no package registry can be reached: {done.stderr.strip()[-200:]}")
     return str(folder)
 
 
 @pytest.mark.parametrize("version", ["0.21.0", "0.22.0", "0.23.1", "0.24.1", "0.25.2"])
-def test_envs_of_an_old_gym_give_what_they_give_by_hand(
+def test_envs_of_an_old_gym_give_the_same_steps_as_directly(
     version: str, tools: str, tmp_path: Path
 ) -> None:
     if version == "0.21.0" and sys.version_info >= (3, 12):
-        pytest.skip("gym 0.21 reads entry points as Python 3.11 and older tell them")
+        pytest.skip("gym 0.21 needs the entry points of Python 3.11 or older")
     built = pip(tmp_path / "gym", f"gym=={version}", path=tools)
     assert built.returncode == 0, built.stderr
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "gym"), str(HERE)])}
-    played = subprocess.run(
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "gym"), str(REPOSITORY)]),
+    }
+    process = subprocess.run(
         [sys.executable, "-m", "tests.nodes.envs.legacy_gym_program", version],
         env=environment,
         cwd=tmp_path,
@@ -58,5 +65,5 @@ def test_envs_of_an_old_gym_give_what_they_give_by_hand(
         timeout=300,
         check=False,
     )
-    assert played.returncode == 0, played.stderr
-    assert played.stdout.splitlines()[-1] == "alike"
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == "equal"

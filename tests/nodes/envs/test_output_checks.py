@@ -1,4 +1,4 @@
-"""A look at all numbers at once."""
+"""The check of many numbers at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowrl.nodes.envs.output_checks import FiniteCheck
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_one_number_that_is_not_finite_is_found_wherever_it_is(bad: float, dtype: type) -> None:
+def test_a_number_that_is_not_finite_is_found_anywhere(bad: float, dtype: type) -> None:
     first, second = np.zeros((2, 3), dtype), np.ones(4, dtype)
     all_finite = FiniteCheck(first, second)
     for values in (first, second):
@@ -22,6 +22,6 @@ def test_one_number_that_is_not_finite_is_found_wherever_it_is(bad: float, dtype
     assert all_finite()
 
 
-def test_of_nothing_all_is_finite() -> None:
+def test_empty_arrays_are_finite() -> None:
     assert FiniteCheck()()
     assert FiniteCheck(np.zeros((0, 3)))()

@@ -1,7 +1,9 @@
-"""Agents that share a policy are rows of their own, whoever manages their envs."""
+"""Agents that share a policy are rows of their own, in every kind of env manager."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from flowrl.core.batch import Column
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.env_managers.crash_replay import replay
+from flowrl.nodes.env_managers.crash_files import replay_crash_file
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import AgentColumns, AgentRows, as_agent_rows
@@ -31,7 +33,7 @@ def zeros(rows: int = 6) -> Any:
     return np.zeros((rows, 1), np.float32)
 
 
-def test_rows_are_of_one_agent_and_counted_in_all_envs() -> None:
+def test_a_row_is_an_agent_and_the_count_is_over_all_envs() -> None:
     spec = make_manager(scripted_agents(), count=4).spec()
     assert (spec.obs, spec.action) == (Column("float32", (2,)), Column("float32", (1,)))
     assert (spec.count, spec.agents) == (12, 3)
@@ -40,7 +42,7 @@ def test_rows_are_of_one_agent_and_counted_in_all_envs() -> None:
     assert (discrete.obs.n, discrete.action.n) == (99, 2)
 
 
-def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
+def test_an_agent_has_no_valid_row_while_it_is_inactive() -> None:
     envs = as_agent_rows(make_manager(scripted_agents(cut="b"), count=1))
     seed = envs.reset()[0, 0]
     assert envs.reset()[:, 1].tolist() == [0, 1, 0]
@@ -51,7 +53,7 @@ def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
         rows = [(k, s.reward[k], s.next_obs[k, 1], s.terminated[k], s.truncated[k]) for k in played]
         table.append((rows, s.obs[:, 1].tolist(), s.episodes))
     assert table == [
-        # who acted: reward, what it saw then, its end; what all act on next; whose episodes ended
+        # of agents that acted: reward, next observation, flags; observations to act on; finished episodes
         ([(0, 0, 10, 0, 0), (1, 100, 11, 0, 0)], [10, 11, 0], []),
         ([(0, 1.5, 20, 1, 0), (1, 101.5, 21, 0, 0)], [0, 21, 0], [Episode(0, 1.5, 2)]),
         ([(1, 102, 31, 0, 0)], [30, 31, 32], []),
@@ -69,7 +71,7 @@ def test_every_agent_has_its_own_rows_and_none_while_it_does_not_play() -> None:
 
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("space", ["box", "mask"])
-def test_every_kind_of_manager_gives_the_bits_of_the_base_kind(kind: str, space: str) -> None:
+def test_every_kind_of_manager_gives_the_same_bits(kind: str, space: str) -> None:
     env = scripted_agents(cut="b", space=space)
     acts = zeros() if space == "box" else np.zeros(6, np.int64)
     base, other = make_manager(env), make_manager(env, kind)
@@ -100,7 +102,7 @@ def test_agents_of_an_env_step_together() -> None:
     assert as_agent_rows(envs) is envs
 
 
-def test_an_order_that_changes_does_not_change_whose_row_is_whose() -> None:
+def test_an_agents_row_does_not_depend_on_the_order_in_which_the_env_lists_agents() -> None:
     rows = []
     for game in (["abc", "abc", "abc"], ["abc", "cab", "bca"]):
         envs = as_agent_rows(make_manager(scripted_agents(game=game), count=1))
@@ -109,7 +111,7 @@ def test_an_order_that_changes_does_not_change_whose_row_is_whose() -> None:
     assert all(steps_are_equal(a, b) for a, b in zip(*rows, strict=True))
 
 
-def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
+def test_some_agents_may_terminate_while_others_are_truncated() -> None:
     envs = as_agent_rows(make_manager(scripted_agents(game=["abc"], cut="ac"), count=1))
     envs.reset()
     steps = envs.advance(zeros(3))
@@ -118,11 +120,11 @@ def test_all_may_end_at_once_some_by_an_end_and_some_cut_off() -> None:
         [True, False, True],
     )
     assert [episode.env_id for episode in steps.episodes] == [0, 1, 2]
-    assert steps.obs[:, 1].tolist() == [0, 1, 2]  # of the next game
+    assert steps.obs[:, 1].tolist() == [0, 1, 2]  # of the next episode
     assert steps.next_obs[:, 1].tolist() == [10, 11, 12]
 
 
-def test_a_limit_cuts_off_all_who_still_play() -> None:
+def test_a_limit_truncates_all_active_agents() -> None:
     envs = as_agent_rows(make_manager(scripted_agents(limit=4), count=1))
     envs.reset()
     *_, steps = (envs.advance(zeros(3)) for _ in range(4))
@@ -134,7 +136,7 @@ def test_a_limit_cuts_off_all_who_still_play() -> None:
     assert steps.obs[:, 1].tolist() == [0, 1, 0]
 
 
-def test_envs_differ_and_are_seeded_as_others_are() -> None:
+def test_each_and_seeds_work_as_for_other_envs() -> None:
     games: Any = [{"game": ["ab"]}, {"game": ["ab", "ab"]}]
     envs = as_agent_rows(make_manager(scripted_agents(each=games), count=3))
     first = envs.reset()
@@ -147,18 +149,18 @@ def test_envs_differ_and_are_seeded_as_others_are() -> None:
 # wrappers
 
 
-def doubled(env: Any) -> Any:
-    """A wrapper that does other than it is told, and does not say so."""
+def double_actions(env: Any) -> Any:
+    """A wrapper that changes actions without being an `ActionWrapper`."""
     import gymnasium
 
-    class Doubling(gymnasium.Wrapper):
+    class DoubledActions(gymnasium.Wrapper):
         def step(self, action: Any) -> Any:
             return self.env.step(2 * action)
 
-    return Doubling(env)
+    return DoubledActions(env)
 
 
-def test_frames_are_stacked_agent_by_agent() -> None:
+def test_frames_are_stacked_for_each_agent() -> None:
     envs = as_agent_rows(make_manager(scripted_agents(FrameStack(n=2)), count=1))
     assert envs.spec().obs.frames == 2
     envs.reset()
@@ -166,13 +168,13 @@ def test_frames_are_stacked_agent_by_agent() -> None:
     assert seen == [
         [[0, 10], [1, 11], [0, 0]],
         [[0, 0], [11, 21], [0, 0]],
-        [[30, 30], [21, 31], [32, 32]],  # who comes begins with its first frame, twice
+        [[30, 30], [21, 31], [32, 32]],  # an agent that joins begins with its first frame, twice
         [[30, 40], [0, 0], [32, 42]],
         [[0, 0], [0, 0], [42, 52]],
     ]
 
 
-def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> None:
+def test_rewards_are_clipped_for_each_agent_and_returns_are_not() -> None:
     envs = as_agent_rows(make_manager(scripted_agents(RewardClip(low=-1, high=2)), count=1))
     envs.reset()
     rows = [envs.advance(zeros(3)) for _ in range(5)]
@@ -180,18 +182,18 @@ def test_rewards_are_clipped_agent_by_agent_and_returns_are_the_envs_own() -> No
     assert [e for r in rows for e in r.episodes][-1] == Episode(0, 7.0, 2)
 
 
-def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
+def test_actions_are_scaled_and_observed_for_each_agent() -> None:
     envs = make_manager(scripted_agents(ActionScale(), Previous()), count=1)
     rows = as_agent_rows(envs)
     assert (rows.spec().action.low, rows.spec().action.high) == ((-1.0,), (1.0,))
     rows.reset()
     steps = rows.advance(np.array([[0.5], [-1], [0]], np.float32))
-    inner = envs._here.envs[0]._env
+    inner = envs.local_envs.envs[0]._env
     assert {a: float(act[0]) for a, act in inner.received_actions[-1].items()} == {
         "a": 1.0,
         "b": -2.0,
     }
-    assert steps.reward.tolist() == [0.5, 100, 0]  # agent a did 1
+    assert steps.reward.tolist() == [0.5, 100, 0]  # agent a took the action 1
     assert steps.obs["last_action"].tolist() == [[0.5], [-1], [0]]
     assert steps.obs["last_reward"].tolist() == [[0.5], [100], [0]]
 
@@ -208,37 +210,39 @@ def test_actions_are_scaled_and_remembered_agent_by_agent() -> None:
     ],
 )
 def test_wrappers_that_take_steps_or_end_episodes_are_refused(wrapper: Any) -> None:
-    with pytest.raises(UnsoundError, match="cannot be put on one of many agents; leave it out"):
+    with pytest.raises(UnsoundError, match="cannot be applied to one of many agents; leave it out"):
         scripted_agents(wrapper, space="mask").spec()
 
 
-def test_a_wrapper_that_does_other_than_it_is_told_is_found_out() -> None:
+def test_a_wrapper_that_changes_actions_otherwise_is_an_error() -> None:
     envs = as_agent_rows(
         make_manager(
-            scripted_agents(ImportedWrapper(id="tests.nodes.envs.test_shared_agents:doubled")),
+            scripted_agents(
+                ImportedWrapper(id="tests.nodes.envs.test_shared_agents:double_actions")
+            ),
             count=1,
         )
     )
     envs.reset()
-    with pytest.raises(EnvError, match=r"a wrapper makes \[2.\] of the action \[1.\]"):
+    with pytest.raises(EnvError, match=r"a wrapper changes the action \[1.\] to \[2.\]"):
         envs.advance(zeros(3) + 1)
 
 
 # masks
 
 
-def test_each_agent_has_its_own_mask_and_never_all_actions_forbidden() -> None:
+def test_each_agent_has_its_own_mask_and_an_inactive_one_allows_all() -> None:
     envs = as_agent_rows(make_manager(scripted_agents(space="mask"), count=1))
     obs = envs.spec().obs
     assert isinstance(obs, NestedColumns)
     assert obs.columns["action_mask"] == Column("int8", (2,))
-    assert envs.reset()["action_mask"].tolist() == [[0, 1], [0, 1], [1, 1]]  # c is not there
+    assert envs.reset()["action_mask"].tolist() == [[0, 1], [0, 1], [1, 1]]  # c is inactive
     steps = envs.advance(np.zeros(3, np.int64))
     assert steps.obs["action_mask"].tolist() == [[1, 1]] * 3
     assert steps.obs["observation"][:, 1].tolist() == [10, 11, 0]
 
 
-# what goes wrong
+# failures
 
 
 @pytest.mark.parametrize(
@@ -271,19 +275,19 @@ def test_an_agent_error_names_the_agent(kwargs: dict[str, Any], what: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["serial", "sync, one env per worker", "thread"])
-def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: str) -> None:
+def test_a_failed_env_is_invalid_for_its_agents_and_no_others(kind: str) -> None:
     env = scripted_agents(each=[{"wrong": "raises"}, {}])
     manager = make_manager(env, kind, max_retry=2, retry_waiting_time_s=0.0)
-    calm = as_agent_rows(make_manager(scripted_agents(), count=2))
+    reference = as_agent_rows(make_manager(scripted_agents(), count=2))
     try:
         envs = as_agent_rows(manager)
-        np.testing.assert_array_equal(envs.reset(), calm.reset())
+        np.testing.assert_array_equal(envs.reset(), reference.reset())
         for _ in range(2):
-            assert steps_are_equal(envs.advance(zeros()), calm.advance(zeros()))
-        steps, other = envs.advance(zeros()), calm.advance(zeros())
+            assert steps_are_equal(envs.advance(zeros()), reference.advance(zeros()))
+        steps, other = envs.advance(zeros()), reference.advance(zeros())
         assert (list(steps.failed), steps.absent.tolist()) == ([0, 1, 2], [3, 5])
         assert steps.episodes == []
-        assert steps.obs[:3, 1].tolist() == [0, 1, 0]  # the game is begun anew
+        assert steps.obs[:3, 1].tolist() == [0, 1, 0]  # the env is restarted
         for name in ("obs", "reward", "next_obs"):
             np.testing.assert_array_equal(getattr(steps, name)[3:], getattr(other, name)[3:])
         assert (manager.failures.failures, manager.failures.dropped_steps) == (1, 3)
@@ -291,7 +295,7 @@ def test_a_game_that_fails_is_void_for_all_its_agents_and_for_no_others(kind: st
         manager.close()
 
 
-def test_a_game_that_failed_is_played_again_from_its_crash_file(tmp_path: Path) -> None:
+def test_a_failed_env_can_be_replayed_from_its_crash_file(tmp_path: Path) -> None:
     envs = as_agent_rows(make_manager(scripted_agents(wrong="raises"), count=1))
 
     def play() -> None:
@@ -299,35 +303,35 @@ def test_a_game_that_failed_is_played_again_from_its_crash_file(tmp_path: Path) 
         for _ in range(3):
             envs.advance(zeros(3))
 
-    with pytest.raises(EnvError, match="the game fell over") as failed:
+    with pytest.raises(EnvError, match="the game fell over") as raised:
         play()
-    (path,) = failed.value.save(tmp_path)
-    said: list[str] = []
-    assert replay(str(path), say=said.append)
-    assert said[-1] == "it failed again: ZeroDivisionError: the game fell over"
+    (path,) = raised.value.save(tmp_path)
+    lines: list[str] = []
+    assert replay_crash_file(str(path), print_line=lines.append)
+    assert lines[-1] == "it failed again: ZeroDivisionError: the game fell over"
 
 
-def test_a_worker_that_dies_costs_time_and_nothing_else() -> None:
+def test_a_worker_that_dies_changes_no_step() -> None:
     manager = make_manager(scripted_agents(), "sync, one env per worker")
-    calm = as_agent_rows(make_manager(scripted_agents(), count=2))
+    reference = as_agent_rows(make_manager(scripted_agents(), count=2))
     try:
         envs = as_agent_rows(manager)
-        np.testing.assert_array_equal(envs.reset(), calm.reset())
+        np.testing.assert_array_equal(envs.reset(), reference.reset())
         for step in range(8):
             if step == 4:
-                manager._crew.workers[0]._process.kill()
-            assert steps_are_equal(envs.advance(zeros()), calm.advance(zeros()))
+                os.kill(manager.pool.workers[0].pid, signal.SIGKILL)
+            assert steps_are_equal(envs.advance(zeros()), reference.advance(zeros()))
         assert manager.failures.restored_envs == 1
     finally:
         manager.close()
 
 
-def test_rewards_are_not_shared_by_those_who_act_for_themselves() -> None:
+def test_the_joint_reward_is_refused_for_agents_that_act_by_themselves() -> None:
     with pytest.raises(ValueError, match="`reward` is for `agents: joint`"):
         PettingZoo(id=SCRIPTED_AGENTS, agents="shared", reward="mean")
 
 
-def test_a_game_under_way_is_saved_and_goes_on_to_the_same_bits() -> None:
+def test_an_unfinished_episode_is_saved_and_continues_with_the_same_bits() -> None:
     one, two = (make_manager(scripted_agents(cut="b")) for _ in range(2))
     rows, others = as_agent_rows(one), as_agent_rows(two)
     rows.reset()
@@ -338,11 +342,11 @@ def test_a_game_under_way_is_saved_and_goes_on_to_the_same_bits() -> None:
         assert steps_are_equal(rows.advance(zeros()), others.advance(zeros()))
 
 
-# by hand
+# without the engine
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_by_hand_ids_are_of_agents_and_an_env_goes_on_until_all_are_done(kind: str) -> None:
+def test_launched_ids_are_agents_and_an_env_is_done_when_all_its_agents_are(kind: str) -> None:
     envs = make_manager(scripted_agents(), kind)
     try:
         envs.launch(episodes=1)
@@ -354,7 +358,7 @@ def test_by_hand_ids_are_of_agents_and_an_env_goes_on_until_all_are_done(kind: s
                 assert not (step.absent and step.done)
                 ended += [i] * step.done
             games += 1
-        assert games == 6  # agent c is done in the last step of the game, and a twice by then
+        assert games == 6  # agent c is done in the last step, and agent a twice by then
         assert sorted(ended) == [0, 0, 1, 2, 3, 3, 4, 5]
         assert envs.ready_obs == {}
     finally:
@@ -373,7 +377,7 @@ def test_the_record_of_an_env_has_the_described_columns() -> None:
 
 
 @pytest.mark.parametrize("continuous", [False, True])
-def test_a_pettingzoo_env_steps_as_by_its_own_interface(continuous: bool) -> None:
+def test_an_env_of_pettingzoo_steps_as_through_its_own_interface(continuous: bool) -> None:
     mpe = pytest.importorskip("mpe2.simple_spread_v3")
     kwargs = {"max_cycles": 7, "continuous_actions": continuous}
     env = PettingZoo(id="mpe2.simple_spread_v3:parallel_env", agents="shared", kwargs=kwargs)
@@ -381,7 +385,7 @@ def test_a_pettingzoo_env_steps_as_by_its_own_interface(continuous: bool) -> Non
     envs, bare, rng = as_agent_rows(manager), mpe.parallel_env(**kwargs), np.random.default_rng(0)
     obs = envs.reset()
     for _ in range(3):
-        seen, _ = bare.reset(seed=manager._accounts.seeds[0])
+        seen, _ = bare.reset(seed=manager.statistics.seeds[0])
         np.testing.assert_array_equal(obs, [*seen.values()])
         while bare.agents:
             acts = rng.random((3, 5), np.float32) if continuous else rng.integers(5, size=3)

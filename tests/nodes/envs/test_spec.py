@@ -1,4 +1,4 @@
-"""Columns from spaces."""
+"""Columns of spaces."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from flowrl.nodes.envs.spec import env_columns, observation_columns, space_colum
 from flowrl.nodes.observations import NestedColumns
 
 
-def test_observations_of_double_precision_become_single() -> None:
+def test_double_precision_observations_become_single_precision() -> None:
     assert space_column(spaces.Box(-1, 1, (3,), np.float64), "observation") == Column(
         "float32", (3,)
     )
 
 
-def test_images_stay_bytes_and_equal_bounds_are_one_number() -> None:
+def test_images_stay_uint8_and_equal_bounds_are_one_number() -> None:
     found = space_column(spaces.Box(0, 255, (4, 84, 84), np.uint8), "observation")
     assert found == Column("uint8", (4, 84, 84))
     assert (found.low, found.high) == (0.0, 255.0)
 
 
-def test_continuous_actions_carry_a_bound_for_each_element() -> None:
+def test_continuous_actions_have_bounds_for_each_element() -> None:
     low, high = np.array([[-1, -2], [1, 2]], np.float32)
     space = spaces.Box(low, high, dtype=np.float32)
     found = space_column(space, "action")
@@ -32,19 +32,19 @@ def test_continuous_actions_carry_a_bound_for_each_element() -> None:
     assert (found.low, found.high) == ((-1.0, -2.0), (1.0, 2.0))
 
 
-def test_discrete_actions_say_how_many_they_are() -> None:
+def test_discrete_actions_have_their_number() -> None:
     found = space_column(spaces.Discrete(5), "action")
     assert found == Column("int64")
     assert found.n == 5
 
 
-def test_several_discrete_actions_are_bounded_each() -> None:
+def test_multi_discrete_actions_have_bounds_for_each_element() -> None:
     found = space_column(spaces.MultiDiscrete([3, 4]), "action")
     assert found == Column("int64", (2,))
     assert (found.low, found.high) == ((0.0, 0.0), (2.0, 3.0))
 
 
-def test_switches_are_bytes_of_two_values() -> None:
+def test_multi_binary_values_are_int8_with_two_values() -> None:
     found = space_column(spaces.MultiBinary(6), "observation")
     assert found == Column("int8", (6,))
     assert found.n == 2
@@ -55,19 +55,19 @@ def test_switches_are_bytes_of_two_values() -> None:
     [spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 2], start=[0, 1])],
     ids=["discrete", "multi"],
 )
-def test_discrete_values_that_do_not_begin_at_zero_are_refused(space: spaces.Space) -> None:
+def test_discrete_values_must_begin_at_zero(space: spaces.Space) -> None:
     with pytest.raises(UnsoundError, match=r"^actions are discrete and begin at .*; .*begin at 0$"):
         space_column(space, "action")
 
 
-def test_nested_actions_are_refused_with_what_to_do() -> None:
+def test_nested_actions_are_refused_with_a_hint() -> None:
     with pytest.raises(
         UnsoundError, match=r"actions are a Dict space, .*; wrap the env so that its act"
     ):
         space_column(spaces.Dict({"a": spaces.Discrete(2)}), "action")
 
 
-def test_the_leaves_of_nested_observations_are_named_by_their_way_down() -> None:
+def test_the_leaves_of_nested_observations_are_named_by_their_path() -> None:
     inner = spaces.Dict({"pos": spaces.Box(-1, 1, (2,), np.float64), "on": spaces.MultiBinary(3)})
     pair = spaces.Tuple([spaces.Discrete(4), spaces.Box(0, 255, (5, 5, 3), np.uint8)])
     found = observation_columns(spaces.Dict({"robot": inner, "seen": pair}))
@@ -94,7 +94,7 @@ def test_the_leaves_of_nested_observations_are_named_by_their_way_down() -> None
         ),
     ],
 )
-def test_nested_observations_that_cannot_be_columns_are_told(
+def test_nested_observations_that_cannot_be_columns_are_refused(
     space: spaces.Space, what: str
 ) -> None:
     with pytest.raises(UnsoundError, match=what):
@@ -102,24 +102,24 @@ def test_nested_observations_that_cannot_be_columns_are_told(
 
 
 def test_a_subclass_of_a_space_counts_as_that_space() -> None:
-    class Mine(spaces.Discrete):
+    class CustomDiscrete(spaces.Discrete):
         pass
 
-    assert space_column(Mine(2), "action").n == 2
+    assert space_column(CustomDiscrete(2), "action").n == 2
 
 
-def test_a_missing_env_is_told_with_an_example() -> None:
+def test_the_error_of_a_missing_env_has_an_example() -> None:
     with pytest.raises(UnsoundError, match=r"no env is given; write `env: \{id: CartPole-v1\}`"):
         env_columns(None)
 
 
-def test_whatever_a_constructor_raises_is_told_as_unsound() -> None:
-    class Falls:
+def test_an_error_of_a_constructor_makes_the_graph_unsound() -> None:
+    class Raises:
         def spec(self) -> None:
             raise RuntimeError("no display")
 
     with pytest.raises(
         UnsoundError, match="the env cannot be made: RuntimeError: no display"
-    ) as told:
-        env_columns(Falls())
-    assert told.value.key == "env"
+    ) as raised:
+        env_columns(Raises())
+    assert raised.value.key == "env"

@@ -1,4 +1,4 @@
-"""Wrappers: each does what it says, repeats itself, passes gymnasium's checker, and counts honestly."""
+"""Wrappers: what each does, that it is reproducible, passes gymnasium's checker, and does not change returns."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
-from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.images import make_resizer
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers.manager_kinds import KINDS
+from tests.nodes.envs.game import GAME, make_wrapper
 
-GAME = "tests.nodes.envs.game:Game"
-ON_A_GAME: dict[str, dict[str, Any]] = {  # every wrapper, on a game that bears it
+PARAMS: dict[str, dict[str, Any]] = {  # of each wrapper, for the game
     "frame_stack": {"n": 3},
     "gray": {},
     "resize": {"height": 5, "width": 7},
@@ -43,42 +42,37 @@ ON_A_GAME: dict[str, dict[str, Any]] = {  # every wrapper, on a game that bears 
 }
 
 
-def part(name: str, **params: Any) -> Wrapper:
-    wrapper: Wrapper = import_entry_point(CATALOGUE["wrapper"][name])(**params)
-    return wrapper
-
-
-def game(*wrappers: Wrapper, **kwargs: Any) -> Any:
+def make_game(*wrappers: Wrapper, **kwargs: Any) -> Any:
     return Gymnasium(id=GAME, kwargs=kwargs, wrappers=wrappers).make(0)
 
 
-def played(env: Any, seed: int, actions: int = 40) -> list[Any]:
-    """All that the env gives, as text; a new episode has the next seed."""
-    rng, told = np.random.default_rng(0), [repr(env.reset(seed=seed))]
+def play(env: Any, seed: int, actions: int = 40) -> list[Any]:
+    """All results as text; a new episode has the next seed."""
+    rng, results = np.random.default_rng(0), [repr(env.reset(seed=seed))]
     for _ in range(actions):
         stepped = env.step(rng.integers(env.action_space.n))
-        told.append(repr(stepped))
+        results.append(repr(stepped))
         if stepped[2] or stepped[3]:
             seed += 1
-            told.append(repr(env.reset(seed=seed)))
-    return told
+            results.append(repr(env.reset(seed=seed)))
+    return results
 
 
 def test_every_wrapper_is_tested_here() -> None:
-    assert {*ON_A_GAME, "action_scale"} == set(CATALOGUE["wrapper"])
+    assert {*PARAMS, "action_scale"} == set(CATALOGUE["wrapper"])
 
 
-@pytest.mark.parametrize("name", ON_A_GAME)
-def test_gymnasiums_checker_passes_over_a_wrapped_env(name: str) -> None:
+@pytest.mark.parametrize("name", PARAMS)
+def test_gymnasiums_checker_accepts_each_wrapped_env(name: str) -> None:
     with warnings.catch_warnings():
-        # The checker warns of styles (bounds without end, frames that are no images), which are the env's.
+        # The checker warns about the style of the env: infinite bounds, and frames that are no images.
         warnings.filterwarnings("ignore", module="gymnasium")
         warnings.filterwarnings("ignore", message=".*WARN.*")
-        check_env(game(part(name, **ON_A_GAME[name])), skip_render_check=True)
+        check_env(make_game(make_wrapper(name, **PARAMS[name])), skip_render_check=True)
 
 
-def test_gymnasiums_checker_passes_over_scaled_actions() -> None:
-    env = Gymnasium(id="Pendulum-v1", wrappers=[part("action_scale")]).make(0)
+def test_gymnasiums_checker_accepts_scaled_actions() -> None:
+    env = Gymnasium(id="Pendulum-v1", wrappers=[make_wrapper("action_scale")]).make(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*WARN.*")
         check_env(env, skip_render_check=True)
@@ -90,19 +84,19 @@ def test_gymnasiums_checker_passes_over_scaled_actions() -> None:
     np.testing.assert_array_equal(scaled[0], plain[0])
 
 
-@pytest.mark.parametrize("name", ON_A_GAME)
-def test_an_episodes_seed_decides_all_that_a_wrapper_does(name: str) -> None:
-    wrapper = part(name, **ON_A_GAME[name])
-    if name != "reward_normalise":  # whose unit is measured over episodes
-        env = game(wrapper)
-        played(env, 50, 13)
-        if name != "episodic_life":  # a life goes on where the last one ended
-            assert played(env, 3) == played(game(wrapper), 3)
-    assert played(game(wrapper), 3) == played(game(wrapper), 3) != played(game(wrapper), 4)
+@pytest.mark.parametrize("name", PARAMS)
+def test_everything_that_a_wrapper_draws_follows_from_the_seed(name: str) -> None:
+    wrapper = make_wrapper(name, **PARAMS[name])
+    if name != "reward_normalise":  # whose scale is measured over episodes
+        env = make_game(wrapper)
+        play(env, 50, 13)
+        if name != "episodic_life":  # a life continues where the last one ended
+            assert play(env, 3) == play(make_game(wrapper), 3)
+    assert play(make_game(wrapper), 3) == play(make_game(wrapper), 3) != play(make_game(wrapper), 4)
 
 
-def test_frames_are_stacked_oldest_first_and_begin_with_the_first() -> None:
-    part_ = Gymnasium(id=GAME, wrappers=[part("gray"), part("frame_stack", n=3)])
+def test_frames_are_stacked_oldest_first_and_begin_with_copies_of_the_first() -> None:
+    part_ = Gymnasium(id=GAME, wrappers=[make_wrapper("gray"), make_wrapper("frame_stack", n=3)])
     column = part_.spec()[0]
     assert column == Column("uint8", (3, 8, 10))
     assert isinstance(column, Column)
@@ -117,12 +111,12 @@ def test_frames_are_stacked_oldest_first_and_begin_with_the_first() -> None:
     assert not np.shares_memory(seen[0], seen[1])
 
 
-def test_rows_of_a_stacked_column_share_their_frames() -> None:
-    """What docs/envs.md promises to buffers."""
+def test_consecutive_rows_of_a_stacked_column_share_frames() -> None:
+    """As docs/envs.md says."""
     from flowrl.nodes.collectors.sample_collector import SampleCollector
     from flowrl.nodes.policies.random import Random
 
-    stack = [part("gray"), part("frame_stack", n=3)]
+    stack = [make_wrapper("gray"), make_wrapper("frame_stack", n=3)]
     envs = SerialEnvManager(env=Gymnasium(id=GAME, wrappers=stack), count=2, seed=4)
     policy = Random(obs=envs.spec().obs, action=envs.spec().action)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=60)
@@ -136,9 +130,9 @@ def test_rows_of_a_stacked_column_share_their_frames() -> None:
         np.testing.assert_array_equal(next_obs[:, :-1], obs[:, 1:])
 
 
-def test_a_leaf_can_be_stacked_and_changed() -> None:
-    wrappers = [part("previous"), part("gray", leaf="observation")]
-    wrappers += [part("frame_stack", n=2, leaf="observation")]
+def test_a_leaf_can_be_changed_and_stacked() -> None:
+    wrappers = [make_wrapper("previous"), make_wrapper("gray", leaf="observation")]
+    wrappers += [make_wrapper("frame_stack", n=2, leaf="observation")]
     spec = Gymnasium(id=GAME, wrappers=wrappers).spec()[0]
     assert isinstance(spec, NestedColumns)
     assert spec.columns == {
@@ -150,7 +144,7 @@ def test_a_leaf_can_be_stacked_and_changed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(21, 16), (21, 16, 3), (7, 5)])
-def test_a_shrunk_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
+def test_a_resized_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
     image = np.random.default_rng(0).integers(256, size=shape).astype(np.uint8)
     height, width = 4 if shape[0] == 7 else 8, 3 if shape[0] == 7 else 16
     found = make_resizer((shape[0], shape[1]), (height, width))(image)
@@ -161,14 +155,14 @@ def test_a_shrunk_pixel_is_the_mean_of_its_area(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(found, expected, atol=0.501)
 
 
-def test_images_of_real_numbers_are_not_rounded() -> None:
+def test_float_images_are_not_rounded() -> None:
     image = np.arange(4, dtype=np.float32).reshape(2, 2)
     np.testing.assert_array_equal(make_resizer((2, 2), (1, 1))(image), [[1.5]])
 
 
-def test_gray_is_the_luma_of_colours() -> None:
-    env = game(part("gray"))
-    colour, grey = game().reset(seed=2)[0], env.reset(seed=2)[0]
+def test_gray_is_the_luma_of_the_colours() -> None:
+    env = make_game(make_wrapper("gray"))
+    colour, grey = make_game().reset(seed=2)[0], env.reset(seed=2)[0]
     expected = np.rint(colour @ np.array([0.299, 0.587, 0.114]))
     np.testing.assert_allclose(grey, expected, atol=1)
     assert env.observation_space == Box(0, 255, (8, 10), np.uint8)
@@ -178,47 +172,47 @@ def test_gray_is_the_luma_of_colours() -> None:
     ("params", "expected"),
     [({}, [1, -1, 0.5]), ({"how": "sign"}, [1, -1, 1]), ({"low": 0, "high": 9}, [3, 0, 0.5])],
 )
-def test_rewards_are_clipped_or_become_their_sign(
+def test_rewards_are_clipped_or_replaced_by_their_sign(
     params: dict[str, Any], expected: list[float]
 ) -> None:
-    env = game(part("reward_clip", **params), rewards=[3.0, -2.0, 0.5])
+    env = make_game(make_wrapper("reward_clip", **params), rewards=[3.0, -2.0, 0.5])
     env.reset(seed=0)
     assert [env.step(0)[1] for _ in range(3)] == expected
     assert env.unwrapped_return == 1.5
 
 
-def test_rewards_in_units_are_those_of_the_return_so_far() -> None:
-    env = game(part("reward_normalise", gamma=0.5), rewards=[4.0, 0.0, 2.0])
+def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
+    env = make_game(make_wrapper("reward_normalise", gamma=0.5), rewards=[4.0, 0.0, 2.0])
     env.reset(seed=0)
     found = [env.step(0)[1] for _ in range(3)]
     sums = [4.0, 2.0, 3.0]
     assert found == pytest.approx([4 / 1, 0.0, 2 / np.std(sums)])
 
 
-@pytest.mark.parametrize("name", sorted(ON_A_GAME))
-def test_returns_are_those_of_the_envs_own_rewards(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(PARAMS))
+def test_returns_sum_the_envs_own_rewards(name: str) -> None:
     env = Gymnasium(
-        id=GAME, kwargs={"rewards": [2.0, -0.5]}, wrappers=[part(name, **ON_A_GAME[name])]
+        id=GAME, kwargs={"rewards": [2.0, -0.5]}, wrappers=[make_wrapper(name, **PARAMS[name])]
     )
     envs = SerialEnvManager(env=env, count=3, seed=1)
     envs.reset()
     episodes, own = [], np.zeros(3)
-    inner = [one.unwrapped for one in envs._here.envs]
+    inner = [one.unwrapped for one in envs.local_envs.envs]
     while len(episodes) < 9:
         before = [e.total for e in inner]
         ended = envs.advance(np.full(3, 2)).episodes
         own += [e.total - b if e.total >= b else 0 for e, b in zip(inner, before, strict=True)]
         episodes += ended
     if name in ("noop_start", "fire_on_reset", "episodic_life"):
-        return  # steps within a reset are told apart below
+        return  # their steps within resets are tested below
     for episode in episodes:
         steps = episode.length * (2 if name == "action_repeat" else 1)
         assert min(steps, 20) // 2 * 1.5 <= episode.total + 2 <= steps // 2 * 1.5 + 4
 
 
-def test_what_wrappers_do_in_a_reset_counts_for_no_return() -> None:
-    wrappers = [part("noop_start", most=5), part("fire_on_reset")]
-    env = game(*wrappers, rewards=[1.0], length=30)
+def test_rewards_within_a_reset_do_not_count_for_the_return() -> None:
+    wrappers = [make_wrapper("noop_start", most=5), make_wrapper("fire_on_reset")]
+    env = make_game(*wrappers, rewards=[1.0], length=30)
     _, _ = env.reset(seed=1)
     assert env.unwrapped.t >= 2
     steps = 0
@@ -229,39 +223,39 @@ def test_what_wrappers_do_in_a_reset_counts_for_no_return() -> None:
     assert env.unwrapped_return == steps < 29
 
 
-def test_lives_end_episodes_and_games_go_on() -> None:
+def test_a_lost_life_ends_the_episode_and_the_game_continues() -> None:
     env = Gymnasium(id=GAME, kwargs={"lives": 3, "length": 12, "rewards": [1.0]})
-    wrapped = Gymnasium(**env.config.model_dump() | {"wrappers": [part("episodic_life")]})
+    wrapped = Gymnasium(**env.config.model_dump() | {"wrappers": [make_wrapper("episodic_life")]})
     envs = SerialEnvManager(env=wrapped, count=1)
     envs.reset()
     ends = [envs.advance(np.zeros(1, np.int64)) for _ in range(20)]
     episodes = [(e.total, e.length) for s in ends for e in s.episodes]
-    # a life is four steps; the step that begins a next life is not the agent's
+    # A life is four steps. The step that begins the next life is not the agent's.
     assert episodes[:4] == [(4.0, 4), (3.0, 3), (3.0, 3), (4.0, 4)]
     assert all(s.terminated[0] for s in ends if s.episodes)
 
 
-def test_only_says_where_a_wrapper_is_put_on() -> None:
+def test_only_restricts_a_wrapper_to_collecting_or_evaluating() -> None:
     env = Gymnasium(
         id=GAME,
         wrappers=[
-            part("gray"),
-            part("reward_clip", only="collect"),
-            part("time_limit", steps=2, only="evaluate"),
+            make_wrapper("gray"),
+            make_wrapper("reward_clip", only="collect"),
+            make_wrapper("time_limit", steps=2, only="evaluate"),
         ],
     )
     assert env.spec()[0] == env.for_evaluation().spec()[0] == Column("uint8", (8, 10))
-    told = {}
+    steps = {}
     for name, one in {"collect": env.make(0), "evaluate": env.for_evaluation().make(0)}.items():
         one.reset(seed=0)
-        told[name] = [one.step(0)[1:4] for _ in range(2)]
-    assert told["collect"] == [(1.0, False, False), (1.0, False, False)]
-    assert told["evaluate"] == [(3.0, False, False), (3.0, False, True)]
+        steps[name] = [one.step(0)[1:4] for _ in range(2)]
+    assert steps["collect"] == [(1.0, False, False), (1.0, False, False)]
+    assert steps["evaluate"] == [(3.0, False, False), (3.0, False, True)]
     assert env.for_evaluation().for_evaluation().spec() == env.for_evaluation().spec()
 
 
-def test_noops_are_as_many_as_the_seed_says() -> None:
-    env = game(part("noop_start", most=4))
+def test_the_number_of_noops_follows_from_the_seed() -> None:
+    env = make_game(make_wrapper("noop_start", most=4))
     begun = []
     for seed in range(40):
         env.reset(seed=seed)
@@ -269,33 +263,35 @@ def test_noops_are_as_many_as_the_seed_says() -> None:
     assert set(begun) == {1, 2, 3, 4}
 
 
-def test_sticky_actions_are_taken_again_as_often_as_told() -> None:
-    env = game(part("sticky_actions", probability=0.3), length=4000)
+def test_sticky_actions_are_repeated_with_the_given_probability() -> None:
+    env = make_game(make_wrapper("sticky_actions", probability=0.3), length=4000)
     env.reset(seed=0)
     wanted = [k % 3 for k in range(3000)]
     for action in wanted:
         env.step(action)
     repeated = np.mean(np.array(env.unwrapped.taken) != wanted)
-    assert repeated == pytest.approx(0.28, abs=0.03)  # after three in a row it is the wanted one
+    assert repeated == pytest.approx(
+        0.28, abs=0.03
+    )  # the third repetition in a row takes the chosen one
 
 
 def test_a_repeated_action_sums_rewards_and_stops_at_the_end() -> None:
-    env = game(part("action_repeat", n=4), length=6, rewards=[1.0])
+    env = make_game(make_wrapper("action_repeat", n=4), length=6, rewards=[1.0])
     env.reset(seed=0)
     assert env.step(1)[1:3] == (4.0, False)
     assert env.step(1)[1:3] == (2.0, True)
 
 
-def test_the_brightest_of_two_frames_is_seen() -> None:
-    env, bare = game(part("action_repeat", n=2, brightest=True)), game()
+def test_the_maximum_of_two_frames_is_observed() -> None:
+    env, bare = make_game(make_wrapper("action_repeat", n=2, brightest=True)), make_game()
     env.reset(seed=0)
     bare.reset(seed=0)
     frames = [bare.step(0)[0] for _ in range(2)]
     np.testing.assert_array_equal(env.step(0)[0], np.maximum(*frames))
 
 
-def test_the_last_action_and_reward_are_seen() -> None:
-    env = game(part("previous"), rewards=[3.0])
+def test_the_last_action_and_reward_are_observed() -> None:
+    env = make_game(make_wrapper("previous"), rewards=[3.0])
     assert isinstance(env.observation_space, Dict)
     first = env.reset(seed=0)[0]
     assert (first["last_action"], first["last_reward"]) == (0, 0)
@@ -305,15 +301,15 @@ def test_the_last_action_and_reward_are_seen() -> None:
     assert (again["last_action"], again["last_reward"]) == (0, 0)
 
 
-def test_the_mask_of_an_info_is_seen() -> None:
-    env = game(part("action_mask"))
+def test_the_mask_in_info_is_observed() -> None:
+    env = make_game(make_wrapper("action_mask"))
     assert env.reset(seed=0)[0]["action_mask"].tolist() == [1, 1, 0]
     assert env.step(0)[0]["action_mask"].tolist() == [1, 0, 1]
 
 
-def test_a_mask_that_is_missing_is_told() -> None:
-    with pytest.raises(ValueError, match="the env's info has no 'legal'; give its `key`"):
-        game(part("action_mask", key="legal")).reset(seed=0)
+def test_a_missing_mask_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the env's info has no 'legal'; set `key`"):
+        make_game(make_wrapper("action_mask", key="legal")).reset(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +318,11 @@ def test_a_mask_that_is_missing_is_told() -> None:
         ("CartPole-v1", [("gray", {})], r"gray: observations of shape \(4,\) are no images"),
         (GAME, [("frame_stack", {}), ("resize", {})], "put it before frame_stack"),
         (GAME, [("previous", {}), ("gray", {})], r"is not a Box; name one with `leaf`"),
-        (GAME, [("gray", {"leaf": "camera"})], r"gray: .* have no 'camera'; name a leaf"),
+        (
+            GAME,
+            [("gray", {"leaf": "camera"})],
+            r"gray: .* have no 'camera'; name one of its leaves",
+        ),
         (GAME, [("action_scale", {})], r"actions are Discrete\(3\); it needs a Box"),
         (GAME, [("fire_on_reset", {"action": 3})], "and the action is 3; give another `action`"),
         ("Pendulum-v1", [("noop_start", {})], r"noop_start: the env takes Box.*give another"),
@@ -332,21 +332,21 @@ def test_a_mask_that_is_missing_is_told() -> None:
         (GAME, [("wrapper", {"id": "no.where:Wrap"})], "cannot import 'no.where'"),
     ],
 )
-def test_a_wrapper_that_does_not_fit_says_so(
+def test_a_wrapper_that_does_not_fit_the_env_is_refused(
     env: str, wrappers: list[tuple[str, dict[str, Any]]], what: str
 ) -> None:
     with pytest.raises(UnsoundError, match=what):
-        Gymnasium(id=env, wrappers=[part(n, **p) for n, p in wrappers]).spec()
+        Gymnasium(id=env, wrappers=[make_wrapper(n, **p) for n, p in wrappers]).spec()
 
 
-def test_an_env_without_lives_says_so() -> None:
-    env = Gymnasium(id="CartPole-v1", wrappers=[part("episodic_life")]).make(0)
+def test_episodic_life_needs_an_env_with_lives() -> None:
+    env = Gymnasium(id="CartPole-v1", wrappers=[make_wrapper("episodic_life")]).make(0)
     with pytest.raises(UnsoundError, match=r"does not count lives .*; leave the wrapper out"):
         env.reset(seed=0)
 
 
-def test_any_wrapper_of_gymnasium_is_named_by_its_path() -> None:
-    own = part(
+def test_a_wrapper_can_be_given_by_its_import_path() -> None:
+    own = make_wrapper(
         "wrapper",
         id="gymnasium.wrappers:RescaleObservation",
         kwargs={"min_obs": np.float32(0), "max_obs": np.float32(1)},
@@ -355,7 +355,7 @@ def test_any_wrapper_of_gymnasium_is_named_by_its_path() -> None:
     assert env.observation_space == Box(0, 1, (2,), np.float32)
 
 
-def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
+def test_each_counts_envs_over_all_replicas() -> None:
     each = [{"length": 2}, {"length": 3}, {"length": 4}]
     env = Gymnasium(id=GAME, kwargs={"lives": 1}, each=each)
     lengths = [env.make(index).unwrapped.length for index in range(5)]
@@ -363,51 +363,51 @@ def test_envs_of_a_manager_and_its_replicas_differ_as_told() -> None:
     config = SerialEnvManager.Config(env=env, count=2)
     replica = SerialEnvManager(config=config, context=Context("envs", replica=1))
     replica.reset()
-    assert [one.unwrapped.length for one in replica._here.envs] == [4, 2]
+    assert [one.unwrapped.length for one in replica.local_envs.envs] == [4, 2]
 
 
-def test_an_env_may_come_from_a_function() -> None:
+def test_the_id_may_name_a_function() -> None:
     env = Gymnasium(id="tests.nodes.envs.game:make_game", kwargs={"size": 3}).make(0)
     assert isinstance(env, gymnasium.Env)
     assert isinstance(env.action_space, Discrete)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "serial"])
-def test_wrapped_envs_are_the_same_in_every_kind_of_manager(kind: str) -> None:
+def test_every_kind_of_manager_gives_the_same_steps_of_wrapped_envs(kind: str) -> None:
     names = ["sticky_actions", "noop_start", "gray", "frame_stack", "action_mask"]
     names += ["episodic_life", "reward_normalise"] if "pre-reset" not in kind else []
     env = Gymnasium(
         id=GAME,
         each=[{"length": 9}, {"length": 12}],
-        wrappers=[part(n, **ON_A_GAME[n]) for n in names],
+        wrappers=[make_wrapper(n, **PARAMS[n]) for n in names],
     )
-    told = []
-    for made, own in (KINDS["serial"], KINDS[kind]):
-        node = made(config=made.Config(env=env, count=3, **own), context=Context("envs", seed=1))
+    played = []
+    for cls, params in (KINDS["serial"], KINDS[kind]):
+        node = cls(config=cls.Config(env=env, count=3, **params), context=Context("envs", seed=1))
         try:
             node.reset()
             steps = [node.advance(np.array([k % 3, 0, 1])) for k in range(25)]
-            told.append([(s.obs.tobytes(), s.reward.tolist(), list(s.episodes)) for s in steps])
+            played.append([(s.obs.tobytes(), s.reward.tolist(), list(s.episodes)) for s in steps])
         finally:
             node.close()
-    assert told[0] == told[1]
-    assert sum(len(episodes) for _, _, episodes in told[0]) > 5
+    assert played[0] == played[1]
+    assert sum(len(episodes) for _, _, episodes in played[0]) > 5
 
 
 @pytest.mark.parametrize("name", ["episodic_life", "reward_normalise"])
-def test_what_goes_on_across_episodes_is_not_reset_ahead(name: str) -> None:
-    made, own = KINDS["sync, pre-reset"]
-    wrappers = [part(name, only="evaluate"), part(name)]
+def test_pre_reset_refuses_wrappers_that_span_episodes(name: str) -> None:
+    cls, params = KINDS["sync, pre-reset"]
+    wrappers = [make_wrapper(name, only="evaluate"), make_wrapper(name)]
     for chosen, refused in ((wrappers[:1], False), (wrappers, True)):
-        config = made.Config(env=Gymnasium(id=GAME, wrappers=chosen), count=1, **own)
+        config = cls.Config(env=Gymnasium(id=GAME, wrappers=chosen), count=1, **params)
         if not refused:
-            made.describe(config, Surroundings({}, {}, frozenset()))
+            cls.describe(config, Surroundings({}, {}, frozenset()))
             continue
         for use in (
-            lambda c=config: made.describe(c, Surroundings({}, {}, frozenset())),
-            lambda c=config: made(config=c),
+            lambda c=config: cls.describe(c, Surroundings({}, {}, frozenset())),
+            lambda c=config: cls(config=c),
         ):
             with pytest.raises(
-                UnsoundError, match="an env goes on where its last episode ended; leave"
+                UnsoundError, match="makes episodes depend on earlier ones; leave out"
             ):
                 use()

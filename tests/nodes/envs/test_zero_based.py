@@ -1,4 +1,4 @@
-"""Choices that an env counts from elsewhere are counted from 0."""
+"""Choices that an env does not count from 0 are shifted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIE = f"{__name__}:Die"
 
 
 class Die(gymnasium.Env):
-    """Shows a die, 1 to 6, and a pair; a bet of -1, 0 or 1 is paid as it is."""
+    """Observes a die, 1 to 6, and optionally a pair; the reward is the action: -1, 0 or 1."""
 
     action_space: Any = Discrete(3, start=-1)
 
@@ -32,14 +32,14 @@ class Die(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action)
         self.bet = action
-        return self.seen(), float(action), False, False, {}
+        return self.observe(), float(action), False, False, {}
 
-    def seen(self) -> Any:
+    def observe(self) -> Any:
         self.die = int(self.np_random.integers(1, 7))
         if not self.nested:
             return self.die
@@ -51,50 +51,50 @@ class Levers(Die):
 
     def step(self, action: Any) -> Any:
         assert self.action_space.contains(action)
-        return self.seen(), float(action[0] * 10 + action[1]), False, False, {}
+        return self.observe(), float(action[0] * 10 + action[1]), False, False, {}
 
 
-@pytest.mark.parametrize("env", [Gymnasium(id=DIE), Die], ids=["by path", "by hand"])
-def test_what_is_chosen_and_seen_begins_at_0(env: Any) -> None:
+@pytest.mark.parametrize("env", [Gymnasium(id=DIE), Die], ids=["path", "function"])
+def test_actions_and_observations_begin_at_0(env: Any) -> None:
     envs = SerialEnvManager(env=env, count=2)
     spec = envs.spec()
     assert (spec.obs.n, spec.action.n) == (6, 3)
     first = envs.reset()
-    assert first.tolist() == [one.unwrapped.die - 1 for one in envs._here.envs]
+    assert first.tolist() == [one.unwrapped.die - 1 for one in envs.local_envs.envs]
     steps = envs.advance(np.array([0, 2]))
     assert steps.reward.tolist() == [-1.0, 1.0]
-    assert steps.obs.tolist() == [one.unwrapped.die - 1 for one in envs._here.envs]
+    assert steps.obs.tolist() == [one.unwrapped.die - 1 for one in envs.local_envs.envs]
 
 
-def test_several_choices_each_begin_at_0() -> None:
+def test_each_of_several_choices_begins_at_0() -> None:
     envs = SerialEnvManager(env=Levers, count=1)
     envs.reset()
     assert envs.advance(np.array([[0, 0]])).reward.tolist() == [34.0]
     assert envs.advance(np.array([[1, 1]])).reward.tolist() == [45.0]
 
 
-def test_leaves_of_nested_observations_do_too() -> None:
+def test_leaves_of_nested_observations_begin_at_0() -> None:
     envs = SerialEnvManager(env=Gymnasium(id=DIE, kwargs={"nested": True}), count=1)
     obs = envs.reset()
     assert (obs["die"][0], obs["more/0"].tolist()) == (
-        envs._here.envs[0].unwrapped.die - 1,
+        envs.local_envs.envs[0].unwrapped.die - 1,
         [[1, 2]],
     )
     assert envs.advance(np.array([1])).obs["more/1"].tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.filterwarnings("ignore")  # advice
+@pytest.mark.filterwarnings("ignore")  # style advice
 @pytest.mark.parametrize("nested", [False, True])
-def test_gymnasiums_checker_passes(nested: bool) -> None:
+def test_gymnasiums_checker_accepts_the_env(nested: bool) -> None:
     check_env(Gymnasium(id=DIE, kwargs={"nested": nested}).make(0), skip_render_check=True)
 
 
-def test_an_env_that_begins_at_0_is_let_be() -> None:
+def test_an_env_that_begins_at_0_is_not_wrapped() -> None:
     assert type(Gymnasium(id="tests.nodes.toy_envs:Counting").make(0)).__name__ == "Counting"
 
 
 @pytest.mark.parametrize("kind", ["sync", "thread"])
-def test_it_is_the_same_in_every_kind_of_manager(kind: str) -> None:
+def test_every_kind_of_manager_gives_the_same_steps(kind: str) -> None:
     with (
         open_manager("serial", DIE, nested=True) as base,
         open_manager(kind, DIE, nested=True) as other,

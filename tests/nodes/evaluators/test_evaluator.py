@@ -100,9 +100,9 @@ def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
     envs = SerialEnvManager(env=env("Stubborn", long=30), count=4, seed=1)
     stepped: list[int] = []
     envs.reset()
-    for index, one in enumerate(list(envs._here.envs)):
+    for index, one in enumerate(list(envs.local_envs.envs)):
         step = one.step
-        envs._here.step_one[index] = lambda a, i=index, s=step: stepped.append(i) or s(a)
+        envs.local_envs.step_calls[index] = lambda a, i=index, s=step: stepped.append(i) or s(a)
     played = play_episodes(envs, ToyAct(), 6)
     assert len(stepped) == sum(episode.length for episode in played)
     assert len({episode.length for episode in played}) == 2
@@ -210,7 +210,7 @@ def test_without_a_goal_there_is_no_verdict() -> None:
 def test_a_goal_is_confirmed_in_episodes_that_were_never_played_before() -> None:
     node = evaluator(env(length=1, ends="final"), episodes=3, stop_value=1.0)
     node.eval(weights(0)), node.eval(weights(0))
-    for one in node._envs._here.envs:
+    for one in node._envs.local_envs.envs:
         fixed, fresh = one.seeds[::4], one.seeds[2::4]  # quota of 1: begun twice in each play
         assert len(set(fixed)) == 1
         assert len(set(fresh)) == 2
@@ -245,6 +245,6 @@ def test_by_hand_an_evaluation_is_due_after_so_many_train_iterations() -> None:
 def test_closing_closes_the_envs() -> None:
     node = evaluator(env(length=1), episodes=2)
     node.eval(weights(0))
-    envs = list(node._envs._here.envs)
+    envs = list(node._envs.local_envs.envs)
     node.close()
     assert [one.closed for one in envs] == [True, True]

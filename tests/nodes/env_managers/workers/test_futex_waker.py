@@ -112,7 +112,7 @@ def test_without_futexes_pipes_wake_the_workers(monkeypatch: pytest.MonkeyPatch)
         envs = SyncSubprocessEnvManager(env=Gymnasium(id="CartPole-v1"), count=4, envs_per_worker=1)
         first = envs.reset()
         found.append([first, *(envs.advance(actions).obs for _ in range(20))])
-        has_pipe = [w._bell is not None for w in envs._crew.workers]  # type: ignore[union-attr]
+        has_pipe = [w._pipe_waker is not None for w in envs.pool.workers]  # type: ignore[union-attr]
         envs.close()
         assert has_pipe == [len(found) == 1] * 4
         monkeypatch.undo()

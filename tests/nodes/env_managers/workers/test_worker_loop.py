@@ -1,4 +1,4 @@
-"""A worker's side of the board: whom it wakes, and when."""
+"""When a worker wakes its manager."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from tests.nodes.toy_envs import Counting
 ROWS = 4
 
 
-def rings(order: list[int], awaited: list[int], busy: int) -> list[int]:
-    """A manager sleeps until at most `busy` of the rows `awaited` are: after which rows it is woken."""
+def rows_that_wake(order: list[int], awaited: list[int], max_busy: int) -> list[int]:
+    """Step rows in this order, while a manager sleeps until at most `max_busy` of the awaited ones are busy.
+
+    Return the rows after which it is woken.
+    """
     obs, action = Column("float32", (2,)), Column("int64")
-    board = shared_rows_for(obs, action, ROWS, 1)
-    server = WorkerLoop(board, 0, range(ROWS), lambda row: Counting(length=9), obs, False)
+    shared = shared_rows_for(obs, action, ROWS, 1)
+    loop = WorkerLoop(shared, 0, range(ROWS), lambda row: Counting(length=9), obs, False)
     for row in range(ROWS):
-        board.todo[row] = RESET
-        server._work(bytes(board.todo))
-    board.todo[:] = STEP
-    board.awaited[awaited], board.waiting[0] = True, busy + 1
+        shared.command[row] = RESET
+        loop._execute(bytes(shared.command))
+    shared.command[:] = STEP
+    shared.awaited[awaited], shared.wake_below[0] = True, max_busy + 1
     found = []
     for row in order:
-        server._step(row, 0)
-        assert not board.flags[row]
-        if server._waited_for():
+        loop._step(row, 0)
+        assert not shared.flags[row]
+        if loop._manager_waits():
             found.append(row)
     return found
 
 
 @pytest.mark.parametrize(
-    ("awaited", "busy", "woken_after"),
+    ("awaited", "max_busy", "woken_after"),
     [
-        ([0, 1, 2, 3], 0, [3]),  # all: once, by the last
-        ([0, 2], 0, [2, 3]),  # what nobody waits for wakes nobody
+        ([0, 1, 2, 3], 0, [3]),  # once, after the last
+        ([0, 2], 0, [2, 3]),  # rows that are not awaited wake nobody
         ([0, 1, 2, 3], 2, [1, 2, 3]),
         ([3], 0, [3]),
     ],
 )
-def test_a_manager_is_woken_when_few_enough_are_busy(
-    awaited: list[int], busy: int, woken_after: list[int]
+def test_a_sleeping_manager_is_woken_when_few_enough_rows_are_busy(
+    awaited: list[int], max_busy: int, woken_after: list[int]
 ) -> None:
-    assert rings([0, 1, 2, 3], awaited, busy) == woken_after
+    assert rows_that_wake([0, 1, 2, 3], awaited, max_busy) == woken_after
 
 
 def test_a_manager_that_is_awake_is_not_woken() -> None:
-    assert rings([0, 1, 2, 3], [], -1) == []
+    assert rows_that_wake([0, 1, 2, 3], [], -1) == []

@@ -1,0 +1,207 @@
+"""Crash files: the last episode of a failed env, which `flowrl replay` plays again.
+
+A crash file is JSON. It holds the env part, and the seed and actions of the episode up to the failure.
+`replay_crash_file` plays the episode in a process of its own, so that the env may crash or hang without harm, or in
+this process under the debugger. The program of that process is `python -m flowrl.nodes.env_managers.crash_files`.
+"""
+
+from __future__ import annotations
+
+import bdb
+import faulthandler
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array
+from flowrl.core.errors import RunError, UsageError
+from flowrl.core.node import UnsoundError
+from flowrl.nodes.env_managers.env_error import PROCESS_SUBJECT, describe_exit
+from flowrl.nodes.envs.output_checks import check_observations, check_rewards
+from flowrl.nodes.envs.portable import from_portable, to_portable
+from flowrl.nodes.envs.spec import env_columns
+
+FORMAT = "flowrl env crash 1"
+NOT_PORTABLE = "cannot be made again"  # the key of an env that cannot be encoded
+
+BeforeCall = Callable[[], Any]  # called before each reset and step
+
+
+@dataclass(frozen=True, slots=True)
+class CrashFile:
+    """An env's last episode, up to the failure. The fields are the keys of the file."""
+
+    env: dict[str, Any]  # the encoded env part
+    make_index: int  # the env's index among those of all replicas
+    index: int
+    seed: int
+    step: int  # 0: the reset
+    what: str
+    traceback: str
+    timeout_s: float | None  # the deadline, if the env exceeded it
+    complete: bool  # whether the actions are those of the whole episode
+    dtype: str
+    actions: list[Any]
+
+    @classmethod
+    def from_episode(cls, part: Any, actions: Sequence[Array], **others: Any) -> CrashFile:
+        """Make a crash file of an env part and the actions of its episode."""
+        array = np.array(actions) if len(actions) else np.zeros(0)
+        try:
+            env = to_portable(part)
+        except UnsoundError as error:
+            env = {NOT_PORTABLE: str(error)}  # the file still describes the failure
+        return cls(env=env, dtype=str(array.dtype), actions=array.tolist(), **others)
+
+    @classmethod
+    def read(cls, path: Path) -> CrashFile:
+        """Read a crash file."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UsageError(f"{path}: is not a crash file: {error}") from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise UsageError(f"{path}: is not a crash file; a failed run writes crash-*.json")
+        if NOT_PORTABLE in data["env"]:
+            raise RunError(f"{path}: {data['env'][NOT_PORTABLE]}")
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+    def text(self) -> str:
+        """The text of the file."""
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json.dumps({"format": FORMAT, **data}, indent=1) + "\n"
+
+
+def replay_crash_file(
+    path: str, debug: bool = False, print_line: Callable[[str], Any] = print
+) -> bool:
+    """Play a crash file's episode again, and return whether it failed again. `debug` stops at the failure."""
+    crash = CrashFile.read(Path(path))
+    print_line(f"env {crash.index}, episode seed {crash.seed}: failed in step {crash.step}")
+    print_line(f"  {crash.what.splitlines()[0]}")
+    if not crash.complete:
+        print_line("  its first actions are missing, so it may not reach the same state")
+    sys.stdout.flush()
+    try:
+        failure = _replay_in_debugger(crash, print_line) if debug else _replay_in_child(path, crash)
+    except bdb.BdbQuit:  # the user left the debugger
+        return False
+    if failure:
+        print_line(f"it failed again: {failure}")
+    else:
+        print_line(f"it did not fail again in {len(crash.actions)} steps")
+    return bool(failure)
+
+
+def _play_episode(crash: CrashFile, before_call: BeforeCall, debug_last_call: bool = False) -> None:
+    """Reset and step the env, with the checks of a run; optionally make the last call in the debugger."""
+    sys.path.insert(0, "")  # envs in the working directory are found, as in graphs
+    part = from_portable(crash.env)
+    obs_columns, _ = env_columns(part)
+    env = part.make(crash.make_index)
+    actions = np.array(crash.actions, crash.dtype)
+    calls = [partial(env.reset, seed=crash.seed), *(partial(env.step, a) for a in actions)]
+    for number, call in enumerate(calls):
+        before_call()
+        result = _call_in_debugger(call) if debug_last_call and call is calls[-1] else call()
+        if number == 0:
+            obs, _ = result
+        else:
+            obs, reward, _, _, _ = result
+            check_rewards([reward])
+        check_observations([obs], obs_columns, np.dtype(obs_columns.dtype))
+    env.close()
+
+
+# in a child process
+
+
+def _replay_in_child(path: str, crash: CrashFile) -> str:
+    """Play the episode in a process that may crash or hang. Return the failure; empty if there was none."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result"
+        command = [sys.executable, "-m", "flowrl.nodes.env_managers.crash_files", path, str(result)]
+        status = subprocess.run(command, check=False).returncode
+        if result.exists():
+            return result.read_text(encoding="utf-8")
+    if crash.timeout_s and status == 1:  # the exit status of faulthandler's deadline
+        return f"it took longer than {crash.timeout_s:g} s; the traceback shows where"
+    return describe_exit(status)
+
+
+def main() -> None:
+    """Play the episode in this process, and write the exception that it raised to the result file."""
+    path, result = sys.argv[1:]
+    crash = CrashFile.read(Path(path))
+    faulthandler.enable()
+    failure = ""
+    before_call: BeforeCall = int
+    if crash.timeout_s:
+        before_call = partial(faulthandler.dump_traceback_later, crash.timeout_s, exit=True)
+    try:
+        _play_episode(crash, before_call)
+    except Exception as error:
+        traceback.print_exception(error)
+        failure = f"{type(error).__name__}: {error}"
+    faulthandler.cancel_dump_traceback_later()
+    Path(result).write_text(failure, encoding="utf-8", errors="backslashreplace")
+
+
+# in the debugger
+
+
+def _replay_in_debugger(crash: CrashFile, print_line: Callable[[str], Any]) -> str:
+    """Play the episode, and debug its exception. If it ended its process, debug the call that does so."""
+    import pdb
+
+    faulthandler.enable(sys.__stderr__ or sys.stderr)
+    ends_process = crash.what.startswith(PROCESS_SUBJECT)
+    if ends_process:
+        print_line("  nothing remains after this failure: the debugger stops before the call")
+    limit_s = crash.timeout_s
+    before_call: BeforeCall = (
+        partial(signal.setitimer, signal.ITIMER_REAL, limit_s) if limit_s else int
+    )
+    handler = signal.signal(signal.SIGALRM, _raise_timeout)
+    try:
+        _play_episode(crash, before_call, debug_last_call=ends_process)
+    except bdb.BdbQuit:
+        raise
+    except (Exception, SystemExit) as error:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        traceback.print_exception(error)
+        pdb.post_mortem(error.__traceback__)
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    return ""
+
+
+def _call_in_debugger(call: partial[Any]) -> Any:
+    import pdb
+
+    result: Any = pdb.Pdb().runcall(call)
+    if result is None:
+        raise bdb.BdbQuit
+    return result
+
+
+def _raise_timeout(*_: Any) -> None:
+    raise TimeoutError("it exceeds the deadline that it exceeded in the run")
+
+
+if __name__ == "__main__":
+    main()
