@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowrl.api import load
+from flowrl.api import FlowGraph, load
+from flowrl.cli.main import make_parser
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.random import Random
@@ -97,3 +101,33 @@ def test_envs_are_stepped_by_hand_as_it_is_shown() -> None:
     exec(by_hand("envs", "By hand"), names)
     assert len(names["timesteps"]) > 0
     assert names["envs"].done
+
+
+def commands(path: Path) -> Iterator[str]:
+    """The flowrl commands in the console and shell blocks of a page."""
+    for block in re.findall(r"```(?:console|sh)\n(.*?)```", path.read_text("utf-8"), re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.partition("$ ")[2] or line, comments=True)
+            if words and words[0] == "flowrl":
+                yield shlex.join(word for word in words[1:] if word != "&")
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted({c for page in (*DOCS.glob("*.md"), ROOT / "README.md") for c in commands(page)}),
+)
+def test_the_commands_on_the_pages_have_valid_arguments(command: str) -> None:
+    words = shlex.split(command)
+    assert hasattr(make_parser(words[0]).parse_args(words), "function")
+
+
+def test_a_run_on_hosts_is_started_from_python_as_the_page_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parameters, calls = inspect.signature(FlowGraph.run).parameters, list[dict[str, Any]]()
+    monkeypatch.setattr(FlowGraph, "run", lambda graph, **arguments: calls.append(arguments))
+    [code] = re.findall(r"```python\n(.*?)```", (DOCS / "hosts.md").read_text("utf-8"), re.S)
+    exec(compile(code, "hosts.md", "exec"), {})
+    [arguments] = calls
+    assert set(arguments) <= set(parameters)
+    assert arguments["rendezvous"].hosts == 3
