@@ -1,1 +1,1 @@
-"""What is claimed about speed, as programs: `make bench` runs all, `python -m bench NAME` one."""
+"""Benchmarks for every claim about speed: `make bench` runs all, `python -m bench NAME` runs one."""

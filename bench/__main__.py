@@ -1,8 +1,8 @@
-"""`python -m bench` measures everything, `python -m bench NAME [ARGS]` one thing.
+"""`python -m bench` runs all benchmarks, `python -m bench NAME [ARGUMENTS]` runs one.
 
-A benchmark is a module of this folder with `main(arguments) -> dict`. Without arguments it measures
-what it is meant to, and the answer goes to `bench/results/NAME.json`; with arguments it is a trial,
-and only printed.
+A benchmark is a module of this folder with a function `main(arguments) -> dict`. Without arguments it
+runs in full, and its results are written to `bench/results/NAME.json`. With arguments it is a trial,
+whose results are only printed.
 """
 
 from __future__ import annotations
@@ -24,59 +24,60 @@ from flowrl.machine.environment import environment
 
 FOLDER = Path(bench.__file__).parent
 RESULTS = FOLDER / "results"
-FACTS = ("flowrl", "python", "packages", "cpu", "cores", "git")  # no paths, no names of machines
+# The facts that are published with results: no paths, and no names of machines.
+PUBLISHED_FACTS = ("flowrl", "python", "packages", "cpu", "cores", "git")
 
 
-def names() -> list[str]:
-    """The benchmarks there are."""
-    found = pkgutil.iter_modules([str(FOLDER)])
-    return sorted(m.name for m in found if not m.ispkg and not m.name.startswith("_"))
+def benchmark_names() -> list[str]:
+    modules = pkgutil.iter_modules([str(FOLDER)])
+    return sorted(m.name for m in modules if not m.ispkg and not m.name.startswith("_"))
 
 
 def run(name: str, arguments: Sequence[str] = ()) -> Mapping[str, Any]:
-    """One benchmark; a full one is written down."""
-    begun_s = time.perf_counter()
-    found: Mapping[str, Any] = importlib.import_module(f"bench.{name}").main(list(arguments))
+    """Run one benchmark; write its results unless it is a trial."""
+    start_s = time.perf_counter()
+    results: Mapping[str, Any] = importlib.import_module(f"bench.{name}").main(list(arguments))
     if not arguments:
-        write(name, found, time.perf_counter() - begun_s)
-    return found
+        write_results(name, results, time.perf_counter() - start_s)
+    return results
 
 
-def write(name: str, found: Mapping[str, Any], took_s: float) -> None:
-    """What was found, and what it was found on."""
-    known = environment(FOLDER)
-    result = {
+def write_results(name: str, results: Mapping[str, Any], duration_s: float) -> None:
+    """Write the results with the date and the environment."""
+    facts = environment(FOLDER)
+    record = {
         "command": f"python -m bench {name}",
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "took_s": round(took_s, 1),
-        **{fact: known[fact] for fact in FACTS},
-        "found": found,
+        "duration_s": round(duration_s, 1),
+        **{fact: facts[fact] for fact in PUBLISHED_FACTS},
+        "results": results,
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def run_all() -> list[str]:
-    """All, each in a process of its own (none finds what another left); gives those that failed."""
+    """Run each benchmark in a new process; return the names of those that failed."""
     failed = []
-    for name in names():
+    for name in benchmark_names():
         print(f"\n{name}", flush=True)
         if subprocess.run([sys.executable, "-m", "bench", name], cwd=FOLDER.parent).returncode:
             failed.append(name)
     return failed
 
 
-def main(words: Sequence[str]) -> str | None:
-    """The command line; gives what went wrong."""
-    if not words:
+def main(arguments: Sequence[str]) -> str | None:
+    """Run the command line; return an error message, or None."""
+    if not arguments:
         failed = run_all()
         return f"failed: {', '.join(failed)}" if failed else None
-    name, *arguments = words
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), 1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names())}"
+    name, *rest = arguments
+    known = benchmark_names()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"the benchmarks are {', '.join(known)}"
         return f"bench: no benchmark '{name}'; {hint}"
-    run(name, arguments)
+    run(name, rest)
     return None
 
 

@@ -1,8 +1,9 @@
-"""What it costs to check a large graph: a thousand nodes, read from YAML, checked and resolved.
+"""The time to load and check a large graph: a thousand nodes, read from YAML, checked and resolved.
 
     python -m bench check [NODES]
 
-Lanes of collectors with envs of their own, pipes in a row, buffers and learners; evaluators paced by each.
+The graph consists of groups: each has a collector with its own envs, a row of pipes, a buffer, a learner
+and an evaluator.
 """
 
 from __future__ import annotations
@@ -17,70 +18,74 @@ from flowrl.checks.check import check
 from flowrl.graph.loading import load_graph
 
 REPEATS = 5
-LANE = 10  # nodes in a lane
-PIPES = 5  # of them
+GROUP_NODES = 10
+GROUP_PIPES = 5  # pipes among the nodes of a group
+TARGET_S = 2.0
 
 
 def large_graph(nodes: int = 1000) -> str:
-    """A graph of so many nodes as YAML; its types are the small ones of the tests."""
-    lanes = range(nodes // LANE)
+    """A graph with this number of nodes as YAML; the types are those of the tests."""
+    groups = range(nodes // GROUP_NODES)
     return "\n".join(
         [
             "policy: {type: 'tests.toys.toys:Greedy', gives: [logp]}",
             "nodes:",
-            *(line for i in lanes for line in _nodes(i)),
+            *(line for i in groups for line in _node_lines(i)),
             "edges:",
-            *(line for i in lanes for line in _edges(i)),
+            *(line for i in groups for line in _edge_lines(i)),
             "warmup:",
-            f"  - {{edges: ['{_all('collector', lanes)} -> {_all('buffer', lanes)}'], steps: 8000}}",
+            f"  - {{edges: ['{_all('collector', groups)} -> {_all('buffer', groups)}'], steps: 8000}}",
             "",
         ]
     )
 
 
-def _all(kind: str, lanes: range) -> str:
-    return ", ".join(f"{kind}{i}" for i in lanes)
+def _all(kind: str, groups: range) -> str:
+    return ", ".join(f"{kind}{i}" for i in groups)
 
 
-def _nodes(lane: int) -> Iterator[str]:
-    yield f"  envs{lane}: {{type: 'tests.toys.toys:Envs', count: 2}}"
-    yield f"  collector{lane}: {{type: 'tests.toys.toys:Collector', n_sample: 8, replicas: 2}}"
-    for pipe in range(PIPES):
-        yield f"  pipe{lane}-{pipe}: {{type: 'tests.toys.toys:Pipe', takes: 2, gives: 2}}"
-    yield f"  buffer{lane}: {{type: 'tests.toys.toys:Buffer', size: 1000, updates: 3}}"
-    yield f"  learner{lane}: {{type: 'tests.toys.toys:Learner', policy: {{lr: 0.{lane + 1}}}}}"
-    yield f"  evaluator{lane}: 'tests.toys.toys:Evaluator'"
+def _node_lines(group: int) -> Iterator[str]:
+    yield f"  envs{group}: {{type: 'tests.toys.toys:Envs', count: 2}}"
+    yield f"  collector{group}: {{type: 'tests.toys.toys:Collector', n_sample: 8, replicas: 2}}"
+    for pipe in range(GROUP_PIPES):
+        yield f"  pipe{group}-{pipe}: {{type: 'tests.toys.toys:Pipe', takes: 2, gives: 2}}"
+    yield f"  buffer{group}: {{type: 'tests.toys.toys:Buffer', size: 1000, updates: 3}}"
+    yield f"  learner{group}: {{type: 'tests.toys.toys:Learner', policy: {{lr: 0.{group + 1}}}}}"
+    yield f"  evaluator{group}: 'tests.toys.toys:Evaluator'"
 
 
-def _edges(lane: int) -> Iterator[str]:
-    pipes = " -> ".join(f"pipe{lane}-{pipe}" for pipe in range(PIPES))
-    yield f"  - collector{lane} <-> envs{lane}"
-    yield f"  - collector{lane} -> {pipes} -> buffer{lane} -> learner{lane}"
-    yield f"  - learner{lane}.priorities -> buffer{lane}.priorities"
-    yield f"  - learner{lane} -> collector{lane}: {{lag: 1}}"
-    yield f"  - learner{lane} -> evaluator{lane}: {{every: {lane + 1}}}"
+def _edge_lines(group: int) -> Iterator[str]:
+    pipes = " -> ".join(f"pipe{group}-{pipe}" for pipe in range(GROUP_PIPES))
+    yield f"  - collector{group} <-> envs{group}"
+    yield f"  - collector{group} -> {pipes} -> buffer{group} -> learner{group}"
+    yield f"  - learner{group}.priorities -> buffer{group}.priorities"
+    yield f"  - learner{group} -> collector{group}: {{lag: 1}}"
+    yield f"  - learner{group} -> evaluator{group}: {{every: {group + 1}}}"
 
 
 def measure(nodes: int) -> tuple[float, float]:
-    """Median seconds to load and to check."""
-    loads, checks = [], []
+    """The median seconds to load and to check."""
+    load_times_s, check_times_s = [], []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.yaml"
         path.write_text(large_graph(nodes))
         for _ in range(REPEATS):
-            begin = time.perf_counter()
+            start_s = time.perf_counter()
             loaded = load_graph(path)
-            middle = time.perf_counter()
+            loaded_s = time.perf_counter()
             problems = check(loaded).problems
             assert problems == [], problems[0]
-            loads.append(middle - begin)
-            checks.append(time.perf_counter() - middle)
-    return statistics.median(loads), statistics.median(checks)
+            load_times_s.append(loaded_s - start_s)
+            check_times_s.append(time.perf_counter() - loaded_s)
+    return statistics.median(load_times_s), statistics.median(check_times_s)
 
 
 def main(arguments: Sequence[str]) -> dict[str, float]:
-    """Print and give the numbers."""
+    """Measure, and print the results."""
     nodes = int(arguments[0]) if arguments else 1000
     load_s, check_s = measure(nodes)
-    print(f"{nodes} nodes: read in {load_s:.2f} s, checked in {check_s:.2f} s; 2 s in all wanted")
-    return {"nodes": nodes, "read_s": load_s, "check_s": check_s, "wanted_s": 2.0}
+    print(
+        f"{nodes} nodes: loaded in {load_s:.2f} s, checked in {check_s:.2f} s "
+        f"(target: {TARGET_S:g} s for both)"
+    )
+    return {"nodes": nodes, "load_s": load_s, "check_s": check_s, "target_s": TARGET_S}

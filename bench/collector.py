@@ -1,15 +1,16 @@
-"""The published experiment: how long collecting takes where envs and the policy only sleep.
+"""The published experiment: the time of collecting with envs and a policy that only sleep.
 
     python -m bench collector            # forty minutes
     python -m bench collector --quick    # three: small and middle envs, one seed, the fastest peer
     python -m bench collector --size small --load 0.6 --contender flowrl_sync ding_sync
 
-Small, middle and big envs, resets as long as published and five times as long, without other load
-and (small, middle) with both cores 60 % busy; 8 envs, 80 samples or more a collection. Contenders
-take turns, seed by seed. Beside the libraries stand the limits of `bench/peers/limits.py`, from the
-same draws. All numbers are per sample that was given: what a library steps and throws away is its
-own loss. Sleeping takes no processor time, so other work on the machine disturbs less than in other
-benchmarks; not so under load.
+The cells of the experiment are small, middle and big envs, with resets as long as published and five times
+as long, without other load and (small, middle) with 60 % load on both cores. There are 8 envs, and a
+collection has 80 samples or more. For each seed, all contenders run in turn. The results are compared with
+the limits of `bench/peers/collect_limits.py` for the same durations.
+
+All numbers are per returned sample, so steps that a library discards count as its loss. Sleeping takes no
+processor time, so other work on the machine disturbs less than in other benchmarks, except under load.
 """
 
 from __future__ import annotations
@@ -25,31 +26,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bench.peers import DING, ROOT, SB3, TIANSHOU, NotInstalled, Peer
-from bench.peers.limits import even_s, ideal_s
-from bench.peers.sleeping import ENVS, SAMPLES
+from bench.peers import DING, ROOT, SB3, TIANSHOU, Contender, Row
+from bench.peers.collect_limits import deterministic_limit_s, free_limit_s
+from bench.peers.sleep_experiment import ENVS, SAMPLES
 
-COLLECTS = {"small": 40, "middle": 24, "big": 8}
+COLLECTIONS = {"small": 40, "middle": 24, "big": 8}
 LIMITS = ["A", "H", "H+", "D", "D+"]
 SEEDS = 2
-CELLS = [
-    *((size, resets, 0.0) for size in COLLECTS for resets in (1.0, 5.0)),
+TIMEOUT_S = 600.0
+CELLS = [  # size, reset factor, load
+    *((size, factor, 0.0) for size in COLLECTIONS for factor in (1.0, 5.0)),
     *((size, 1.0, 0.6) for size in ("small", "middle")),
 ]
-CONTENDERS: Mapping[str, Peer | None] = {
-    "flowrl sync": None,
-    "flowrl independent": None,
-    "flowrl async": None,
-    "sb3 sync": SB3,
-    "tianshou sync": TIANSHOU,
-    "tianshou async": TIANSHOU,
-    "ding sync": DING,
-    "ding async": DING,
-}
-WHAT = "The published experiment: how long collecting takes where envs and the policy only sleep."
-FASTEST = ["flowrl_sync", "flowrl_async", "ding_sync"]  # the fastest peer in every cell so far
+CONTENDERS = (
+    Contender("flowrl", "sync"),
+    Contender("flowrl", "independent"),
+    Contender("flowrl", "async"),
+    Contender("sb3", "sync", SB3),
+    Contender("tianshou", "sync", TIANSHOU),
+    Contender("tianshou", "async", TIANSHOU),
+    Contender("ding", "sync", DING),
+    Contender("ding", "async", DING),
+)
+FASTEST = [
+    "flowrl_sync",
+    "flowrl_async",
+    "ding_sync",
+]  # ding_sync was the fastest peer in every cell
 QUICK = ["--size", "small", "middle", "--seeds", "1", "--contender", *FASTEST]
-BURN = """
+BUSY_LOOP = """
 import time
 while True:
     until_s = time.perf_counter() + {busy}
@@ -58,167 +63,176 @@ while True:
     time.sleep({idle})
 """
 
-Row = Mapping[str, Any]
-
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
-    """Measure and print."""
-    told = parsed(arguments)
-    contenders = [name for name in CONTENDERS if name.replace(" ", "_") in told.contender]
+    """Measure, and print the results."""
+    options = parse_arguments(arguments)
+    contenders = [c for c in CONTENDERS if c.name in options.contender]
     cells = []
-    for size, resets, load in CELLS:
-        if size in told.size and resets in told.resets and load in told.load:
-            collects = max(1, round(COLLECTS[size] * told.scale))
-            cells.append(_cell(size, resets, load, collects, told.seeds, contenders))
+    for size, reset_factor, load in CELLS:
+        if size in options.size and reset_factor in options.resets and load in options.load:
+            collections = max(1, round(COLLECTIONS[size] * options.scale))
+            cells.append(
+                measure_cell(size, reset_factor, load, collections, options.seeds, contenders)
+            )
             print(table(cells[-1:]), flush=True)
     print("\n" + table(cells))
     return {"cells": cells, "table": table(cells)}
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """What is to be measured."""
-    names = [name.replace(" ", "_") for name in CONTENDERS]
-    parser = argparse.ArgumentParser("python -m bench collector", description=WHAT)
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    about = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser("python -m bench collector", description=about)
     for option, choices, about in (
-        ("--size", list(COLLECTS), "sizes of envs"),
-        ("--resets", [1.0, 5.0], "how many times as long as published resets take"),
-        ("--load", [0.0, 0.6], "share of every core that is busy with other work"),
-        ("--contender", names, "who collects"),
+        ("--size", list(COLLECTIONS), "sizes of envs"),
+        ("--resets", [1.0, 5.0], "duration of resets, as a multiple of the published one"),
+        ("--load", [0.0, 0.6], "share of every core that other work takes"),
+        ("--contender", [c.name for c in CONTENDERS], "collectors to measure"),
     ):
-        of: Any = type(choices[0])
+        choice_type: Any = type(choices[0])
         parser.add_argument(
-            option, nargs="+", type=of, choices=choices, default=choices, help=about
+            option, nargs="+", type=choice_type, choices=choices, default=choices, help=about
         )
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds in each cell")
-    parser.add_argument("--scale", type=float, default=1.0, help="how many collections, of usual")
-    parser.add_argument("--quick", action="store_true", help=f"as {' '.join(QUICK)}")
-    if "--quick" in arguments:  # what is said beside it counts
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="number of seeds in each cell")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="number of collections, as a multiple of the usual"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"as {' '.join(QUICK)}, unless other options say otherwise",
+    )
+    if "--quick" in arguments:
         arguments = [*QUICK, *arguments]
     return parser.parse_args(arguments)
 
 
-def _cell(
-    size: str, resets: float, load: float, collects: int, seeds: int, contenders: Sequence[str]
+def measure_cell(
+    size: str,
+    reset_factor: float,
+    load: float,
+    collections: int,
+    seeds: int,
+    contenders: Sequence[Contender],
 ) -> Row:
-    """All contenders in one cell, in milliseconds a sample."""
-    n, drawn = collects * SAMPLES, range(seeds)
-    limits = {
-        "A": [ideal_s(size, resets, seed, n, False) / n for seed in drawn],
-        "H": [ideal_s(size, resets, seed, n, True) / n for seed in drawn],
-        "D": [even_s(size, resets, seed, collects) / n for seed in drawn],
+    """Measure all contenders and limits in one cell, in milliseconds per sample."""
+    n = collections * SAMPLES
+    limits_s = {
+        "A": [free_limit_s(size, reset_factor, seed, n, False) for seed in range(seeds)],
+        "H": [free_limit_s(size, reset_factor, seed, n, True) for seed in range(seeds)],
+        "D": [
+            deterministic_limit_s(size, reset_factor, seed, collections) for seed in range(seeds)
+        ],
     }
-    rows_of: dict[str, list[Row]] = {name: [] for name in contenders}
-    with loaded(load):
-        late = measured_late_s(size)
-        limits["H+"] = [ideal_s(size, resets, seed, n, True, late) / n for seed in drawn]
-        limits["D+"] = [even_s(size, resets, seed, collects, late) / n for seed in drawn]
-        for seed in drawn:
-            for name in contenders:
-                rows_of[name].append(_run(name, size, resets, seed, collects))
-    found: dict[str, Any] = {name: {"ms": _mean_ms(times)} for name, times in limits.items()}
-    found |= {name: _told(rows, limits["A"]) for name, rows in rows_of.items()}
-    return {"size": size, "resets": resets, "load": load, "collects": collects, "found": found}
+    rows_of: dict[str, list[Row]] = {title(contender): [] for contender in contenders}
+    with cpu_load(load):
+        overruns_s = measure_sleep_overruns_s(size)
+        for seed in range(seeds):
+            for contender in contenders:
+                words = [size, f"{reset_factor:g}", str(seed), str(collections)]
+                rows_of[title(contender)].append(contender.run("collect", words, TIMEOUT_S))
+    limits_s["H+"] = [
+        free_limit_s(size, reset_factor, seed, n, True, overruns_s) for seed in range(seeds)
+    ]
+    limits_s["D+"] = [
+        deterministic_limit_s(size, reset_factor, seed, collections, overruns_s)
+        for seed in range(seeds)
+    ]
+    per_sample_s = {name: [t / n for t in times_s] for name, times_s in limits_s.items()}
+    results: dict[str, Any] = {name: {"ms": _mean_ms(t)} for name, t in per_sample_s.items()}
+    results |= {name: _summary(rows, per_sample_s["A"]) for name, rows in rows_of.items()}
+    return {
+        "size": size,
+        "reset_factor": reset_factor,
+        "load": load,
+        "collections": collections,
+        "found": results,
+    }
 
 
-def _told(rows: Sequence[Row], ideal: Sequence[float]) -> Row:
-    """One contender's runs in a cell, or why there are none."""
+def title(contender: Contender) -> str:
+    """The contender's name in results and tables."""
+    return f"{contender.library} {contender.kind}"
+
+
+def _summary(rows: Sequence[Row], limit_a_s: Sequence[float]) -> Row:
+    """Summarise the runs of a contender in a cell; if one failed, return its row."""
     if failed := [row for row in rows if "failed" in row]:
         return failed[0]
-    times = [row["wall_s"] / row["samples"] for row in rows]
-    ratios = [t / a for t, a in zip(times, ideal, strict=True)]
+    times_s = [row["wall_s"] / row["samples"] for row in rows]
+    ratios = [t / a for t, a in zip(times_s, limit_a_s, strict=True)]
     return {
-        "ms": _mean_ms(times),
-        "of_A": statistics.fmean(ratios),
+        "ms": _mean_ms(times_s),
+        "ratio_to_a": statistics.fmean(ratios),
         "spread": statistics.pstdev(ratios),
         "cpu_ms": _mean_ms([row["cpu_s"] / row["samples"] for row in rows]),
     }
 
 
-def measured_late_s(size: str) -> list[float]:
-    """How much too long as many processes slept as an experiment has, and did nothing else."""
-    command = [sys.executable, "-m", "bench.peers.late", size]
-    sleepers = [
+def measure_sleep_overruns_s(size: str) -> list[float]:
+    """The sleep overruns in as many processes as the experiment has, which only sleep."""
+    command = [sys.executable, "-m", "bench.peers.sleep_overrun", size]
+    processes = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for _ in range(ENVS + 1)
     ]
-    return [late for sleeper in sleepers for late in json.loads(sleeper.communicate()[0])]
-
-
-def _run(name: str, size: str, resets: float, seed: int, collects: int) -> Row:
-    library, mode = name.split()
-    peer = CONTENDERS[name]
-    try:
-        python = str(peer.python()) if peer else sys.executable
-        command = [python, "-m", f"bench.peers.{library}_collect", mode, size]
-        done = subprocess.run(
-            [*command, f"{resets:g}", str(seed), str(collects)],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-    except (NotInstalled, subprocess.TimeoutExpired) as error:
-        return {"failed": str(error).replace(str(ROOT), ".")}
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if not lines:
-        return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    row: Row = json.loads(lines[-1])
-    return row
+    return [s for process in processes for s in json.loads(process.communicate()[0])]
 
 
 @contextmanager
-def loaded(share: float) -> Iterator[None]:
-    """Keep every core so busy meanwhile."""
-    code = BURN.format(busy=0.02 * share, idle=0.02 * (1 - share))
+def cpu_load(share: float) -> Iterator[None]:
+    """Keep this share of every core busy."""
+    code = BUSY_LOOP.format(busy=0.02 * share, idle=0.02 * (1 - share))
     cores = len(os.sched_getaffinity(0)) if share else 0
-    burners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(cores)]
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(cores)]
     try:
         time.sleep(0.2 if share else 0)
         yield
     finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
-def verdicts(found: Mapping[str, Any]) -> list[str]:
-    """What was to be reached in a cell, and what was."""
-    times = {name: row["ms"] for name, row in found.items() if "ms" in row}
-    ours = [times[name] for name in ("flowrl sync", "flowrl independent") if name in times]
-    peers = [ms for name, ms in times.items() if name.endswith(" sync") and "flowrl" not in name]
-    told = []
-    if "flowrl async" in times:
-        share = times["flowrl async"]
-        told.append(
-            f"async {share / times['A']:.3f} of A (at most 1.05), {share / times['H+']:.3f} of H+"
+def compare_with_targets(results: Mapping[str, Any]) -> list[str]:
+    """Compare the results of a cell with the targets."""
+    times_ms = {name: row["ms"] for name, row in results.items() if "ms" in row}
+    own = [times_ms[name] for name in ("flowrl sync", "flowrl independent") if name in times_ms]
+    peers = [ms for name, ms in times_ms.items() if name.endswith(" sync") and "flowrl" not in name]
+    lines = []
+    if "flowrl async" in times_ms:
+        ms = times_ms["flowrl async"]
+        lines.append(
+            f"async {ms / times_ms['A']:.3f} of A (at most 1.05), {ms / times_ms['H+']:.3f} of H+"
         )
-    if ours and peers:
-        told.append(
-            f"sync {min(ours) / min(peers):.3f} of the best peer's (at most 0.9; "
-            f"D+ {times['D+'] / min(peers):.3f})"
+    if own and peers:
+        lines.append(
+            f"sync {min(own) / min(peers):.3f} of the best peer's (at most 0.9; "
+            f"D+ {times_ms['D+'] / min(peers):.3f})"
         )
-    return told
+    return lines
 
 
 def table(cells: Sequence[Row]) -> str:
-    """Each contender as a multiple of A, in Markdown."""
-    names = [name for name in CONTENDERS if any(name in cell["found"] for cell in cells)]
-    head = ["", "A, ms", *LIMITS[1:], *names, "reached"]
+    """Each contender's time per sample as a multiple of A, in Markdown."""
+    names = [title(c) for c in CONTENDERS if any(title(c) in cell["found"] for cell in cells)]
+    head = ["", "A, ms", *LIMITS[1:], *names, "compared with targets"]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for cell in cells:
-        found = cell["found"]
-        a = found["A"]["ms"]
+        results = cell["found"]
+        a_ms = results["A"]["ms"]
         load = f", {cell['load']:.0%} load" if cell["load"] else ""
-        row = [f"{cell['size']} ×{cell['resets']:g}{load}", f"{a:.3f}"]
-        row += [f"{found[limit]['ms'] / a:.3f}" for limit in LIMITS[1:]]
-        row += [_shown(found.get(name, {})) for name in names]
-        lines.append(f"| {' | '.join([*row, '; '.join(verdicts(found))])} |")
+        row = [f"{cell['size']} ×{cell['reset_factor']:g}{load}", f"{a_ms:.3f}"]
+        row += [f"{results[limit]['ms'] / a_ms:.3f}" for limit in LIMITS[1:]]
+        row += [_ratio_cell(results.get(name, {})) for name in names]
+        lines.append(f"| {' | '.join([*row, '; '.join(compare_with_targets(results))])} |")
     return "\n".join(lines)
 
 
-def _shown(row: Row) -> str:
-    return f"{row['of_A']:.3f} ± {row['spread']:.3f}" if "of_A" in row else row.get("failed", "")
+def _ratio_cell(row: Row) -> str:
+    if "ratio_to_a" not in row:
+        return row.get("failed", "")
+    return f"{row['ratio_to_a']:.3f} ± {row['spread']:.3f}"
 
 
 def _mean_ms(times_s: Sequence[float]) -> float:

@@ -1,15 +1,14 @@
-"""What the engine's firing costs: nodes that do nothing, one token in and one out, accounting on.
+"""The engine's cost of a firing: nodes that do nothing, with one token in and one out, statistics on.
 
     python -m bench firing [FIRINGS]
 
-A chain of relays is fired a million times through the engine, and, for comparison in the same run, called by a
-bare loop. The price is the difference to an empty run, over all firings.
+The engine fires a chain of relays a million times. For comparison, a bare loop calls the same nodes. The cost
+is the time divided by the number of firings.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 
 from flowrl.api import load
@@ -19,11 +18,12 @@ from flowrl.graph.model import Limits
 from flowrl.runtime.serial_executor import SerialExecutor
 
 RELAYS = 20
+NODES = RELAYS + 2
 REPEATS = 5
 
 
-class Tick(Node):
-    """Gives one empty token; a learner's place is not needed to count firings."""
+class Source(Node):
+    """Outputs one empty token."""
 
     out = Out(ANY)
 
@@ -32,7 +32,7 @@ class Tick(Node):
 
 
 class Relay(Node):
-    """Hands its token on."""
+    """Passes its token on."""
 
     data = In(ANY)
     out = Out(ANY)
@@ -41,8 +41,8 @@ class Relay(Node):
         return data
 
 
-class Drain(Node):
-    """Takes its token."""
+class Sink(Node):
+    """Consumes its token."""
 
     data = In(ANY)
 
@@ -50,59 +50,58 @@ class Drain(Node):
         return None
 
 
-class Nobody:
-    """A sink that nothing is told."""
+class NoRecords:
+    """A sink of records that must get none."""
 
     def record(self, instance: object, record: object) -> None:
-        raise AssertionError("these nodes record nothing")
+        raise AssertionError("these nodes emit no records")
 
 
 def chain() -> dict[str, object]:
-    """Tick -> relays -> drain."""
-    names = [f"relay{i:02}" for i in range(RELAYS)]
-    nodes = {"a": {"type": "bench.firing:Tick"}, "z": {"type": "bench.firing:Drain"}}
-    nodes |= {n: {"type": "bench.firing:Relay"} for n in names}
-    return {"nodes": nodes, "edges": [" -> ".join(["a", *names, "z"])]}
+    """The graph source -> relays -> sink."""
+    names = ["source", *(f"relay{i:02}" for i in range(RELAYS)), "sink"]
+    types = ["Source", *["Relay"] * RELAYS, "Sink"]
+    nodes = {n: {"type": f"bench.firing:{t}"} for n, t in zip(names, types, strict=True)}
+    return {"nodes": nodes, "edges": [" -> ".join(names)]}
 
 
-def through_engine(rounds: int) -> float:
-    """Seconds for so many rounds."""
-    executor = SerialExecutor(load(chain()).check(), Nobody(), 0, Limits(rounds=rounds))
-    start = time.perf_counter()
+def engine_s(rounds: int) -> float:
+    """The seconds that the engine takes for this number of rounds."""
+    executor = SerialExecutor(load(chain()).check(), NoRecords(), 0, Limits(rounds=rounds))
+    start_s = time.perf_counter()
     executor.run()
-    taken = time.perf_counter() - start
-    fired = sum(r.fired for r in executor.instances.all())
-    assert fired == rounds * (RELAYS + 2), fired
-    return taken
+    duration_s = time.perf_counter() - start_s
+    fired = sum(instance.fired for instance in executor.instances.all())
+    assert fired == rounds * NODES, fired
+    return duration_s
 
 
-def bare(rounds: int) -> float:
-    """Seconds for the same calls from a loop."""
+def bare_loop_s(rounds: int) -> float:
+    """The seconds that a bare loop takes for the same calls."""
     relays = [Relay() for _ in range(RELAYS)]
-    tick, drain = Tick(), Drain()
-    start = time.perf_counter()
+    source, sink = Source(), Sink()
+    start_s = time.perf_counter()
     for _ in range(rounds):
-        token = tick.fire()
+        token = source.fire()
         for relay in relays:
             token = relay.fire(token)
-        drain.fire(token)
-    return time.perf_counter() - start
+        sink.fire(token)
+    return time.perf_counter() - start_s
 
 
 def main(arguments: list[str]) -> dict[str, float]:
-    """Measure and print."""
+    """Measure, and print the results."""
     firings = int(arguments[0]) if arguments else 1_000_000
-    rounds = firings // (RELAYS + 2)
+    rounds = firings // NODES
     engine_us, bare_us = [], []
     for _ in range(REPEATS):
-        engine_us.append(through_engine(rounds) / rounds / (RELAYS + 2) * 1e6)
-        bare_us.append(bare(rounds) / rounds / (RELAYS + 2) * 1e6)
-    found = {"engine_us": statistics.median(engine_us), "bare_call_us": statistics.median(bare_us)}
-    print(f"{rounds * (RELAYS + 2):,} firings, median of {REPEATS}")
-    print(f"  through the engine  {found['engine_us']:.3f} us a firing (target: 1.5 or less)")
-    print(f"  a bare loop of calls {found['bare_call_us']:.3f} us")
-    return found
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+        engine_us.append(engine_s(rounds) / rounds / NODES * 1e6)
+        bare_us.append(bare_loop_s(rounds) / rounds / NODES * 1e6)
+    results = {
+        "engine_us": statistics.median(engine_us),
+        "bare_call_us": statistics.median(bare_us),
+    }
+    print(f"{rounds * NODES:,} firings, median of {REPEATS}")
+    print(f"  engine     {results['engine_us']:.3f} us per firing (target: 1.5 or less)")
+    print(f"  bare loop  {results['bare_call_us']:.3f} us per call")
+    return results

@@ -1,13 +1,14 @@
-"""What placements gain, and what they cost: rounds a second in one thread, in threads and in processes.
+"""The gain and the cost of placements: the time of rounds in one thread, in threads and in processes.
 
     python -m bench placement [REPEATS]        (two minutes)
 
-Three graphs, their placements interleaved, medians of the time from the first firing to the last: two nodes of equal
-cost that overlap (`lag: 1`), where two cores can be at most twice as fast; DQN on CartPole with `lag: 1`, set to about
-equal cost of collecting and learning; and two nodes that do nothing, where all that is left is what a placement costs.
+Three graphs are run in turn under each placement; results are medians of the time from the first firing to the
+last. The graphs are: two nodes of equal cost that overlap (`lag: 1`), where two cores can be at most twice as fast;
+DQN on CartPole with `lag: 1`, adjusted so that collecting and learning cost about the same; and two nodes that do
+nothing, where all of the time is the cost of the placement.
 
-Beside them, in the same turns: the same work in two processes that have nothing to do with each other. No placement
-gains more than that, and on a shared machine it may be far from two.
+For comparison, the same work is done by two processes that exchange nothing. No placement can gain more, and on a
+shared machine this gain may be far below two.
 """
 
 from __future__ import annotations
@@ -40,35 +41,35 @@ from flowrl.runtime.status import NodeStats
 
 PLACEMENTS = ("serial", "threads", "processes")
 REPEATS = 9
-FIRING_S = 0.005  # of a node of equal cost
-ROUNDS, CHEAP_ROUNDS, REAL_ROUNDS = 200, 5000, 60
-GAIN = 1.8  # to reach with two cores
+FIRING_S = 0.005  # the cost of each of the nodes of equal cost
+ROUNDS, CHEAP_ROUNDS, CARTPOLE_ROUNDS = 200, 5000, 60
+TARGET_GAIN = 1.8  # of two processes on two cores
 
 
 def work(loops: int) -> int:
-    """Python's own bytecode: in threads of one process it does not overlap."""
+    """Run Python bytecode, which does not overlap in the threads of one process."""
     total = 0
     for number in range(loops):
         total += number & 3
     return total
 
 
-class Collects(Node):
-    """Works, and gives a small table."""
+class WorkingCollector(Node):
+    """Works, and outputs a small batch."""
 
     role = "collector"
     weights = StateIn("weights")
     data = Out("samples")
 
     class Config(Config):
-        loops: int = param(0, "how much it works", ge=0)
+        loops: int = param(0, "the amount of work in each firing", ge=0)
 
     def fire(self, weights: State) -> Batch:
         self.ctx.count(env_steps=1)
         return Batch({"n": np.array([work(self.config.loops)])})
 
 
-class Learns(Node):
+class WorkingLearner(Node):
     """Works, and has a small state."""
 
     role = "learner"
@@ -76,7 +77,7 @@ class Learns(Node):
     weights = StateOut("weights")
 
     class Config(Config):
-        loops: int = param(0, "how much it works", ge=0)
+        loops: int = param(0, "the amount of work in each firing", ge=0)
 
     def setup(self) -> None:
         self.sum = np.zeros(1)
@@ -89,27 +90,27 @@ class Learns(Node):
         return State({"sum": self.sum.copy()}, {})
 
 
-class Nobody:
-    """Hears what nodes tell, and forgets it."""
+class DiscardedRecords:
+    """A sink that discards all records."""
 
     def record(self, source: RecordSource, record: Record | FailureRecord) -> None:
-        """Nothing."""
+        pass
 
 
-def two_nodes(loops: int, lag: int = 1) -> CheckedGraph:
-    """Collecting and learning of equal cost, which overlap."""
+def two_node_graph(loops: int, lag: int = 1) -> CheckedGraph:
+    """A collector and a learner of equal cost, which overlap if `lag` is 1."""
     tree = {
         "nodes": {
-            "collector": {"type": "bench.placement:Collects", "loops": loops},
-            "learner": {"type": "bench.placement:Learns", "loops": loops},
+            "collector": {"type": "bench.placement:WorkingCollector", "loops": loops},
+            "learner": {"type": "bench.placement:WorkingLearner", "loops": loops},
         },
         "edges": ["collector -> learner", {"learner -> collector": {"lag": lag}}],
     }
     return check(load_data(tree)).require_sound()
 
 
-def cartpole(updates: int) -> CheckedGraph:
-    """DQN on CartPole with so many train iterations a round, and no evaluations."""
+def cartpole_graph(updates: int) -> CheckedGraph:
+    """DQN on CartPole with this number of train iterations per round, and without evaluations."""
     sets = {
         "collector.weights.lag": "1",
         "buffer.updates_per_push": str(updates),
@@ -118,139 +119,144 @@ def cartpole(updates: int) -> CheckedGraph:
     return check(load_graph("cartpole_dqn", sets)).require_sound()
 
 
-Spent = dict[str, float]  # seconds that nodes fired for, and that they waited for
+NodeTimes = dict[str, float]  # the seconds that all nodes spent firing and waiting
 
 
-def firing_s(
-    checked: CheckedGraph, placement: str, rounds: int, spent: Spent | None = None
+def run_rounds(
+    checked: CheckedGraph, placement: str, rounds: int, node_times: NodeTimes | None = None
 ) -> tuple[float, str]:
-    """Seconds from the first firing to the last, and the digest; adds up what was `spent`."""
+    """Return the seconds from the first firing to the last, and the digest; add to `node_times`."""
     limits = Limits(rounds=rounds)
     reset_numerics(checked.graph.torch_threads)
     if placement == "serial":
-        executor = SerialExecutor(checked, Nobody(), 0, limits)
-        began_s = time.perf_counter()
+        executor = SerialExecutor(checked, DiscardedRecords(), 0, limits)
+        start_s = time.perf_counter()
         executor.run()
-        took_s = time.perf_counter() - began_s
-        add_up(executor.node_stats(), spent)
+        duration_s = time.perf_counter() - start_s
+        add_node_times(executor.node_stats(), node_times)
         digest = executor.digest()
         executor.close()
-        return took_s, digest
+        return duration_s, digest
     layout = make_layout(checked.graph, resolve_placement(checked.graph, placement))
-    coordinator = Coordinator(checked, Nobody(), layout, 0, limits)
+    coordinator = Coordinator(checked, DiscardedRecords(), layout, 0, limits)
     try:
         coordinator.run()
         assert coordinator.began_s is not None
         assert coordinator.ended_s is not None
-        add_up(coordinator.node_stats(), spent)
+        add_node_times(coordinator.node_stats(), node_times)
         return coordinator.ended_s - coordinator.began_s, coordinator.digest()
     finally:
         coordinator.close()
 
 
-def add_up(nodes: Sequence[NodeStats], spent: Spent | None) -> None:
-    """Add what all nodes spent."""
-    if spent is not None:
-        spent["firing"] += sum(node.busy_s for node in nodes)
-        spent["waiting"] += sum(sum(node.waiting_s.values()) for node in nodes)
+def add_node_times(nodes: Sequence[NodeStats], node_times: NodeTimes | None) -> None:
+    if node_times is not None:
+        node_times["firing"] += sum(node.busy_s for node in nodes)
+        node_times["waiting"] += sum(sum(node.waiting_s.values()) for node in nodes)
 
 
-def spent_by(checked: CheckedGraph) -> dict[str, float]:
-    """Milliseconds of a round: a node's firing in one process and in two, and its waiting in two."""
-    spent = {placement: Spent(firing=0.0, waiting=0.0) for placement in ("serial", "processes")}
+def measure_node_times(checked: CheckedGraph) -> dict[str, float]:
+    """The milliseconds per round that a node spends firing and waiting."""
+    times = {placement: NodeTimes(firing=0.0, waiting=0.0) for placement in ("serial", "processes")}
     for _ in range(REPEATS):
-        for placement, told in spent.items():
-            firing_s(checked, placement, ROUNDS, told)
-    each = 1e3 / (2 * ROUNDS * REPEATS)
+        for placement, node_times in times.items():
+            run_rounds(checked, placement, ROUNDS, node_times)
+    ms_per_round = 1e3 / (2 * ROUNDS * REPEATS)
     return {
-        "firing, serial (ms)": round(spent["serial"]["firing"] * each, 3),
-        "firing, processes (ms)": round(spent["processes"]["firing"] * each, 3),
-        "waiting, processes (ms)": round(spent["processes"]["waiting"] * each, 3),
+        "firing, serial (ms)": round(times["serial"]["firing"] * ms_per_round, 3),
+        "firing, processes (ms)": round(times["processes"]["firing"] * ms_per_round, 3),
+        "waiting, processes (ms)": round(times["processes"]["waiting"] * ms_per_round, 3),
     }
 
 
-def apart(loops: int, rounds: int) -> float:
-    """How much faster two processes do the work of two nodes than one does: the most that can be gained."""
+def gain_of_independent_processes(loops: int, rounds: int) -> float:
+    """How many times faster two processes do the work of two nodes than one process does."""
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        pool.map(work, [10**6] * 2, chunksize=1)  # both are there
-        alone_s = _timed(lambda: pool.apply(work, (2 * loops * rounds,)))
-        both_s = _timed(lambda: pool.map(work, [loops * rounds] * 2, chunksize=1))
-    return alone_s / both_s
+        pool.map(work, [10**6] * 2, chunksize=1)  # wait until both processes have started
+        one_s = _duration_s(lambda: pool.apply(work, (2 * loops * rounds,)))
+        two_s = _duration_s(lambda: pool.map(work, [loops * rounds] * 2, chunksize=1))
+    return one_s / two_s
 
 
-def compared(
-    checked: CheckedGraph, rounds: int, repeats: int, between: Callable[[], Any] = lambda: None
+def compare_placements(
+    checked: CheckedGraph,
+    rounds: int,
+    repeats: int,
+    after_each: Callable[[], Any] = lambda: None,
 ) -> Mapping[str, float]:
-    """Median seconds of each placement, interleaved; the digests are the same, or this fails."""
-    taken: dict[str, list[float]] = {placement: [] for placement in PLACEMENTS}
+    """The median seconds of each placement, which take turns; fail if their digests differ."""
+    times_s: dict[str, list[float]] = {placement: [] for placement in PLACEMENTS}
     digests = set()
     for _ in range(repeats):
         for placement in PLACEMENTS:
-            took_s, digest = firing_s(checked, placement, rounds)
-            taken[placement].append(took_s)
+            duration_s, digest = run_rounds(checked, placement, rounds)
+            times_s[placement].append(duration_s)
             digests.add(digest)
-        between()
-    assert len(digests) == 1, "the placements gave different weights"
-    return {placement: statistics.median(times) for placement, times in taken.items()}
+        after_each()
+    assert len(digests) == 1, "the placements ended with different weights"
+    return {placement: statistics.median(values) for placement, values in times_s.items()}
 
 
-def calibrated() -> int:
-    """Loops that take about `FIRING_S`."""
-    best = min(_timed(lambda: work(100_000)) for _ in range(5))
-    return int(100_000 * FIRING_S / best)
+def calibrate_loops() -> int:
+    """The number of loops that take about `FIRING_S`."""
+    best_s = min(_duration_s(lambda: work(100_000)) for _ in range(5))
+    return int(100_000 * FIRING_S / best_s)
 
 
-def _timed(call: Callable[[], Any]) -> float:
-    began_s = time.perf_counter()
+def _duration_s(call: Callable[[], Any]) -> float:
+    start_s = time.perf_counter()
     call()
-    return time.perf_counter() - began_s
+    return time.perf_counter() - start_s
 
 
-def balanced_updates() -> int:
-    """Train iterations a round that cost about what collecting does."""
-    checked = cartpole(8)
-    executor = SerialExecutor(checked, Nobody(), 0, Limits(rounds=20))
+def balance_updates() -> int:
+    """The number of train iterations per round that cost about as much as collecting."""
+    executor = SerialExecutor(cartpole_graph(8), DiscardedRecords(), 0, Limits(rounds=20))
     executor.run()
-    busy = {node.instance: node.busy_s for node in executor.node_stats()}
+    busy_s = {node.instance: node.busy_s for node in executor.node_stats()}
     executor.close()
-    return max(round(8 * busy["collector"] / (busy["learner"] + busy["buffer"])), 1)
+    return max(round(8 * busy_s["collector"] / (busy_s["learner"] + busy_s["buffer"])), 1)
 
 
-def show(title: str, times: Mapping[str, float], rounds: int) -> dict[str, float]:
-    """A line for each placement."""
+def show_placements(title: str, times_s: Mapping[str, float], rounds: int) -> dict[str, float]:
+    """Print and return the time per round of each placement."""
     print(title)
-    found = {}
-    for placement, took_s in times.items():
-        gain = times["serial"] / took_s
-        found[f"{placement} (us a round)"] = round(took_s / rounds * 1e6, 1)
-        found[f"{placement} (x serial)"] = round(gain, 3)
-        print(f"  {placement:<10} {took_s / rounds * 1e6:>10,.1f} us a round   {gain:.2f} x serial")
-    return found
+    results = {}
+    for placement, duration_s in times_s.items():
+        round_us, gain = duration_s / rounds * 1e6, times_s["serial"] / duration_s
+        results[f"{placement} (us a round)"] = round(round_us, 1)
+        results[f"{placement} (x serial)"] = round(gain, 3)
+        print(f"  {placement:<10} {round_us:>10,.1f} us per round   {gain:.2f} x serial")
+    return results
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
-    """Measure and print."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(prog="bench placement", description=__doc__.splitlines()[0])
     parser.add_argument("repeats", nargs="?", type=int, default=REPEATS)
     repeats = parser.parse_args(arguments).repeats
-    loops, updates = calibrated(), balanced_updates()
-    most: list[float] = []
-    equal = compared(
-        two_nodes(loops), ROUNDS, repeats, lambda: most.append(apart(loops, ROUNDS // 4))
+    loops, updates = calibrate_loops(), balance_updates()
+    process_gains: list[float] = []
+    equal_s = compare_placements(
+        two_node_graph(loops),
+        ROUNDS,
+        repeats,
+        lambda: process_gains.append(gain_of_independent_processes(loops, ROUNDS // 4)),
     )
-    found = {"equal cost": show("two nodes of equal cost, lag 1", equal, ROUNDS)}
-    gain, could = equal["serial"] / equal["processes"], statistics.median(most)
-    found["equal cost"]["two processes apart (x one)"] = round(could, 3)
-    print(f"  two processes that have nothing to do with each other: {could:.2f} x one")
-    print(f"  {'reached' if gain >= GAIN else 'MISSED'}: processes {gain:.2f} x serial, of {GAIN}")
-    spent = spent_by(two_nodes(loops))
-    found["equal cost"] |= spent
-    print("  a node of them: " + ", ".join(f"{what} {ms:.2f}" for what, ms in spent.items()))
-    title = f"cartpole_dqn, lag 1, {updates} train iterations a round"
-    real = compared(cartpole(updates), REAL_ROUNDS, repeats)
-    found["cartpole_dqn"] = show(title, real, REAL_ROUNDS)
+    equal = show_placements("two nodes of equal cost, lag 1", equal_s, ROUNDS)
+    gain, process_gain = equal_s["serial"] / equal_s["processes"], statistics.median(process_gains)
+    print(f"  two independent processes: {process_gain:.2f} x one")
+    verdict = "reached" if gain >= TARGET_GAIN else "MISSED"
+    print(f"  {verdict}: processes {gain:.2f} x serial (target: {TARGET_GAIN})")
+    node_times_ms = measure_node_times(two_node_graph(loops))
+    print("  each node: " + ", ".join(f"{name} {ms:.2f}" for name, ms in node_times_ms.items()))
+    equal |= {"two independent processes (x one)": round(process_gain, 3), **node_times_ms}
+    results = {"equal cost": equal}
+    title = f"cartpole_dqn, lag 1, {updates} train iterations per round"
+    cartpole_s = compare_placements(cartpole_graph(updates), CARTPOLE_ROUNDS, repeats)
+    results["cartpole_dqn"] = show_placements(title, cartpole_s, CARTPOLE_ROUNDS)
     for lag in (1, 0):
-        cheap = compared(two_nodes(0, lag), CHEAP_ROUNDS, repeats)
+        idle_s = compare_placements(two_node_graph(0, lag), CHEAP_ROUNDS, repeats)
         title = f"nodes that do nothing, lag {lag}"
-        found[title] = show(title, cheap, CHEAP_ROUNDS)
-    return found
+        results[title] = show_placements(title, idle_s, CHEAP_ROUNDS)
+    return results

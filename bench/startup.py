@@ -1,8 +1,8 @@
-"""How soon the command line answers: `flowrl --help`, and `flowrl check` of the bundled graphs.
+"""The response time of the command line: `flowrl --help`, and `flowrl check` of each bundled graph.
 
     python -m bench startup [REPEATS]
 
-Processes of their own, as a person starts them; the median of their wall times.
+Each call is a new process, as when a person types it. The result is the median of the wall times.
 """
 
 from __future__ import annotations
@@ -16,30 +16,26 @@ from collections.abc import Sequence
 from flowrl.graph.bundled import bundled_graphs
 
 REPEATS = 10
-HELP_S, CHECK_S = 0.3, 1.5  # to reach
+HELP_TARGET_S, CHECK_TARGET_S = 0.3, 1.5
 
 
-def answer_s(words: Sequence[str], repeats: int) -> float:
-    """The median time of `flowrl WORDS`; once before, for caches."""
-    taken = []
+def response_time_s(words: Sequence[str], repeats: int) -> float:
+    """The median time of `flowrl WORDS`, after one call that fills caches."""
+    times_s = []
     for _ in range(repeats + 1):
-        begun_s = time.perf_counter()
+        start_s = time.perf_counter()
         subprocess.run([sys.executable, "-m", "flowrl", *words], check=True, capture_output=True)
-        taken.append(time.perf_counter() - begun_s)
-    return statistics.median(taken[1:])
+        times_s.append(time.perf_counter() - start_s)
+    return statistics.median(times_s[1:])
 
 
 def main(arguments: list[str]) -> dict[str, float]:
-    """Measure and print."""
+    """Measure, and print the results."""
     repeats = int(arguments[0]) if arguments else REPEATS
-    found = {"--help": answer_s(["--help"], repeats)}
-    found |= {f"check {name}": answer_s(["check", name], repeats) for name in bundled_graphs()}
+    calls = [["--help"], *(["check", name] for name in bundled_graphs())]
+    times_s = {" ".join(words): response_time_s(words, repeats) for words in calls}
     print(f"median of {repeats} processes")
-    for words, taken_s in found.items():
-        target_s = HELP_S if words == "--help" else CHECK_S
-        print(f"  flowrl {words:<28} {taken_s:.3f} s (target: {target_s} or less)")
-    return {f"{words} (s)": round(taken_s, 4) for words, taken_s in found.items()}
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    for call, time_s in times_s.items():
+        target_s = HELP_TARGET_S if call == "--help" else CHECK_TARGET_S
+        print(f"  flowrl {call:<28} {time_s:.3f} s (target: {target_s} or less)")
+    return {f"{call} (s)": round(time_s, 4) for call, time_s in times_s.items()}

@@ -1,16 +1,15 @@
-"""Kinds of storage, on real Atari frames: bytes for each transition, rows a second in and out.
+"""Kinds of buffer storage on real Atari frames: bytes per transition, and rows per second in and out.
 
     python -m bench storage             three games, 20,000 transitions each (about two minutes)
     python -m bench storage TRANSITIONS [GAME…]     a trial
 
-Transitions are four stacked frames of 84×84, obs and next_obs, of a random player that repeats each action
-four times; pushed by 64, sampled by 256. `once` stores each frame once. On one thread.
+The observations of a transition are four stacked frames of 84×84. A random player repeats each action four
+times. Transitions are pushed by 64 and sampled by 256, on one thread. `once` stores each frame once.
 """
 
 from __future__ import annotations
 
 import itertools
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,31 +25,28 @@ from flowrl.nodes.buffers.storage.mapped import MappedStorage
 from flowrl.nodes.buffers.storage.storage import MemoryStorage, Storage
 
 GAMES = ("Pong", "Breakout", "SpaceInvaders")
-TRANSITIONS, PUSHED, SAMPLED, MEASURE_S = 20_000, 64, 256, 1.0
+TRANSITIONS, PUSH_ROWS, BATCH_ROWS, MEASURE_S = 20_000, 64, 256, 1.0
 
 Row = dict[str, float]
 
 
 def main(arguments: Sequence[str]) -> dict[str, dict[str, Row]]:
-    """Measure and print."""
+    """Measure, and print the results."""
     transitions = int(arguments[0]) if arguments else TRANSITIONS
-    found: dict[str, dict[str, Row]] = {}
+    results: dict[str, dict[str, Row]] = {}
     for game in arguments[1:] or GAMES:
-        tokens = list(itertools.islice(played(game), transitions // PUSHED))
-        folder = Path(tempfile.mkdtemp())
-        try:
-            found[game] = {
-                name: measured(tokens, storage, once)
-                for name, (storage, once) in kinds(folder).items()
+        tokens = list(itertools.islice(play(game), transitions // PUSH_ROWS))
+        with tempfile.TemporaryDirectory() as folder:
+            results[game] = {
+                name: measure(tokens, storage, once)
+                for name, (storage, once) in storages(Path(folder)).items()
             }
-        finally:
-            shutil.rmtree(folder)
-        print(table(game, found[game]), flush=True)
-    return found
+        print(table(game, results[game]), flush=True)
+    return results
 
 
-def kinds(folder: Path) -> dict[str, tuple[Storage, bool]]:
-    """What is measured: the storage, and whether observations are stored once."""
+def storages(folder: Path) -> dict[str, tuple[Storage, bool]]:
+    """The storages to measure, and whether each stores observations once."""
     return {
         "memory": (MemoryStorage(), False),
         "memory, once": (MemoryStorage(), True),
@@ -61,8 +57,8 @@ def kinds(folder: Path) -> dict[str, tuple[Storage, bool]]:
     }
 
 
-def played(game: str) -> Iterator[Batch]:
-    """Tokens of transitions."""
+def play(game: str) -> Iterator[Batch]:
+    """Yield tokens of a random player's transitions."""
     import ale_py
     import gymnasium
     from PIL import Image
@@ -71,54 +67,54 @@ def played(game: str) -> Iterator[Batch]:
     env = gymnasium.make(f"ALE/{game}-v5", obs_type="grayscale", frameskip=4)
     env.action_space.seed(0)
 
-    def seen(screen: Any) -> Any:
+    def resize(screen: Any) -> Any:
         return np.asarray(Image.fromarray(screen).resize((84, 84), Image.Resampling.BILINEAR))
 
-    stack = np.stack([seen(env.reset(seed=0)[0])] * 4)
+    stack = np.stack([resize(env.reset(seed=0)[0])] * 4)
     while True:
         rows: dict[str, list[Any]] = {
             n: [] for n in ("obs", "action", "reward", "next_obs", "done")
         }
-        for _ in range(PUSHED):
+        for _ in range(PUSH_ROWS):
             action = env.action_space.sample()
             screen, reward, terminated, truncated, _ = env.step(action)
-            after = np.concatenate([stack[1:], seen(screen)[None]])
+            next_stack = np.concatenate([stack[1:], resize(screen)[None]])
             done = terminated or truncated
-            for name, value in zip(rows, (stack, action, reward, after, done), strict=True):
+            for name, value in zip(rows, (stack, action, reward, next_stack, done), strict=True):
                 rows[name].append(value)
-            stack = np.stack([seen(env.reset()[0])] * 4) if done else after
+            stack = np.stack([resize(env.reset()[0])] * 4) if done else next_stack
         yield Batch({name: np.array(values) for name, values in rows.items()})
 
 
-def measured(tokens: Sequence[Batch], storage: Storage, once: bool) -> Row:
-    """One kind of storage: filled twice, the second time on the clock."""
-    size = len(tokens) * PUSHED
-    more: Mapping[str, Any] = {"store_once": True, "frames": 4} if once else {}
-    buffer = NaiveReplayBuffer(size=size, batch_size=SAMPLED, storage=storage, **more)
+def measure(tokens: Sequence[Batch], storage: Storage, once: bool) -> Row:
+    """Measure one storage; its buffer is filled before the clock starts."""
+    size = len(tokens) * PUSH_ROWS
+    options: Mapping[str, Any] = {"store_once": True, "frames": 4} if once else {}
+    buffer = NaiveReplayBuffer(size=size, batch_size=BATCH_ROWS, storage=storage, **options)
     for token in tokens:
         buffer.push(token)
-    turn = itertools.cycle(tokens)
-    found = {
+    next_tokens = itertools.cycle(tokens)
+    row = {
         "bytes": buffer.ring.nbytes / size,
-        "push": rate(lambda: buffer.push(next(turn)), PUSHED),
-        "sample": rate(buffer.sample, SAMPLED),
+        "push": row_rate(lambda: buffer.push(next(next_tokens)), PUSH_ROWS),
+        "sample": row_rate(buffer.sample, BATCH_ROWS),
     }
     buffer.close()
-    return found
+    return row
 
 
-def rate(do: Callable[[], Any], rows: int) -> float:
-    """Rows a second."""
-    times, begun_s = 0, time.perf_counter()
-    while time.perf_counter() - begun_s < MEASURE_S:
-        do()
-        times += 1
-    return times * rows / (time.perf_counter() - begun_s)
+def row_rate(call: Callable[[], Any], rows: int) -> float:
+    """The rows per second of a call that handles `rows` rows."""
+    calls, start_s = 0, time.perf_counter()
+    while time.perf_counter() - start_s < MEASURE_S:
+        call()
+        calls += 1
+    return calls * rows / (time.perf_counter() - start_s)
 
 
 def table(game: str, rows: Mapping[str, Row]) -> str:
-    """In Markdown."""
-    lines = [f"\n| {game} | bytes | push k/s | sample k/s |", "|---|---|---|---|"]
+    """The bytes per transition and thousands of rows per second, in Markdown."""
+    lines = [f"\n| {game} | bytes | push, k/s | sample, k/s |", "|---|---|---|---|"]
     for name, row in rows.items():
         rates = " | ".join(f"{row[k] / 1e3:,.0f}" for k in ("push", "sample"))
         lines.append(f"| {name} | {row['bytes']:,.0f} | {rates} |")

@@ -1,11 +1,12 @@
-"""Replay buffers of other libraries (and flowrl's), each measured by its own library's Python.
+"""The replay buffers that `bench buffer` compares, each measured in its own library's Python.
 
-`python -m bench.peers.buffers NAME vec|image uniform|prioritised ROWS` prints one line of JSON: rows
-a second that are pushed, sampled, and sampled with an update of their priorities.
+`python -m bench.peers.buffers NAME vector|image uniform|prioritised ROWS` prints one line of JSON: the rows
+per second that are pushed, sampled, and sampled with an update of their priorities.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -14,68 +15,67 @@ from typing import Any
 
 import numpy as np
 
-PUSHED, SAMPLED = 64, 256  # rows of a push, and of a batch
-SHAPES = {"vec": ((84,), "float32"), "image": ((4, 84, 84), "uint8")}
+PUSH_ROWS, BATCH_ROWS = 64, 256
+SHAPES = {"vector": ((84,), "float32"), "image": ((4, 84, 84), "uint8")}
 FILL_S, MEASURE_S, REPEATS = 12.0, 0.4, 5
 
 Columns = dict[str, Any]
 
 
-def chunks(what: str, count: int) -> list[Columns]:
-    """Transitions of 64 envs, a few different ones."""
-    shape, dtype = SHAPES[what]
+def make_chunks(obs_kind: str, count: int) -> list[Columns]:
+    """Make chunks of transitions to push, one transition for each of 64 envs."""
+    shape, dtype = SHAPES[obs_kind]
     rng = np.random.default_rng(0)
     return [
         {
-            "obs": rng.integers(0, 255, (PUSHED, *shape)).astype(dtype),
-            "action": rng.integers(0, 6, PUSHED),
-            "reward": rng.random(PUSHED, np.float32),
-            "next_obs": rng.integers(0, 255, (PUSHED, *shape)).astype(dtype),
-            "done": rng.random(PUSHED) < 0.01,
+            "obs": rng.integers(0, 255, (PUSH_ROWS, *shape)).astype(dtype),
+            "action": rng.integers(0, 6, PUSH_ROWS),
+            "reward": rng.random(PUSH_ROWS, np.float32),
+            "next_obs": rng.integers(0, 255, (PUSH_ROWS, *shape)).astype(dtype),
+            "done": rng.random(PUSH_ROWS) < 0.01,
         }
         for _ in range(count)
     ]
 
 
-def single(chunk: Columns) -> list[Columns]:
-    """The rows of a chunk, apart."""
-    return [{name: array[i] for name, array in chunk.items()} for i in range(PUSHED)]
+def split_rows(chunk: Columns) -> list[Columns]:
+    return [{name: array[i] for name, array in chunk.items()} for i in range(PUSH_ROWS)]
 
 
-class Numpy:
-    """No library: slices in, `take` out. What memory allows."""
+class NumpyBuffer:
+    """No library, only slices and `take`: the limit that memory sets."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         self.size, self.next, self.rng = rows, 0, np.random.default_rng(0)
         if prioritised:
             raise ValueError("uniform only")
-        chunk = chunks(what, 1)[0]
-        self.held = {k: np.zeros((rows, *v.shape[1:]), v.dtype) for k, v in chunk.items()}
+        chunk = make_chunks(obs_kind, 1)[0]
+        self.columns = {k: np.zeros((rows, *v.shape[1:]), v.dtype) for k, v in chunk.items()}
 
     def push(self, chunk: Columns) -> None:
-        stop = self.next + PUSHED
+        stop = self.next + PUSH_ROWS
         if stop > self.size:
-            self.next, stop = 0, PUSHED
+            self.next, stop = 0, PUSH_ROWS
         for name, array in chunk.items():
-            self.held[name][self.next : stop] = array
+            self.columns[name][self.next : stop] = array
         self.next = stop
 
     def sample(self) -> Any:
-        index = self.rng.integers(self.size, size=SAMPLED)
-        return {name: array.take(index, 0) for name, array in self.held.items()}
+        index = self.rng.integers(self.size, size=BATCH_ROWS)
+        return {name: array.take(index, 0) for name, array in self.columns.items()}
 
 
-class Flowrl:
-    """flowrl's buffers, by hand."""
+class FlowrlBuffer:
+    """flowrl's buffers, without the engine."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
         from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 
-        kind = AdvancedReplayBuffer if prioritised else NaiveReplayBuffer
-        self.buffer: Any = kind(size=rows, batch_size=SAMPLED)
+        buffer_class = AdvancedReplayBuffer if prioritised else NaiveReplayBuffer
+        self.buffer: Any = buffer_class(size=rows, batch_size=BATCH_ROWS)
 
-    def chunk(self, chunk: Columns) -> Any:
+    def convert(self, chunk: Columns) -> Any:
         from flowrl.core.batch import Batch
 
         return Batch(chunk)
@@ -90,66 +90,64 @@ class Flowrl:
         self.buffer.update(priorities)
 
 
-class Cpprb:
-    """cpprb."""
-
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+class CpprbBuffer:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         import cpprb
 
-        shape, dtype = SHAPES[what]
+        shape, dtype = SHAPES[obs_kind]
         obs = {"shape": shape, "dtype": np.dtype(dtype)}
         columns = {"obs": obs, "next_obs": obs, "action": {"dtype": np.int64}}
         columns |= {"reward": {"dtype": np.float32}, "done": {"dtype": np.bool_}}
-        kind = cpprb.PrioritizedReplayBuffer if prioritised else cpprb.ReplayBuffer
-        self.buffer = kind(rows, columns)
-        self.more = {"beta": 0.4} if prioritised else {}
+        buffer_class = cpprb.PrioritizedReplayBuffer if prioritised else cpprb.ReplayBuffer
+        self.buffer = buffer_class(rows, columns)
+        self.sample_options = {"beta": 0.4} if prioritised else {}
 
     def push(self, chunk: Columns) -> None:
         self.buffer.add(**chunk)
 
     def sample(self) -> Any:
-        return self.buffer.sample(SAMPLED, **self.more)
+        return self.buffer.sample(BATCH_ROWS, **self.sample_options)
 
     def update(self, batch: Any, priorities: Any) -> None:
         self.buffer.update_priorities(batch["indexes"], priorities)
 
 
-class Sb3:
+class Sb3Buffer:
     """stable-baselines3."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         from gymnasium import spaces
         from stable_baselines3.common.buffers import ReplayBuffer
 
         if prioritised:
-            raise ValueError("it has no prioritised buffer")
-        shape, dtype = SHAPES[what]
+            raise ValueError("stable-baselines3 has no prioritised buffer")
+        shape, dtype = SHAPES[obs_kind]
         obs = spaces.Box(0, 255, shape, np.dtype(dtype).type)
-        self.buffer = ReplayBuffer(rows, obs, spaces.Discrete(6), device="cpu", n_envs=PUSHED)
+        self.buffer = ReplayBuffer(rows, obs, spaces.Discrete(6), device="cpu", n_envs=PUSH_ROWS)
 
     def push(self, chunk: Columns) -> None:
-        given = [chunk[name] for name in ("obs", "next_obs", "action", "reward", "done")]
-        self.buffer.add(*given, NO_INFOS)
+        columns = [chunk[name] for name in ("obs", "next_obs", "action", "reward", "done")]
+        self.buffer.add(*columns, NO_INFOS)
 
     def sample(self) -> Any:
-        return self.buffer.sample(SAMPLED)
+        return self.buffer.sample(BATCH_ROWS)
 
 
-NO_INFOS: list[dict[str, Any]] = [{}] * PUSHED
+NO_INFOS: list[dict[str, Any]] = [{}] * PUSH_ROWS
 
 
-class Tianshou:
-    """tianshou: one buffer for each of 64 envs, as its collectors use it."""
+class TianshouBuffer:
+    """tianshou, with one buffer for each of 64 envs, as its collectors use them."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         from tianshou.data import PrioritizedVectorReplayBuffer, VectorReplayBuffer
 
         if prioritised:
-            self.buffer: Any = PrioritizedVectorReplayBuffer(rows, PUSHED, alpha=0.6, beta=0.4)
+            self.buffer: Any = PrioritizedVectorReplayBuffer(rows, PUSH_ROWS, alpha=0.6, beta=0.4)
         else:
-            self.buffer = VectorReplayBuffer(rows, PUSHED)
+            self.buffer = VectorReplayBuffer(rows, PUSH_ROWS)
 
-    def chunk(self, chunk: Columns) -> Any:
+    def convert(self, chunk: Columns) -> Any:
         from tianshou.data import Batch
 
         return Batch(
@@ -157,7 +155,7 @@ class Tianshou:
             act=chunk["action"],
             rew=chunk["reward"],
             terminated=chunk["done"],
-            truncated=np.zeros(PUSHED, bool),
+            truncated=np.zeros(PUSH_ROWS, bool),
             obs_next=chunk["next_obs"],
             info=Batch(),
         )
@@ -166,34 +164,36 @@ class Tianshou:
         self.buffer.add(chunk)
 
     def sample(self) -> Any:
-        return self.buffer.sample(SAMPLED)
+        return self.buffer.sample(BATCH_ROWS)
 
     def update(self, batch: Any, priorities: Any) -> None:
         self.buffer.update_weight(batch[1], priorities)
 
 
-class TianshouSingle(Tianshou):
-    """tianshou: one buffer, which takes one transition at a time, and samples faster."""
+class TianshouSingleBuffer(TianshouBuffer):
+    """tianshou, with a single buffer, which takes one transition at a time and samples faster."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         from tianshou.data import PrioritizedReplayBuffer, ReplayBuffer
 
-        more = {"alpha": 0.6, "beta": 0.4} if prioritised else {}
-        self.buffer = (PrioritizedReplayBuffer if prioritised else ReplayBuffer)(rows, **more)
+        if prioritised:
+            self.buffer = PrioritizedReplayBuffer(rows, alpha=0.6, beta=0.4)
+        else:
+            self.buffer = ReplayBuffer(rows)
 
-    def chunk(self, chunk: Columns) -> Any:
-        whole = super().chunk(chunk)
-        return [whole[i] for i in range(PUSHED)]
+    def convert(self, chunk: Columns) -> Any:
+        batch = super().convert(chunk)
+        return [batch[i] for i in range(PUSH_ROWS)]
 
     def push(self, chunk: Any) -> None:
         for row in chunk:
             self.buffer.add(row)
 
 
-class Torchrl:
-    """torchrl, in memory."""
+class TorchrlBuffer:
+    """torchrl, with its storage in memory."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         from torchrl.data import (
             LazyTensorStorage,
             TensorDictPrioritizedReplayBuffer,
@@ -203,17 +203,17 @@ class Torchrl:
         storage = LazyTensorStorage(rows)
         if prioritised:
             self.buffer: Any = TensorDictPrioritizedReplayBuffer(
-                alpha=0.6, beta=0.4, storage=storage, batch_size=SAMPLED
+                alpha=0.6, beta=0.4, storage=storage, batch_size=BATCH_ROWS
             )
         else:
-            self.buffer = TensorDictReplayBuffer(storage=storage, batch_size=SAMPLED)
+            self.buffer = TensorDictReplayBuffer(storage=storage, batch_size=BATCH_ROWS)
 
-    def chunk(self, chunk: Columns) -> Any:
+    def convert(self, chunk: Columns) -> Any:
         import torch
         from tensordict import TensorDict
 
         tensors = {name: torch.from_numpy(array) for name, array in chunk.items()}
-        return TensorDict(tensors, batch_size=[PUSHED])
+        return TensorDict(tensors, batch_size=[PUSH_ROWS])
 
     def push(self, chunk: Any) -> None:
         self.buffer.extend(chunk)
@@ -227,22 +227,22 @@ class Torchrl:
         self.buffer.update_priority(batch["index"], torch.from_numpy(priorities))
 
 
-class Ding:
-    """DI-engine: naive and advanced buffers; a sample is collated, as its learners do."""
+class DingBuffer:
+    """DI-engine's naive and advanced buffers; samples are collated, as its learners do."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         from ding.worker import AdvancedReplayBuffer, NaiveReplayBuffer
 
-        kind = AdvancedReplayBuffer if prioritised else NaiveReplayBuffer
-        config = kind.default_config()
+        buffer_class = AdvancedReplayBuffer if prioritised else NaiveReplayBuffer
+        config = buffer_class.default_config()
         config.replay_buffer_size = rows
-        more = {"exp_name": "/tmp/bench_ding"} if prioritised else {}
-        self.buffer = kind(config, None, **more)
+        options = {"exp_name": "/tmp/bench_ding"} if prioritised else {}
+        self.buffer = buffer_class(config, None, **options)
 
-    def chunk(self, chunk: Columns) -> Any:
+    def convert(self, chunk: Columns) -> Any:
         import torch
 
-        rows = single(chunk)
+        rows = split_rows(chunk)
         for row in rows:
             row["obs"] = torch.from_numpy(row["obs"])
             row["next_obs"] = torch.from_numpy(row["next_obs"])
@@ -254,8 +254,8 @@ class Ding:
     def sample(self) -> Any:
         from ding.utils.data import default_collate
 
-        found = self.buffer.sample(SAMPLED, cur_learner_iter=0)
-        return found, default_collate(found)
+        rows = self.buffer.sample(BATCH_ROWS, cur_learner_iter=0)
+        return rows, default_collate(rows)
 
     def update(self, batch: Any, priorities: Any) -> None:
         rows = batch[0]
@@ -265,25 +265,25 @@ class Ding:
         self.buffer.update(info)
 
 
-class Reverb:
-    """Reverb, its server in this process."""
+class ReverbBuffer:
+    """Reverb, with its server in this process."""
 
-    def __init__(self, what: str, prioritised: bool, rows: int) -> None:
+    def __init__(self, obs_kind: str, prioritised: bool, rows: int) -> None:
         import reverb
 
-        of = reverb.selectors
+        selectors = reverb.selectors
         table = reverb.Table(
             name="rows",
-            sampler=of.Prioritized(0.6) if prioritised else of.Uniform(),
-            remover=of.Fifo(),
+            sampler=selectors.Prioritized(0.6) if prioritised else selectors.Uniform(),
+            remover=selectors.Fifo(),
             max_size=rows,
             rate_limiter=reverb.rate_limiters.MinSize(1),
         )
         self.server = reverb.Server([table])
         self.client = self.server.localhost_client()
 
-    def chunk(self, chunk: Columns) -> Any:
-        return [list(row.values()) for row in single(chunk)]
+    def convert(self, chunk: Columns) -> Any:
+        return [list(row.values()) for row in split_rows(chunk)]
 
     def push(self, chunk: Any) -> None:
         with self.client.writer(1) as writer:
@@ -292,68 +292,71 @@ class Reverb:
                 writer.create_item("rows", 1, 1.0)
 
     def sample(self) -> Any:
-        return list(self.client.sample("rows", SAMPLED))
+        return list(self.client.sample("rows", BATCH_ROWS))
 
     def update(self, batch: Any, priorities: Any) -> None:
         keys = [item[0].info.key for item in batch]
         self.client.mutate_priorities("rows", dict(zip(keys, priorities.tolist(), strict=True)))
 
 
-KINDS: dict[str, Any] = {
-    "numpy": Numpy,
-    "flowrl": Flowrl,
-    "cpprb": Cpprb,
-    "sb3": Sb3,
-    "tianshou": Tianshou,
-    "tianshou-single": TianshouSingle,
-    "torchrl": Torchrl,
-    "ding": Ding,
-    "reverb": Reverb,
+BUFFERS: dict[str, Any] = {
+    "numpy": NumpyBuffer,
+    "flowrl": FlowrlBuffer,
+    "cpprb": CpprbBuffer,
+    "sb3": Sb3Buffer,
+    "tianshou": TianshouBuffer,
+    "tianshou-single": TianshouSingleBuffer,
+    "torchrl": TorchrlBuffer,
+    "ding": DingBuffer,
+    "reverb": ReverbBuffer,
 }
 
 
-def rate(do: Callable[[], Any], rows: int) -> float:
-    """Rows a second, the median of some repeats."""
-    found = []
+def row_rate(call: Callable[[], Any], rows: int) -> float:
+    """The rows per second of a call that handles `rows` rows, as the median of the repeats."""
+    rates = []
     for _ in range(REPEATS):
-        times, begun_s = 0, time.perf_counter()
-        while time.perf_counter() - begun_s < MEASURE_S or times < 3:
-            do()
-            times += 1
-        found.append(times * rows / (time.perf_counter() - begun_s))
-    return sorted(found)[REPEATS // 2]
+        calls, start_s = 0, time.perf_counter()
+        while time.perf_counter() - start_s < MEASURE_S or calls < 3:
+            call()
+            calls += 1
+        rates.append(calls * rows / (time.perf_counter() - start_s))
+    return sorted(rates)[REPEATS // 2]
 
 
-def measure(name: str, what: str, prioritised: bool, rows: int) -> dict[str, float]:
-    """One cell: fill it (as far as there is time), then push, sample, sample and update."""
-    buffer = KINDS[name](what, prioritised, rows)
-    made = [getattr(buffer, "chunk", lambda c: c)(c) for c in chunks(what, 8)]
-    turn = iter(range(10**12))
-    push = lambda: buffer.push(made[next(turn) % len(made)])  # noqa: E731
-    filled, begun_s = 0, time.perf_counter()
-    while filled < rows and time.perf_counter() - begun_s < FILL_S:
+def measure(name: str, obs_kind: str, prioritised: bool, rows: int) -> dict[str, float]:
+    """Fill a buffer as far as `FILL_S` allows; then measure push, sample, and sample with update."""
+    buffer = BUFFERS[name](obs_kind, prioritised, rows)
+    convert = getattr(buffer, "convert", lambda chunk: chunk)
+    chunks = itertools.cycle([convert(chunk) for chunk in make_chunks(obs_kind, 8)])
+
+    def push() -> None:
+        buffer.push(next(chunks))
+
+    filled, start_s = 0, time.perf_counter()
+    while filled < rows and time.perf_counter() - start_s < FILL_S:
         push()
-        filled += PUSHED
-    found = {"filled": min(filled, rows), "push": rate(push, PUSHED)}
-    found["sample"] = rate(buffer.sample, SAMPLED)
+        filled += PUSH_ROWS
+    rates = {"filled": min(filled, rows), "push": row_rate(push, PUSH_ROWS)}
+    rates["sample"] = row_rate(buffer.sample, BATCH_ROWS)
     if prioritised:
-        priorities = np.random.default_rng(0).random((8, SAMPLED))
-        found["update"] = rate(
-            lambda: buffer.update(buffer.sample(), priorities[next(turn) % 8]), SAMPLED
+        priorities = itertools.cycle(np.random.default_rng(0).random((8, BATCH_ROWS)))
+        rates["update"] = row_rate(
+            lambda: buffer.update(buffer.sample(), next(priorities)), BATCH_ROWS
         )
-    return found
+    return rates
 
 
 def main(words: list[str]) -> None:
-    """One cell, as JSON."""
-    name, what, how, rows = words
+    """Measure one buffer, and print its rates as JSON."""
+    name, obs_kind, sampling, rows = words
     try:
         import torch
 
         torch.set_num_threads(1)
     except ImportError:
         pass
-    print(json.dumps(measure(name, what, how == "prioritised", int(rows))))
+    print(json.dumps(measure(name, obs_kind, sampling == "prioritised", int(rows))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""DI-engine: its sample collector, with its managers of worker processes."""
+"""DI-engine's sample collector, with its managers of worker processes, in the experiment of `bench collector`."""
 
 from __future__ import annotations
 
@@ -15,72 +15,79 @@ from ding.worker import SampleSerialCollector
 from ding.worker.collector.tests.speed_test.fake_policy import FakePolicy
 from easydict import EasyDict
 
-from bench.peers.sleeping import ENVS, SAMPLES, Collect, Size, Sleeper, main
+from bench.peers.sleep_experiment import (
+    ENVS,
+    SAMPLES,
+    Collect,
+    Infer,
+    MakeEnv,
+    Size,
+    SleepingEnv,
+    main,
+)
 
 MANAGERS = {"sync": SyncSubprocessEnvManager, "async": AsyncSubprocessEnvManager}
 
 
-class Sleeping(BaseEnv):  # type: ignore[misc]
-    """A sleeper with DI-engine's interface."""
+class SleepingDingEnv(BaseEnv):  # type: ignore[misc]
+    """The sleeping env with DI-engine's interface."""
 
-    def __init__(self, make: Callable[[], Sleeper]) -> None:
-        self._sleeper = make()
-        shape = self._sleeper.obs.shape
+    def __init__(self, make: Callable[[], SleepingEnv]) -> None:
+        self._env = make()
+        shape = self._env.obs.shape
         self.observation_space = gym.spaces.Box(-10, 10, shape, np.float32)
         self.action_space = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
         self.reward_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
         self._init_flag, self._total = True, 0.0
 
     def reset(self) -> Any:
-        """The next episode."""
         self._total = 0.0
-        return self._sleeper.reset()
+        return self._env.reset()
 
     def step(self, action: Any) -> Any:
-        """One step."""
-        done = self._sleeper.step()
+        done = self._env.step()
         self._total += 1
         info = {"eval_episode_return": self._total} if done else {}
-        return BaseEnvTimestep(self._sleeper.obs, np.ones(1, np.float32), done, info)
+        return BaseEnvTimestep(self._env.obs, np.ones(1, np.float32), done, info)
 
     def seed(self, seed: int, dynamic_seed: bool = False) -> None:
-        """Everything is drawn beforehand."""
+        """Durations do not depend on this seed."""
 
     def close(self) -> None:
         """There is nothing to close."""
 
     def __repr__(self) -> str:
-        return "an env that sleeps"
+        return "SleepingDingEnv"
 
 
-class Thinking(FakePolicy):  # type: ignore[misc]
-    """DI-engine's own policy for measuring collectors; only how long it sleeps is ours."""
+class SleepingPolicy(FakePolicy):  # type: ignore[misc]
+    """DI-engine's policy for measuring collectors, with the durations of the experiment."""
 
-    think: Callable[[], None]
+    infer: Infer
 
     def policy_sleep(self, duration: float) -> None:
-        """The drawn time, instead of its own."""
-        self.think()
+        self.infer()
 
 
-def make(
-    mode: str, sleeper: Callable[[int], Sleeper], think: Callable[[], None], size: Size, seed: int
-) -> Collect:
-    """`sync` and `async` (waits for 7 of 8, and 0.01 s for stragglers) as its settings say."""
+def make_collect(mode: str, make_env: MakeEnv, infer: Infer, size: Size, seed: int) -> Collect:
+    """`sync` waits for all envs, `async` for 7 of 8 and then 0.01 s for the last one."""
     logging.disable(logging.INFO)
-    manager = MANAGERS[mode]
-    mine = {"wait_num": ENVS - 1} if mode == "async" else {}
-    cfg = EasyDict(deep_merge_dicts(manager.default_config(), mine))
-    fns = [functools.partial(Sleeping, functools.partial(sleeper, i)) for i in range(ENVS)]
-    envs = manager(env_fn=fns, cfg=cfg)
-    policy = Thinking(EasyDict(deep_merge_dicts(FakePolicy.default_config(), {"type": "fake"})))
-    policy.think = think
-    own = EasyDict(deep_merge_dicts(SampleSerialCollector.default_config(), {}))
-    own.collect_print_freq = 1_000_000
-    logs = ".cache/ding_collect"  # it writes logs below the folder where it runs
-    collector = SampleSerialCollector(own, envs, policy.collect_mode, exp_name=logs)
+    manager_class = MANAGERS[mode]
+    settings = {"wait_num": ENVS - 1} if mode == "async" else {}
+    cfg = EasyDict(deep_merge_dicts(manager_class.default_config(), settings))
+    makers = [functools.partial(make_env, i) for i in range(ENVS)]
+    envs = manager_class(
+        env_fn=[functools.partial(SleepingDingEnv, make) for make in makers], cfg=cfg
+    )
+    settings = {"type": "fake"}
+    policy = SleepingPolicy(EasyDict(deep_merge_dicts(FakePolicy.default_config(), settings)))
+    policy.infer = infer
+    collector_cfg = EasyDict(deep_merge_dicts(SampleSerialCollector.default_config(), {}))
+    collector_cfg.collect_print_freq = 1_000_000
+    logs = ".cache/ding_collect"  # the library writes logs below the working directory
+    collector = SampleSerialCollector(collector_cfg, envs, policy.collect_mode, exp_name=logs)
     return lambda: len(collector.collect(n_sample=SAMPLES))
 
 
 if __name__ == "__main__":
-    main(make)
+    main(make_collect)

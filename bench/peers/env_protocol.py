@@ -1,10 +1,11 @@
-"""How every library's env stepping is measured: the loads, the actions, what the clock counts.
+"""The protocol of `bench envs`: the workloads, the actions, and what the clock counts.
 
-Each library's program is run by that library's own Python, for instance `python -m
-bench.peers.sb3_envs subproc SECONDS [LOAD ...]`, and prints one line of JSON: env steps a second for each load.
-An env step is what one env does with one action; making envs and the first steps are off the clock.
+Each library's program runs in that library's own Python, for instance
+`python -m bench.peers.sb3_envs subproc SECONDS [WORKLOAD ...]`, and prints one line of JSON: the env steps
+per second of each workload. One env that takes one action is one env step. Making envs and the first steps
+are off the clock.
 
-Imports numpy and gymnasium only: no library that is measured has another's packages.
+This module imports numpy and gymnasium only, because no library's Python has the packages of another.
 """
 
 from __future__ import annotations
@@ -19,32 +20,40 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-WARM_S = 0.3
+WARM_UP_S = 0.3
 
 
-class Load(NamedTuple):
-    """What is stepped."""
+class Workload(NamedTuple):
+    """A number of envs to step."""
 
     name: str
     env: str  # "cartpole" or "pixels"
     count: int
 
-    def make(self) -> Any:
-        """One env of it."""
+    def make_env(self) -> Any:
         if self.env == "cartpole":
             return gymnasium.make("CartPole-v1", disable_env_checker=True)
         return Pixels()
 
 
-LOADS = tuple(Load(f"{env}_{n}", env, n) for env in ("cartpole", "pixels") for n in (8, 64))
+WORKLOADS = tuple(Workload(f"{e}_{n}", e, n) for e in ("cartpole", "pixels") for n in (8, 64))
 
-Step = Callable[[Any], int]  # takes actions for all envs; gives how many env steps came of it
-Kinds = Mapping[str, Callable[[Load], "tuple[Step, Callable[[], Any]] | None"]]
-# ^ by kind: makes what steps, and what closes it; None where the library has no such env
+StepFunction = Callable[[Any], int]  # takes actions for all envs, returns the number of env steps
+
+
+class SteppedEnvs(NamedTuple):
+    """The two functions of a library's envs that the protocol calls."""
+
+    step: StepFunction
+    close: Callable[[], Any]
+
+
+# Makes the envs of a workload; returns None if the library has no such env.
+MakeEnvs = Callable[[Workload], SteppedEnvs | None]
 
 
 class Pixels(gymnasium.Env):
-    """Images of 84x84x4 bytes, which cost nothing to make: what is measured is how they travel."""
+    """Images of 84x84x4 bytes, which take no time to make, so the rate is that of moving them."""
 
     observation_space = Box(0, 255, (84, 84, 4), np.uint8)
     action_space = Discrete(2)
@@ -62,26 +71,25 @@ class Pixels(gymnasium.Env):
         return self.frames[self.t % 8], 1.0, self.t == 200, False, {}
 
 
-def rate(step: Step, count: int, seconds: float) -> float:
-    """Env steps a second, with random actions."""
+def step_rate(step: StepFunction, count: int, seconds: float) -> float:
+    """The env steps per second with random actions."""
     actions = np.random.default_rng(0).integers(2, size=(4096, count))
-    for span_s in (WARM_S, seconds):
-        done, turn, begun_s = 0, 0, time.perf_counter()
-        until_s = begun_s + span_s
-        while time.perf_counter() < until_s:
-            done += step(actions[turn % 4096])
-            turn += 1
-    return done / (time.perf_counter() - begun_s)
+    for duration_s in (WARM_UP_S, seconds):
+        steps, calls, start_s = 0, 0, time.perf_counter()
+        end_s = start_s + duration_s
+        while time.perf_counter() < end_s:
+            steps += step(actions[calls % 4096])
+            calls += 1
+    return steps / (time.perf_counter() - start_s)
 
 
-def main(kinds: Kinds) -> None:
-    """The program of a library: one kind, and the loads that are named (default: all)."""
-    kind, seconds, loads = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
-    found = {}
-    for load in (load for load in LOADS if load.name in loads or not loads):
-        made = kinds[kind](load)
-        if made is not None:
-            step, close = made
-            found[load.name] = round(rate(step, load.count, seconds))
-            close()
-    print(json.dumps(found))
+def main(kinds: Mapping[str, MakeEnvs]) -> None:
+    """Run a library's program: measure one kind under the named workloads (default: all)."""
+    kind, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+    rates = {}
+    for workload in (w for w in WORKLOADS if w.name in names or not names):
+        envs = kinds[kind](workload)
+        if envs is not None:
+            rates[workload.name] = round(step_rate(envs.step, workload.count, seconds))
+            envs.close()
+    print(json.dumps(rates))

@@ -1,16 +1,27 @@
-"""flowrl: its sample collector, with its managers of worker processes."""
+"""flowrl's sample collector, with its managers of worker processes, in the experiment of `bench collector`."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from bench.peers.sleeping import ACTIONS, ENVS, SAMPLES, Collect, Draws, Size, Sleeper, main
+from bench.peers.sleep_experiment import (
+    ACTIONS,
+    ENVS,
+    SAMPLES,
+    Collect,
+    Durations,
+    Infer,
+    MakeEnv,
+    Size,
+    SleepingEnv,
+    main,
+)
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.subprocess_env_managers import (
@@ -20,8 +31,9 @@ from flowrl.nodes.env_managers.subprocess_env_managers import (
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
 
-EPISODES = 400  # of an env, more than any run plays
+MAX_EPISODES = 400  # of an env, more than any run plays
 SYNC = {"envs_per_worker": 1, "pre_reset": True}
+# The class of the manager, its parameters, and those of the collector.
 MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     "sync": (SyncSubprocessEnvManager, SYNC, {"stepping": "together"}),
     "independent": (SyncSubprocessEnvManager, SYNC, {"stepping": "independent"}),
@@ -32,76 +44,75 @@ MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 LEAST = {
-    "independent": {"small": 8, "middle": 8, "big": 1},  # 8: as together
+    "independent": {"small": 8, "middle": 8, "big": 1},  # with 8, all envs step together
     "async": {"small": 4, "middle": 4, "big": 1},
 }
 
 
-class Sleeping(gymnasium.Env):  # type: ignore[misc]
-    """A sleeper; the seed of an episode says which of which env it is."""
+class SeededSleepingEnv(gymnasium.Env):  # type: ignore[misc]
+    """A sleeping env with gymnasium's interface, whose seed selects the env and the episode."""
 
-    def __init__(self, size: str, resets: float, seed: int) -> None:
-        self._sleeper = Sleeper(size, resets, seed, 0)
-        shape = self._sleeper.obs.shape
+    def __init__(self, size: str, reset_factor: float, seed: int) -> None:
+        self._env = SleepingEnv(size, reset_factor, seed, 0)
+        shape = self._env.obs.shape
         self.observation_space = gymnasium.spaces.Box(-10, 10, shape, np.float32)
         self.action_space = gymnasium.spaces.Discrete(ACTIONS)
-        self._known = {
-            _seed(seed, env, k): (env, k) for env in range(ENVS) for k in range(EPISODES)
+        self._env_and_episode = {
+            _episode_seed(seed, env, k): (env, k)
+            for env in range(ENVS)
+            for k in range(MAX_EPISODES)
         }
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """The episode of this seed."""
-        return self._sleeper.reset(*self._known[seed or 0]), {}
+        return self._env.reset(*self._env_and_episode[seed or 0]), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step."""
-        return self._sleeper.obs, 1.0, self._sleeper.step(), False, {}
+        return self._env.obs, 1.0, self._env.step(), False, {}
 
 
-def _seed(seed: int, env: int, number: int) -> int:
-    """As env managers derive it."""
-    digest = hashlib.blake2b(f"{seed}/{env}/{number}".encode(), digest_size=4).digest()
+def _episode_seed(seed: int, env: int, episode: int) -> int:
+    """Derive the seed of an episode as env managers do."""
+    digest = hashlib.blake2b(f"{seed}/{env}/{episode}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
-class Thinking:
-    """Sleeps, and takes the first action."""
+class SleepingMode:
+    """An act mode that sleeps, and takes the first action."""
 
-    def __init__(self, think: Callable[[], None]) -> None:
-        self.think = think
+    def __init__(self, infer: Infer) -> None:
+        self.infer = infer
 
     def load(self, state: Any) -> None:
-        """There is nothing to load."""
+        """There are no weights to load."""
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        """One action for each observation."""
-        self.think()
+        self.infer()
         return {"action": np.zeros(len(obs), np.int64)}
 
 
-def make(
-    mode: str, sleeper: Callable[[int], Sleeper], think: Callable[[], None], size: Size, seed: int
-) -> Collect:
-    """`sync` and `independent` are deterministic, `async` is not; all begin episodes ahead of time."""
-    name, resets, _ = sleeper.args  # type: ignore[attr-defined]
-    kind, of_envs, of_collector = MODES[mode]
+def make_collect(mode: str, make_env: MakeEnv, infer: Infer, size: Size, seed: int) -> Collect:
+    """`sync` and `independent` are deterministic, `async` is not; all three reset envs in advance."""
+    name, reset_factor, _ = make_env.args  # type: ignore[attr-defined]
+    manager_class, manager_params, collector_params = MODES[mode]
     env = Gymnasium(
-        id="bench.peers.flowrl_collect:Sleeping",
-        kwargs={"size": name, "resets": resets, "seed": seed},
+        id="bench.peers.flowrl_collect:SeededSleepingEnv",
+        kwargs={"size": name, "reset_factor": reset_factor, "seed": seed},
     )
-    envs = kind(env=env, count=ENVS, **of_envs)
+    envs = manager_class(env=env, count=ENVS, **manager_params)
     envs.seed(seed)
     spec = envs.spec()
     assert isinstance(spec.obs, Column)
     policy = Random(obs=spec.obs, action=spec.action)
-    least = {"least": LEAST[mode][name]} if mode in LEAST else {}
-    collector = SampleCollector(envs=envs, policy=policy, n_sample=SAMPLES, **of_collector, **least)
-    collector.reset_policy(Thinking(think))
+    if mode in LEAST:
+        collector_params = {**collector_params, "least": LEAST[mode][name]}
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=SAMPLES, **collector_params)
+    collector.reset_policy(SleepingMode(infer))
     collector.collect()
-    # A first episode is the rest of one that is under way: its successor was begun meanwhile.
-    time.sleep(max(Draws(name, resets, seed).episode(env, 1).reset_s for env in range(ENVS)))
+    # In the middle of a run, the spare envs have already been reset; wait until they have been here, too.
+    durations = Durations(name, reset_factor, seed)
+    time.sleep(max(durations.episode(env, 1).reset_s for env in range(ENVS)))
     return lambda: len(collector.collect())
 
 
 if __name__ == "__main__":
-    main(make)
+    main(make_collect)

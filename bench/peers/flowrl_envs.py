@@ -1,13 +1,12 @@
-"""flowrl's env managers, as `env_protocol` measures them."""
+"""flowrl's env managers under the protocol of `bench envs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bench.peers.env_protocol import Load, Step, main
+from bench.peers.env_protocol import MakeEnvs, SteppedEnvs, Workload, main
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
@@ -17,38 +16,39 @@ from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.env_managers.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 
-IDS = {"cartpole": "CartPole-v1", "pixels": "bench.peers.env_protocol:Pixels"}
-Made = tuple[Step, Callable[[], Any]]
+ENV_IDS = {"cartpole": "CartPole-v1", "pixels": "bench.peers.env_protocol:Pixels"}
 
 
-def of(kind: Any, **params: Any) -> Callable[[Load], Made]:
-    """All envs at once."""
+def stepping_all(manager_class: Any, only_cartpole: bool = False, **params: Any) -> MakeEnvs:
+    """Step all envs at once."""
 
-    def make(load: Load) -> Made:
-        envs = kind(env=Gymnasium(id=IDS[load.env]), count=load.count, **params)
+    def make(workload: Workload) -> SteppedEnvs | None:
+        if only_cartpole and workload.env != "cartpole":
+            return None
+        env = Gymnasium(id=ENV_IDS[workload.env])
+        envs = manager_class(env=env, count=workload.count, **params)
         envs.reset()
 
         def step(actions: Any) -> int:
             envs.advance(actions)
-            return load.count
+            return workload.count
 
-        return step, envs.close
+        return SteppedEnvs(step, envs.close)
 
     return make
 
 
-def one_worker(load: Load) -> Made:
-    """All envs in one process, beside the manager's: on two cores, the way for the cheapest envs."""
-    return of(SyncSubprocessEnvManager, envs_per_worker=load.count)(load)
+def one_worker(workload: Workload) -> SteppedEnvs | None:
+    """Step all envs in one process beside the manager's, which is best for the cheapest envs on two cores."""
+    return stepping_all(SyncSubprocessEnvManager, envs_per_worker=workload.count)(workload)
 
 
-def asynchronous(load: Load) -> Made:
-    """Whatever is ready."""
-    per = -(-load.count // 2)
-    env = Gymnasium(id=IDS[load.env])
-    envs = AsyncSubprocessEnvManager(env=env, count=load.count, envs_per_worker=per)
+def first_ready(workload: Workload) -> SteppedEnvs:
+    """Step the envs that are ready first."""
+    env, half = Gymnasium(id=ENV_IDS[workload.env]), -(-workload.count // 2)
+    envs = AsyncSubprocessEnvManager(env=env, count=workload.count, envs_per_worker=half)
     envs.reset()
-    ready = np.arange(load.count)
+    ready = np.arange(workload.count)
 
     def step(actions: Any) -> int:
         nonlocal ready
@@ -56,23 +56,18 @@ def asynchronous(load: Load) -> Made:
         ready, _ = envs.recv()
         return len(ready)
 
-    return step, envs.close
-
-
-def only_cartpole(make: Callable[[Load], Made]) -> Callable[[Load], Made | None]:
-    """The pool has no other."""
-    return lambda load: make(load) if load.env == "cartpole" else None
+    return SteppedEnvs(step, envs.close)
 
 
 if __name__ == "__main__":
     main(
         {
-            "base": of(SerialEnvManager),
-            "sync_subprocess": of(SyncSubprocessEnvManager),
+            "serial": stepping_all(SerialEnvManager),
+            "sync_subprocess": stepping_all(SyncSubprocessEnvManager),
             "one_worker": one_worker,
-            "async_subprocess": asynchronous,
-            "thread": of(ThreadEnvManager),
-            "vector": only_cartpole(of(VectorEnvManager)),
-            "envpool": only_cartpole(of(EnvPoolEnvManager, num_threads=2)),
+            "async_subprocess": first_ready,
+            "thread": stepping_all(ThreadEnvManager),
+            "vector": stepping_all(VectorEnvManager, only_cartpole=True),
+            "envpool": stepping_all(EnvPoolEnvManager, only_cartpole=True, num_threads=2),
         }
     )

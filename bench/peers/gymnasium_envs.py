@@ -1,32 +1,29 @@
-"""gymnasium's vector envs, and EnvPool bare, as `env_protocol` measures them."""
+"""gymnasium's vector envs, and EnvPool without a manager, under the protocol of `bench envs`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from bench.peers.env_protocol import Load, Step, main
-
-Made = tuple[Step, Callable[[], Any]]
+from bench.peers.env_protocol import SteppedEnvs, Workload, main
 
 
-def stepping(envs: Any, count: int, dtype: Any = np.int64) -> Made:
-    """All at once."""
+def stepping_all(envs: Any, count: int, dtype: Any = np.int64) -> SteppedEnvs:
+    """Step all envs at once."""
 
     def step(actions: Any) -> int:
         envs.step(actions.astype(dtype, copy=False))
         return count
 
-    return step, envs.close
+    return SteppedEnvs(step, envs.close)
 
 
-def bare_loop(load: Load) -> Made:
-    """A loop as one writes it by hand: no columns, no seeds, no checks."""
-    envs = [load.make() for _ in range(load.count)]
+def bare_loop(workload: Workload) -> SteppedEnvs:
+    """Step in a hand-written loop without columns, seeds and checks."""
+    envs = [workload.make_env() for _ in range(workload.count)]
     for env in envs:
         env.reset()
 
@@ -35,44 +32,45 @@ def bare_loop(load: Load) -> Made:
             _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 env.reset()
-        return load.count
+        return workload.count
 
-    return step, lambda: None
+    return SteppedEnvs(step, lambda: None)
 
 
-def sync(load: Load) -> Made:
-    envs = gymnasium.vector.SyncVectorEnv([load.make] * load.count)
+def sync(workload: Workload) -> SteppedEnvs:
+    envs = gymnasium.vector.SyncVectorEnv([workload.make_env] * workload.count)
     envs.reset(seed=0)
-    return stepping(envs, load.count)
+    return stepping_all(envs, workload.count)
 
 
-def asynchronous(load: Load) -> Made:
-    envs = gymnasium.vector.AsyncVectorEnv([load.make] * load.count, shared_memory=True)
+def asynchronous(workload: Workload) -> SteppedEnvs:
+    makers = [workload.make_env] * workload.count
+    envs = gymnasium.vector.AsyncVectorEnv(makers, shared_memory=True)
     envs.reset(seed=0)
-    return stepping(envs, load.count)
+    return stepping_all(envs, workload.count)
 
 
-def vector(load: Load) -> Made | None:
-    if load.env != "cartpole":
+def vector(workload: Workload) -> SteppedEnvs | None:
+    if workload.env != "cartpole":
         return None
     mode = "vector_entry_point"
-    envs = gymnasium.make_vec("CartPole-v1", num_envs=load.count, vectorization_mode=mode)
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=workload.count, vectorization_mode=mode)
     envs.reset(seed=0)
-    return stepping(envs, load.count)
+    return stepping_all(envs, workload.count)
 
 
-def envpool(load: Load) -> Made | None:
-    if load.env != "cartpole":
+def envpool(workload: Workload) -> SteppedEnvs | None:
+    if workload.env != "cartpole":
         return None
     import envpool as pool
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         envs = pool.make(
-            "CartPole-v1", env_type="gymnasium", num_envs=load.count, seed=0, num_threads=2
+            "CartPole-v1", env_type="gymnasium", num_envs=workload.count, seed=0, num_threads=2
         )
         envs.reset()
-    return stepping(envs, load.count, np.int32)
+    return stepping_all(envs, workload.count, np.int32)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""stable-baselines3: its worker processes and its buffer, in its loop of off-policy collecting."""
+"""stable-baselines3's worker processes and buffer, in a loop like its off-policy collecting, in the experiment
+of `bench collector`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,36 +11,33 @@ import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
-from bench.peers.sleeping import ENVS, SAMPLES, Collect, Size, Sleeper, main
-from bench.peers.sleeping_gymnasium import Sleeping
+from bench.peers.sleep_experiment import ENVS, SAMPLES, Collect, Infer, MakeEnv, Size, main
+from bench.peers.sleep_gymnasium import SleepingGymnasiumEnv
 
 
-def make(
-    mode: str, sleeper: Callable[[int], Sleeper], think: Callable[[], None], size: Size, seed: int
-) -> Collect:
-    """All envs step together (`sync`): it has no other way."""
-    envs = SubprocVecEnv(
-        [functools.partial(Sleeping, functools.partial(sleeper, i)) for i in range(ENVS)]
-    )
+def make_collect(mode: str, make_env: MakeEnv, infer: Infer, size: Size, seed: int) -> Collect:
+    """All envs step together (`sync`), which is the only mode that the library has."""
+    makers = [functools.partial(make_env, i) for i in range(ENVS)]
+    envs = SubprocVecEnv([functools.partial(SleepingGymnasiumEnv, make) for make in makers])
     space = gymnasium.spaces.Box(-10, 10, (size.obs,), np.float32)
     buffer = ReplayBuffer(20_000, space, envs.action_space, "cpu", n_envs=ENVS)
-    seen: Any = envs.reset()
+    obs: Any = envs.reset()
 
     def collect() -> int:
-        nonlocal seen
+        nonlocal obs
         for _ in range(-(-SAMPLES // ENVS)):
-            think()
+            infer()
             actions = np.zeros(ENVS, np.int64)
-            obs, rewards, dones, infos = envs.step(actions)
-            after = obs.copy()
+            new_obs, rewards, dones, infos = envs.step(actions)
+            next_obs = new_obs.copy()
             for i in np.flatnonzero(dones):
-                after[i] = infos[i]["terminal_observation"]
-            buffer.add(seen, after, actions, rewards, dones, infos)
-            seen = obs
+                next_obs[i] = infos[i]["terminal_observation"]
+            buffer.add(obs, next_obs, actions, rewards, dones, infos)
+            obs = new_obs
         return SAMPLES
 
     return collect
 
 
 if __name__ == "__main__":
-    main(make)
+    main(make_collect)

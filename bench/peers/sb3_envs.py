@@ -1,30 +1,34 @@
-"""stable-baselines3's vector envs, as `env_protocol` measures them; run by its Python."""
+"""stable-baselines3's vector envs under the protocol of `bench envs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
-from bench.peers.env_protocol import Load, Step, main
+from bench.peers.env_protocol import MakeEnvs, SteppedEnvs, Workload, main
 
 
-def of(kind: Any, **options: Any) -> Callable[[Load], tuple[Step, Callable[[], Any]]]:
-    """All envs at once."""
+def stepping_all(vec_env_class: Any, **options: Any) -> MakeEnvs:
+    """Step all envs at once."""
 
-    def make(load: Load) -> tuple[Step, Callable[[], Any]]:
-        envs = kind([load.make] * load.count, **options)
+    def make(workload: Workload) -> SteppedEnvs:
+        envs = vec_env_class([workload.make_env] * workload.count, **options)
         envs.reset()
 
         def step(actions: Any) -> int:
             envs.step(actions)
-            return load.count
+            return workload.count
 
-        return step, envs.close
+        return SteppedEnvs(step, envs.close)
 
     return make
 
 
 if __name__ == "__main__":
-    main({"dummy": of(DummyVecEnv), "subproc": of(SubprocVecEnv, start_method="fork")})
+    main(
+        {
+            "dummy": stepping_all(DummyVecEnv),
+            "subproc": stepping_all(SubprocVecEnv, start_method="fork"),
+        }
+    )

@@ -1,4 +1,4 @@
-"""stable-baselines3 on CartPole-v1, with the settings of rl-baselines3-zoo; run by its Python."""
+"""stable-baselines3 on CartPole-v1 with the settings of rl-baselines3-zoo, under the protocol of `bench solve`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
-from bench.peers.protocol import ENV, EPISODES, Judge, Report, main
+from bench.peers.solve_protocol import ENV, EPISODES, Report, RunMonitor, main
 
 DQN_SETTINGS = {
     "learning_rate": 2.3e-3,
@@ -32,42 +32,41 @@ PPO_SETTINGS = {
     "learning_rate": lambda left: left * 1e-3,
     "clip_range": lambda left: left * 0.2,
 }
-# Of each: the class, envs, its settings, and the length of a run, which its schedules depend on.
-KINDS = {"dqn": (DQN, 1, DQN_SETTINGS, 50_000), "ppo": (PPO, 8, PPO_SETTINGS, 100_000)}
+# The class, the number of envs, the settings, and the env steps of a run, on which schedules depend.
+ALGORITHMS = {"dqn": (DQN, 1, DQN_SETTINGS, 50_000), "ppo": (PPO, 8, PPO_SETTINGS, 100_000)}
 
 
-class Evaluating(BaseCallback):
-    """Asks the judge before each rollout: there the weights have just changed."""
+class EvaluationCallback(BaseCallback):
+    """Lets the monitor evaluate before each rollout, because the weights have just changed."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, monitor: RunMonitor) -> None:
         super().__init__()
-        self.judge, self.over = judge, False
-        self.envs = make_vec_env(
-            ENV, n_envs=EPISODES
-        )  # side by side, one episode each: the fastest
+        self.monitor, self.is_over = monitor, False
+        # one episode in each env, side by side, is the fastest way
+        self.envs = make_vec_env(ENV, n_envs=EPISODES)
 
-    def play(self, seed: int) -> float:
+    def evaluate(self, seed: int) -> float:
         self.envs.seed(seed)
         return evaluate_policy(self.model, self.envs, n_eval_episodes=EPISODES)[0]
 
     def _on_rollout_start(self) -> None:
-        self.over = self.judge.over(self.num_timesteps, self.play)
+        self.is_over = self.monitor.is_over(self.num_timesteps, self.evaluate)
 
     def _on_step(self) -> bool:
-        return not self.over
+        return not self.is_over
 
     def _on_training_end(self) -> None:
-        self.judge.over(self.num_timesteps, self.play)
+        self.monitor.is_over(self.num_timesteps, self.evaluate)
 
 
-def solve(what: str, seed: int, cap_s: float) -> Report:
-    """One run."""
-    judge = Judge(cap_s)
-    kind, count, settings, length_steps = KINDS[what]
+def solve(algorithm: str, seed: int, time_limit_s: float) -> Report:
+    """Do one run."""
+    monitor = RunMonitor(time_limit_s)
+    model_class, count, settings, run_steps = ALGORITHMS[algorithm]
     envs = make_vec_env(ENV, n_envs=count, seed=seed)
-    model = kind("MlpPolicy", envs, seed=seed, device="cpu", **settings)
-    model.learn(length_steps, callback=Evaluating(judge))
-    return judge.report(model.num_timesteps)
+    model = model_class("MlpPolicy", envs, seed=seed, device="cpu", **settings)
+    model.learn(run_steps, callback=EvaluationCallback(monitor))
+    return monitor.report(model.num_timesteps)
 
 
 if __name__ == "__main__":

@@ -1,61 +1,59 @@
-"""tianshou's vector envs, as `env_protocol` measures them; run by its Python."""
+"""tianshou's vector envs under the protocol of `bench envs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tianshou.env import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 
-from bench.peers.env_protocol import Load, Step, main
-
-Made = tuple[Step, Callable[[], Any]]
+from bench.peers.env_protocol import MakeEnvs, SteppedEnvs, Workload, main
 
 
-def of(kind: Any) -> Callable[[Load], Made]:
-    """All envs at once; it leaves it to its user to begin the next episodes."""
+def stepping_all(vector_env_class: Any) -> MakeEnvs:
+    """Step all envs at once; tianshou's users must reset finished envs themselves."""
 
-    def make(load: Load) -> Made:
-        envs = kind([load.make] * load.count)
+    def make(workload: Workload) -> SteppedEnvs:
+        envs = vector_env_class([workload.make_env] * workload.count)
         envs.reset()
 
         def step(actions: Any) -> int:
             _, _, terminated, truncated, _ = envs.step(actions)
-            over = np.flatnonzero(terminated | truncated)
-            if len(over):
-                envs.reset(over)
-            return load.count
+            finished = np.flatnonzero(terminated | truncated)
+            if len(finished):
+                envs.reset(finished)
+            return workload.count
 
-        return step, envs.close
+        return SteppedEnvs(step, envs.close)
 
     return make
 
 
-def asynchronous(load: Load) -> Made:
-    """Whatever is ready, at least two."""
-    envs = ShmemVectorEnv([load.make] * load.count, wait_num=2, timeout=0.01)
+def first_ready(workload: Workload) -> SteppedEnvs:
+    """Step the envs that are ready first, at least two."""
+    makers = [workload.make_env] * workload.count
+    envs = ShmemVectorEnv(makers, wait_num=2, timeout=0.01)
     envs.reset()
-    ready = np.arange(load.count)
+    ready = np.arange(workload.count)
 
     def step(actions: Any) -> int:
         nonlocal ready
-        _, _, terminated, truncated, info = envs.step(actions[: len(ready)], ready)
-        ready = np.array([one["env_id"] for one in info])
-        over = ready[terminated | truncated]
-        if len(over):
-            envs.reset(over)
+        _, _, terminated, truncated, infos = envs.step(actions[: len(ready)], ready)
+        ready = np.array([info["env_id"] for info in infos])
+        finished = ready[terminated | truncated]
+        if len(finished):
+            envs.reset(finished)
         return len(ready)
 
-    return step, envs.close
+    return SteppedEnvs(step, envs.close)
 
 
 if __name__ == "__main__":
     main(
         {
-            "dummy": of(DummyVectorEnv),
-            "subproc": of(SubprocVectorEnv),
-            "shmem": of(ShmemVectorEnv),
-            "shmem_async": asynchronous,
+            "dummy": stepping_all(DummyVectorEnv),
+            "subproc": stepping_all(SubprocVectorEnv),
+            "shmem": stepping_all(ShmemVectorEnv),
+            "shmem_async": first_ready,
         }
     )

@@ -1,4 +1,4 @@
-"""tianshou on CartPole-v1, with the settings of its own examples; run by its Python."""
+"""tianshou on CartPole-v1 with the settings of its own examples, under the protocol of `bench solve`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,26 @@ from tianshou.trainer import OffPolicyTrainerParams, OnPolicyTrainerParams
 from tianshou.utils.net.common import ActorCritic, Net
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 
-from bench.peers.protocol import ENV, EPISODES, EVERY_STEPS, MOST_STEPS, Judge, Report, main
+from bench.peers.solve_protocol import (
+    ENV,
+    EPISODES,
+    EVAL_EVERY_STEPS,
+    MAX_STEPS,
+    Report,
+    RunMonitor,
+    main,
+)
 
 OBS, ACTIONS = (4,), 2
 BUFFER_SIZE = 20_000
 
 
-def envs(count: int) -> DummyVectorEnv:
-    """So many envs, side by side."""
+def make_envs(count: int) -> DummyVectorEnv:
     return DummyVectorEnv([lambda: gymnasium.make(ENV) for _ in range(count)])
 
 
-def dqn() -> Any:
-    """As in examples/discrete/discrete_dqn.py, but for its evaluations, which are greedy here."""
+def make_dqn() -> Any:
+    """Make DQN as in examples/discrete/discrete_dqn.py, but with greedy evaluations."""
     policy = DiscreteQLearningPolicy(
         model=Net(state_shape=OBS, action_shape=ACTIONS, hidden_sizes=[128, 128, 128]),
         action_space=gymnasium.spaces.Discrete(ACTIONS),
@@ -46,11 +53,11 @@ def dqn() -> Any:
     )
 
 
-def dqn_trainer(algorithm: Any, collector: Any) -> Any:
-    """10 env steps, one gradient step."""
+def make_dqn_trainer(algorithm: Any, collector: Any) -> Any:
+    """Make a trainer that alternates 10 env steps and one gradient step."""
     settings = OffPolicyTrainerParams(
         training_collector=collector,
-        epoch_num_steps=EVERY_STEPS,
+        epoch_num_steps=EVAL_EVERY_STEPS,
         collection_step_num_env_steps=10,
         update_step_num_gradient_steps_per_sample=0.1,
         batch_size=64,
@@ -60,8 +67,8 @@ def dqn_trainer(algorithm: Any, collector: Any) -> Any:
     return algorithm.create_trainer(settings)
 
 
-def ppo() -> Any:
-    """As in test/discrete/test_ppo_discrete.py."""
+def make_ppo() -> Any:
+    """Make PPO as in test/discrete/test_ppo_discrete.py."""
     net = Net(state_shape=OBS, hidden_sizes=[64, 64])
     actor = DiscreteActor(preprocess_net=net, action_shape=ACTIONS)
     critic = DiscreteCritic(preprocess_net=net)
@@ -89,8 +96,8 @@ def ppo() -> Any:
     )
 
 
-def ppo_trainer(algorithm: Any, collector: Any) -> Any:
-    """2000 env steps, ten epochs of minibatches of 64."""
+def make_ppo_trainer(algorithm: Any, collector: Any) -> Any:
+    """Make a trainer that alternates 2000 env steps and ten epochs of minibatches of 64."""
     settings = OnPolicyTrainerParams(
         training_collector=collector,
         epoch_num_steps=2000,
@@ -103,33 +110,34 @@ def ppo_trainer(algorithm: Any, collector: Any) -> Any:
     return algorithm.create_trainer(settings)
 
 
-KINDS = {"dqn": (dqn, dqn_trainer, 10), "ppo": (ppo, ppo_trainer, 20)}
+# How to make the algorithm and its trainer, and the number of envs.
+ALGORITHMS = {"dqn": (make_dqn, make_dqn_trainer, 10), "ppo": (make_ppo, make_ppo_trainer, 20)}
 
 
-def solve(what: str, seed: int, cap_s: float) -> Report:
-    """One run: an epoch of the trainer, an evaluation, and so on."""
-    judge = Judge(cap_s)
-    for seeded in (random.seed, np.random.seed, torch.manual_seed):
-        seeded(seed)
-    make, make_trainer, count = KINDS[what]
-    algorithm, train_envs, test_envs = make(), envs(count), envs(EPISODES)
+def solve(name: str, seed: int, time_limit_s: float) -> Report:
+    """Do one run, in which the trainer's epochs alternate with evaluations."""
+    monitor = RunMonitor(time_limit_s)
+    for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+        set_seed(seed)
+    make_algorithm, make_trainer, count = ALGORITHMS[name]
+    algorithm, train_envs, test_envs = make_algorithm(), make_envs(count), make_envs(EPISODES)
     train_envs.seed(seed)
     buffer = VectorReplayBuffer(BUFFER_SIZE, count)
     collector = Collector[CollectStats](algorithm, train_envs, buffer, exploration_noise=True)
     test_collector = Collector[CollectStats](algorithm, test_envs)
 
-    def play(seed: int) -> float:
+    def evaluate(seed: int) -> float:
         test_envs.seed(seed)
         played = test_collector.collect(n_episode=EPISODES, reset_before_collect=True)
         return float(played.returns.mean())
 
     trainer = make_trainer(algorithm, collector)
     trainer.reset()
-    while collector.collect_step < MOST_STEPS:
+    while collector.collect_step < MAX_STEPS:
         trainer.execute_epoch()
-        if judge.over(collector.collect_step, play):
+        if monitor.is_over(collector.collect_step, evaluate):
             break
-    return judge.report(collector.collect_step)
+    return monitor.report(collector.collect_step)
 
 
 if __name__ == "__main__":

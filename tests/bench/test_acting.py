@@ -1,4 +1,4 @@
-"""What acting costs: all ways that are measured do the same."""
+"""`python -m bench acting` compares ways to act that give the same results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def threads_as_before() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("model", acting.MODELS)
-def test_every_way_gives_the_same_heads(model: str) -> None:
-    calls = acting.ways(*acting.MODELS[model], 3, compiled=False)  # raises where they differ
+def test_all_ways_return_the_same_heads(model: str) -> None:
+    calls = acting.forward_calls(*acting.MODELS[model], 3, compiled=False)  # raises if they differ
     assert ("numpy" in calls) == (model != "cnn")
     assert set(calls) - {"numpy"} == {"eager", "no_grad", "inference_mode", "jit"}
     first = calls["eager"]()
@@ -30,12 +30,12 @@ def test_every_way_gives_the_same_heads(model: str) -> None:
     }
 
 
-def test_ways_that_differ_are_refused() -> None:
+def test_ways_with_different_results_are_refused() -> None:
     calls = {"one": lambda: {"q": np.zeros(2)}, "other": lambda: {"q": np.ones(2)}}
     with pytest.raises(AssertionError):
-        acting._demand_same(calls)
+        acting.check_results_equal(calls)
 
 
-def test_the_table_leaves_out_what_a_model_does_not_have() -> None:
-    shown = acting.table({"mlp": {"numpy": 7.4, "eager": 22.0}, "cnn": {"eager": 500.0}})
-    assert shown.splitlines()[2:] == ["| mlp | 7 | 22 |", "| cnn |  | 500 |"]
+def test_the_table_has_an_empty_cell_for_a_way_that_a_model_lacks() -> None:
+    table = acting.table({"mlp": {"numpy": 7.4, "eager": 22.0}, "cnn": {"eager": 500.0}})
+    assert table.splitlines()[2:] == ["| mlp | 7 | 22 |", "| cnn |  | 500 |"]

@@ -1,48 +1,57 @@
-"""`python -m bench envs`: what is asked for is measured, and the table is right."""
+"""`python -m bench envs` measures the chosen contenders and workloads, and compares them with the best peer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from bench import envs
+from bench.peers import Contender, Row
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, Sequence[str]]]:
-    """Contenders that only note what they were asked for; each is faster than the one before."""
-    calls: list[tuple[str, float, Sequence[str]]] = []
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Sequence[str]]]:
+    """The calls of contenders that measure nothing; each call is faster than the one before."""
+    calls: list[tuple[str, Sequence[str]]] = []
 
-    def run(self: Any, seconds: float, loads: Sequence[str]) -> Mapping[str, float]:
-        calls.append((self.name, seconds, loads))
-        return {load: 100.0 * len(calls) for load in loads}
+    def run(self: Contender, task: str, words: Sequence[str], timeout_s: float) -> Row:
+        assert task == "envs"
+        calls.append((self.name, words))
+        return {workload: 100.0 * len(calls) for workload in words[1:]}
 
-    monkeypatch.setattr(envs.Contender, "run", run)
+    monkeypatch.setattr(Contender, "run", run)
     return calls
 
 
-def test_all_is_measured_by_default(asked: Any) -> None:
-    found = envs.main(["1"])["env_steps_per_s"]
-    assert list(found) == [contender.name for contender in envs.CONTENDERS]
-    assert {len(loads) for _, _, loads in asked} == {len(envs.LOADS)}
+def test_all_contenders_and_workloads_are_measured_by_default(calls: Any) -> None:
+    rates = envs.main(["1"])["env_steps_per_s"]
+    assert list(rates) == [contender.name for contender in envs.CONTENDERS]
+    assert {len(words) for _, words in calls} == {1 + len(envs.WORKLOADS)}
 
 
-def test_some_contenders_and_loads_take_turns(asked: Any, capsys: Any) -> None:
-    words = ["2", "--seconds", "0.5", "--load", "cartpole_8"]
-    told = envs.main([*words, "--contender", "flowrl_base", "gymnasium_sync"])
-    assert (
-        asked == [("flowrl_base", 0.5, ["cartpole_8"]), ("gymnasium_sync", 0.5, ["cartpole_8"])] * 2
-    )
-    assert told["env_steps_per_s"]["flowrl_base"] == {"cartpole_8": 200.0}
-    assert told["ahead"] == {"flowrl_base": {"cartpole_8": 0.67}}
-    assert "flowrl_base" in capsys.readouterr().out
+def test_chosen_contenders_take_turns(calls: Any, capsys: Any) -> None:
+    words = ["2", "--seconds", "0.5", "--workload", "cartpole_8"]
+    results = envs.main([*words, "--contender", "flowrl_serial", "gymnasium_sync"])
+    one_turn = [("flowrl_serial", ["0.5", "cartpole_8"]), ("gymnasium_sync", ["0.5", "cartpole_8"])]
+    assert calls == one_turn * 2
+    assert results["env_steps_per_s"]["flowrl_serial"] == {"cartpole_8": 200.0}
+    assert results["ratio_to_best_peer"] == {"flowrl_serial": {"cartpole_8": 0.67}}
+    assert "flowrl_serial" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--contender", "sb3"], ["--load", "pong"], ["many"]])
-def test_what_is_not_known_is_refused(asked: Any, capsys: Any, words: list[str]) -> None:
+def test_a_failed_run_is_printed_and_has_no_rates(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(Contender, "run", lambda *_: {"failed": "no such package"})
+    assert envs.measure(envs.CONTENDERS[0], 1.0, ["cartpole_8"]) == {}
+    assert capsys.readouterr().err == "  gymnasium_bare_loop: no such package\n"
+
+
+@pytest.mark.parametrize("words", [["--contender", "sb3"], ["--workload", "pong"], ["many"]])
+def test_unknown_words_are_refused(calls: Any, capsys: Any, words: list[str]) -> None:
     with pytest.raises(SystemExit):
         envs.main(words)
     assert words[-1] in capsys.readouterr().err
-    assert asked == []
+    assert calls == []

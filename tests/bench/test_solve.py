@@ -1,4 +1,4 @@
-"""The comparison with peers: what is run, what is told of what failed, the table."""
+"""`python -m bench solve`: its runs, its table, and how peers are installed and run."""
 
 from __future__ import annotations
 
@@ -11,88 +11,88 @@ from typing import Any
 import pytest
 
 from bench import peers, solve
-from bench.peers import NotInstalled, Peer
-from bench.solve import Contender
+from bench.peers import Contender, InstallError, Peer
 
 ROW = {"solved": True, "wall_s": 2.0, "eval_s": 0.5, "env_steps": 9000, "versions": {"torch": "2"}}
 
 
-def test_all_contenders_take_turns_seed_by_seed(monkeypatch: Any, capsys: Any) -> None:
+def test_all_contenders_run_in_turn_for_each_seed(monkeypatch: Any, capsys: Any) -> None:
     turns: list[tuple[str, int]] = []
 
-    def run(self: Contender, seed: int, cap_s: float) -> dict[str, Any]:
-        turns.append((self.name, seed))
-        assert cap_s == 7
+    def run_once(contender: Contender, seed: int, time_limit_s: float) -> dict[str, Any]:
+        turns.append((contender.name, seed))
+        assert time_limit_s == 7
         return ROW
 
-    monkeypatch.setattr(Contender, "run", run)
-    found = solve.main(["2", "7"])
+    monkeypatch.setattr(solve, "run_once", run_once)
+    results = solve.main(["2", "7"])
     names = [c.name for c in solve.CONTENDERS]
     assert turns == [(name, seed) for seed in (0, 1) for name in names]
-    assert found["table"]["sb3_dqn"]["solved"] == 2
+    assert results["summaries"]["sb3_dqn"]["solved"] == 2
     assert capsys.readouterr().out.count("\n") == 2 + len(names)
 
 
 def test_one_contender_can_be_chosen(monkeypatch: Any) -> None:
-    monkeypatch.setattr(Contender, "run", lambda self, seed, cap_s: ROW)
-    assert list(solve.main(["1", "7", "sb3_ppo"])["table"]) == ["sb3_ppo"]
+    monkeypatch.setattr(solve, "run_once", lambda *_: ROW)
+    assert list(solve.main(["1", "7", "sb3_ppo"])["summaries"]) == ["sb3_ppo"]
 
 
 def test_a_run_is_a_process_with_one_thread(monkeypatch: Any) -> None:
-    seen: dict[str, Any] = {}
+    call: dict[str, Any] = {}
 
     def run(command: list[str], **options: Any) -> Any:
-        seen.update(options, command=command)
+        call.update(options, command=command)
         return SimpleNamespace(returncode=0, stdout='a notice\n{"solved": false}\n')
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert Contender("flowrl", "dqn").run(3, 60) == {"solved": False}
-    assert seen["command"] == [sys.executable, "-m", "bench.peers.flowrl_solve", "dqn", "3", "60"]
-    assert seen["env"]["OMP_NUM_THREADS"] == "1"
-    assert seen["timeout"] > 60
+    assert solve.run_once(Contender("flowrl", "dqn"), 3, 60) == {"solved": False}
+    assert call["command"] == [sys.executable, "-m", "bench.peers.flowrl_solve", "dqn", "3", "60"]
+    assert call["env"]["OMP_NUM_THREADS"] == "1"
+    assert call["timeout"] > 60
 
 
 @pytest.mark.parametrize(
-    ("done", "told"),
+    ("outcome", "reason"),
     [
         (SimpleNamespace(returncode=1, stderr="Traceback\nKeyError: 'x'\n"), "KeyError: 'x'"),
         (SimpleNamespace(returncode=1, stderr=""), "no message"),
         (subprocess.TimeoutExpired("sb3", 9), "timed out after 9 seconds"),
-        (NotInstalled("sb3 cannot be installed: no such version"), "cannot be installed"),
+        (SimpleNamespace(returncode=0, stdout="a notice\n", stderr=""), "no message"),
+        (InstallError("sb3 cannot be installed: no such version"), "cannot be installed"),
     ],
 )
-def test_what_fails_is_told_in_its_row(monkeypatch: Any, done: Any, told: str) -> None:
+def test_a_failure_is_a_row_with_its_reason(monkeypatch: Any, outcome: Any, reason: str) -> None:
     def run(*_: Any, **__: Any) -> Any:
-        if isinstance(done, Exception):
-            raise done
-        return done
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     monkeypatch.setattr(subprocess, "run", run)
-    row = Contender("sb3", "dqn").run(0, 60)
-    assert told in row["failed"]
+    row = solve.run_once(Contender("sb3", "dqn"), 0, 60)
+    assert reason in row["failed"]
     assert solve.summary([row]) == row
-    assert told in solve.table({"sb3_dqn": row})
+    assert reason in solve.table({"sb3_dqn": row})
 
 
-def test_a_table_says_where_a_number_is_a_lower_bound() -> None:
+def test_the_table_marks_numbers_that_include_an_unsolved_run() -> None:
     rows = [ROW, {**ROW, "wall_s": 4.0}, {**ROW, "wall_s": 9.0, "solved": False}]
-    found = solve.summary(rows)
-    assert (found["solved"], found["runs"], found["median_s"]) == (2, 3, 4.0)
-    assert (found["mean_s"], found["train_median_s"]) == (5.0, 3.5)
-    assert solve.table({"a": found}).splitlines()[-1] == (
+    summary = solve.summary(rows)
+    assert (summary["solved"], summary["runs"], summary["median_s"]) == (2, 3, 4.0)
+    assert (summary["mean_s"], summary["without_eval_median_s"]) == (5.0, 3.5)
+    assert solve.table({"a": summary}).splitlines()[-1] == (
         "| a | 2/3 | ≥ 4.0 | ≥ 5.0 ± 2.9 | ≥ 3.5 | ≥ 9,000 |"
     )
     assert "≥" not in solve.table({"a": solve.summary(rows[:2])})
 
 
-def test_one_failed_run_leaves_the_numbers_of_the_others() -> None:
-    found = solve.summary([{"failed": "killed"}, ROW])
-    assert (found["solved"], found["runs"], found["median_s"]) == (1, 2, 2.0)
+def test_a_summary_leaves_out_failed_runs() -> None:
+    summary = solve.summary([{"failed": "killed"}, ROW])
+    assert (summary["solved"], summary["runs"], summary["median_s"]) == (1, 2, 2.0)
 
 
 @pytest.fixture
 def pip(monkeypatch: Any, tmp_path: Path) -> list[list[str]]:
-    """A pip that installs nothing, and what it was called with."""
+    """The calls of a pip that installs nothing."""
     calls: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> Any:
@@ -115,14 +115,14 @@ def test_a_peer_is_installed_once(pip: list[list[str]]) -> None:
     assert [command[-2:] for command in pip] == [["torch==2", "some==1"]]
 
 
-def test_another_version_of_a_peer_is_installed_anew(pip: list[list[str]]) -> None:
+def test_another_version_of_a_peer_is_installed_again(pip: list[list[str]]) -> None:
     Peer("some", ("some==1",)).python()
     Peer("some", ("some==2",)).python()
     assert [command[-1] for command in pip] == ["some==1", "some==2"]
 
 
-def test_a_peer_that_cannot_be_installed_says_why_and_is_tried_again(pip: list[list[str]]) -> None:
+def test_a_failed_installation_is_explained_and_tried_again(pip: list[list[str]]) -> None:
     for _ in range(2):
-        with pytest.raises(NotInstalled, match="some cannot be installed: no such version"):
+        with pytest.raises(InstallError, match="some cannot be installed: no such version"):
             Peer("some", ("broken==1",)).python()
     assert len(pip) == 2
